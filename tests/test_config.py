@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from rung.cli import climb
-from rung.cli.defaults import set_defaults
-from rung.cli.main import COMMANDS, _parser, main
+from rung.cli.main import COMMANDS, _parser, main, set_defaults
 from rung.config import KEYS, TABLES, keeps_history, settings, settings_of
 from rung.errors import RungError
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rung.errors import RungError
-from rung.ladder.climb import predictions
+from rung.ladder.climb.answer import prediction_error
 from rung.records.climb import Attempt
 from rung.runs import Run
 
@@ -41,7 +41,7 @@ def table(attempts: Iterable[Attempt]) -> str:
     """Rungs by how often they were decided, and all of them together."""
     by_rung: dict[str, list[tuple[float, bool]]] = {}
     for attempt in attempts:
-        off = predictions.error(attempt)
+        off = prediction_error(attempt)
         if off is not None:
             by_rung.setdefault(attempt.rung, []).append((off, attempt.forecast == "inside"))
     rows = [_row(name, found) for name, found in sorted(by_rung.items(), key=lambda item: (-len(item[1]), item[0]))]

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 import rung
 from rung.hardware import pick
 from rung.hardware.sensors import identity, sensor_for
-from rung.measure.flush import last_level_cache
+from rung.measure.timers import last_level_cache
 from rung.measure.without_launch import Graph
 
 Call = Callable[[], object]

@@ -169,8 +169,7 @@ def _begun(what: Any, request: Any, out: Path | None, told: Any, how: dict[str, 
 
 def _to_its_end(climbing: Climb, progress: bool) -> dict[str, Any]:
     """Climbs, and writes the page; returns the run's data."""
-    from rung.report.lines import now_line
-    from rung.report.progress import write_page
+    from rung.report.progress import now_line, write_page
 
     with live(climbing.request.budget, lambda: now_line(climbing.state.now())) if progress else nullcontext():
         try:

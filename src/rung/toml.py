@@ -9,17 +9,26 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+T = TypeVar("T")
+
+
+class Row(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A row of a table that lies beside the code. A name that it does not know is a mistake in the file."""
+
 
 def parse_toml(text: str) -> dict[str, Any]:
     """The tables of a text; ValueError where it is no TOML, with the line and column."""
-    return tomllib.loads(text)
+    tables: dict[str, Any] = tomllib.loads(text)
+    return tables
 
 
 def toml_key(name: str) -> str:
@@ -37,6 +46,11 @@ def as_toml(value: str | float) -> str:
 def shipped(path: str) -> Mapping[str, Any]:
     """The tables of a file of the package, as in "hardware/peaks.toml". Read once and shared: not to be changed."""
     return parse_toml(resources.files("rung").joinpath(path).read_text("utf-8"))
+
+
+def shipped_rows(path: str, table: str, kind: type[T]) -> tuple[T, ...]:
+    """The rows of a table of such a file as records. Raises msgspec.ValidationError for a row that is none."""
+    return tuple(msgspec.convert(shipped(path)[table], list[kind]))  # type: ignore[valid-type]
 
 
 def user_file(variable: str, name: str) -> Path:

@@ -11,8 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rung.agents.jobs import KEPT, Jobs
-from rung.agents.words import of_the_target, options
+from rung.agents.jobs import KEPT, Jobs, of_the_target, options
 from rung.cli.mcp import COMMAND, flags
 from rung.errors import UsageError
 from rung.runs import temporary_folder

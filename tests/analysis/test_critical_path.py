@@ -14,7 +14,7 @@ from rung.analysis import event_graph
 from rung.analysis.critical_path import critical_path, solved
 from rung.analysis.timeline import timeline
 from rung.analysis.what_if import saved, what_if
-from rung.report.pace import critical_path_line, what_if_line
+from rung.report.headlines import critical_path_line, what_if_line
 from rung.trace import read
 
 DDP = Path(__file__).parents[1] / "data" / "ddp"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_traces import trace_of
 
-from rung.analysis.curves import curves
+from rung.analysis.pictures import curves
 from rung.trace.table import CURVES
 
 

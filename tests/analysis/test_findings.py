@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 import random_traces
 from hypothesis import given, settings
+from known_facts import facts_of
 from made_ranks import Rank
 from test_diff import trace_of, traces
 
@@ -17,6 +18,8 @@ from rung.analysis.overview import overview
 from rung.analysis.rules import RULES
 from rung.analysis.targets import targets
 from rung.plan import Plan
+from rung.records.analyze import Finding
+from rung.records.record import record_of
 from rung.report.findings import findings_blocks, findings_lines
 from rung.rungs import BY_NAME, Context
 from rung.trace import read
@@ -55,7 +58,9 @@ def test_every_rule_has_its_texts_and_every_text_its_rule():
 
 def test_the_ladder_has_the_rungs_and_predicts_the_same():
     parts = dict.fromkeys(("launch_gap", "attention", "gemm", "pointwise", "optimizer"), 1.0)
-    context = Context(plan=Plan(), numerics="bf16", facts={"gpu": True, "mode": "train"}, parts=parts, rates={})
+    context = Context(
+        plan=Plan(), numerics="bf16", facts=facts_of({"gpu": True, "mode": "train"}), parts=parts, rates={}
+    )
     for name, texts in catalogue().items():
         for rung in texts["rungs"]:
             assert rung in BY_NAME, (name, rung)
@@ -159,10 +164,10 @@ def test_gaps_that_the_reading_of_counters_made_are_no_finding():
     counter = dict.fromkeys(COUNTERS) | {"kernel": "k", "counter": "SQ_WAVES", "value": 1.0}
     trace = replace(trace_of(gpu(0, 100, "k"), gpu(300, 100, "k")), counters=pl.DataFrame([counter], schema=COUNTERS))
     assert "unexplained_idle" not in found(trace)
-    assert any("kernels ran one at a time" in note for note in overview(trace)["notes"])
+    assert any("kernels ran one at a time" in note for note in overview(trace).notes)
     apart = replace(trace, meta={"passes": 2})  # as `rung profile` keeps them: times of a run without
     assert "unexplained_idle" in found(apart)
-    assert overview(apart)["notes"] == []
+    assert overview(apart).notes == []
 
 
 def test_a_straggler_is_a_finding_with_its_step_and_cause():
@@ -187,13 +192,13 @@ def test_shares_and_gains_are_possible_whatever_the_trace(trace):
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_a_finding_is_said_whole_and_no_more_than_five_are(width):
-    rows = findings(read(DDP / "ranks2-slow-gpu"), steps=2).to_dicts()
+    rows = record_of(list[Finding], findings(read(DDP / "ranks2-slow-gpu"), steps=2).to_dicts())
     lines = findings_lines(rows, width)
     assert len([line for line in lines if line[:1].isdigit()]) == min(5, len(rows))
     assert len(lines) <= {80: 24, 200: 12}[width]
     assert all(len(line) <= width for line in lines)
     said = " ".join(" ".join(lines).split())
-    assert all(row["do"] in said and row["evidence"] in said for row in rows[:5])
+    assert all(row.do in said and row.evidence in said for row in rows[:5])
     assert findings_lines([]) == []
     blocks = findings_blocks(rows, width)
     assert all(len(line) <= width for line in blocks)
@@ -294,7 +299,8 @@ def test_a_server_is_told_its_own_option_and_where_it_is_described_never_as_trie
     assert row["rungs"] == []
     assert option in row["do"]
     assert documentation in row["documentation"]
-    shown = " ".join(" ".join([*findings_lines([row]), *findings_blocks([row])]).split())
+    told = record_of(Finding, row)
+    shown = " ".join(" ".join([*findings_lines([told]), *findings_blocks([told])]).split())
     assert shown.count("not tried by Rung") == 2
     assert (
         found(waiting("aten::add", "aten::mul", server=["/me/model.py(1): forward"]))["host_bound"]["documentation"]

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from known_facts import facts_of
+from msgspec import structs
 from torch import nn
 from torch.nn.attention import SDPBackend
 from torch.utils.checkpoint import checkpoint
@@ -90,7 +92,7 @@ def context(**facts: object) -> Context:
     here = {"default": "FLASH_ATTENTION", "cudnn first": "CUDNN_ATTENTION"}
     known = {"gpu": True, "mode": "train", "arch": "sm90", "amp": None, "dtype": "torch.float32",
              "attention_choices": here, "matches": {"sdpa": 2}, "captured": {"sdpa": 0}}  # fmt: skip
-    return Context(Plan(bf16=True, passes=("sdpa",)), "bf16", {**known, **facts}, {}, {})
+    return Context(Plan(bf16=True, passes=("sdpa",)), "bf16", facts_of(known, **facts), {}, {})
 
 
 def test_it_applies_where_cudnn_would_take_over() -> None:
@@ -108,7 +110,10 @@ def test_it_applies_where_cudnn_would_take_over() -> None:
     bare = context()
     assert "nothing calls" in str(RUNG.applies(replace(bare, plan=Plan(bf16=True))))
     assert "half precision" in str(RUNG.applies(replace(bare, plan=Plan(passes=("sdpa",)))))
-    assert RUNG.applies(replace(bare, plan=Plan(bf16=True), facts={**bare.facts, "captured": {"sdpa": 2}})) is None
+    assert (
+        RUNG.applies(replace(bare, plan=Plan(bf16=True), facts=structs.replace(bare.facts, captured={"sdpa": 2})))
+        is None
+    )
 
 
 def test_it_is_proved_by_the_names_of_kernels() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from known_facts import facts_of
 from torch import nn
 
 import rung
@@ -254,7 +255,7 @@ def test_open_sizes_are_for_inputs_that_vary_and_graphs_that_nobody_rewrites() -
     facts = {"gpu": False, "mode": "infer", "matches": {"sdpa": 1}, "skipped": []}
 
     def says(plan: Plan, **more: Any) -> str:
-        return str(BY_NAME["dynamic-shapes"].applies(Context(plan, "exact", {**facts, **more}, {}, {})))
+        return str(BY_NAME["dynamic-shapes"].applies(Context(plan, "exact", facts_of(facts, **more), {}, {})))
 
     assert says(Plan(compile=True), named_shapes=2) == "None"
     vary = captured_graphs(Workload("rows", lambda: nn.Linear(8, 8), lambda seed: torch.randn(4 + seed, 8)), CPU)
@@ -264,7 +265,7 @@ def test_open_sizes_are_for_inputs_that_vary_and_graphs_that_nobody_rewrites() -
     )
     assert "not in effect" in says(Plan(), named_shapes=2)
     assert "need to know its sizes: sdpa" in says(Plan(compile=True, passes=("sdpa",)), named_shapes=2)
-    open_ = Context(Plan(compile=True, dynamic=True), "exact", facts, {}, {})
+    open_ = Context(Plan(compile=True, dynamic=True), "exact", facts_of(facts), {}, {})
     assert "dynamic-shapes leaves them open" in str(BY_NAME["sdpa"].applies(open_))
     assert "dynamic-shapes" in BY_NAME["compile-regions"].replaces
 
@@ -281,7 +282,7 @@ def test_regions_stand_in_for_a_compilation_that_takes_long_or_fails() -> None:
     facts = {"gpu": True, "mode": "train", "blocks": 24}
 
     def applies(plan: Plan, first: float, failed: tuple[str, ...] = (), **more: int) -> bool:
-        return rung_.applies(Context(plan, "exact", {**facts, **more}, {}, {}, first, failed)) is None
+        return rung_.applies(Context(plan, "exact", facts_of(facts, **more), {}, {}, first, failed)) is None
 
     assert applies(Plan(compile=True), 90.0)
     assert not applies(Plan(compile=True), 20.0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from known_facts import facts_of
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune
@@ -246,9 +247,9 @@ def test_layers_that_are_more_than_a_plain_product_are_left_alone() -> None:
 )  # fmt: skip
 def test_each_architecture_has_its_format_or_none(arch: str, dtype: str | None) -> None:
     form = fp8_format(arch)
-    assert (form and form["dtype"]) == dtype
+    assert (form and form.dtype) == dtype
     if form:
-        assert torch.finfo(getattr(torch, form["dtype"])).max == form["most"]
+        assert torch.finfo(getattr(torch, form.dtype)).max == form.most
     else:
         with pytest.raises(ValueError, match="no units"):
             fp8_forward(nn.Linear(32, 32), arch)
@@ -256,9 +257,10 @@ def test_each_architecture_has_its_format_or_none(arch: str, dtype: str | None) 
 
 def context(**facts: Any) -> Context:
     known = {
-        "gpu": True, "mode": "infer", "arch": "sm90", "dtype": "torch.bfloat16", "linears": 3, "tokens": 1, **facts
+        "gpu": True, "mode": "infer", "arch": "sm90", "dtype": "torch.bfloat16", "linears": 3, "tokens": 1
     }  # fmt: skip
-    return Context(facts.get("plan", Plan(compile=True)), facts.get("numerics", "fp8"), known, {}, {})
+    plan, numerics = facts.pop("plan", Plan(compile=True)), facts.pop("numerics", "fp8")
+    return Context(plan, numerics, facts_of(known, **facts), {}, {})
 
 
 def test_it_needs_the_contract_the_chip_and_bfloat16() -> None:

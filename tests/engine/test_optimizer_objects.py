@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from torch import nn
 
 import rung
@@ -23,7 +24,6 @@ from rung.hardware import pick
 from rung.ladder.survey import survey
 from rung.plan import Plan
 from rung.recipes.apply import _would_leave_behind
-from rung.records.record import plain
 from rung.rungs import BY_NAME, Context
 from rung.rungs.rung import Inapplicable
 from rung.verify.audit import audit
@@ -110,14 +110,14 @@ def test_one_that_is_fused_already_stays_what_it_is_with_its_hooks() -> None:
 
 
 def test_the_survey_tells_and_the_rungs_do_not_apply() -> None:
-    facts = plain(survey(trained_by(clipped), CPU).facts) | {"gpu": True}
+    facts = structs.replace(survey(trained_by(clipped), CPU).facts, gpu=True)
     context = Context(Plan(), "exact", facts, {}, {})
     for name in ("fused-optimizer", "capture"):
         found = BY_NAME[name].applies(context)
         assert found == Inapplicable(
             "its optimizer has a hook before each step, which an optimizer made anew would lose."
         )
-    facts = plain(survey(trained_by(adam), CPU).facts)  # whose own first steps leave state
+    facts = survey(trained_by(adam), CPU).facts  # whose own first steps leave state
     assert BY_NAME["fused-optimizer"].applies(Context(Plan(), "exact", facts, {}, {})) is None
 
 
@@ -131,10 +131,10 @@ class Waves(nn.Module):
 
 
 def test_complex_parameters_have_no_fused_step() -> None:
-    facts = plain(survey(trained_by(adam, Waves), CPU).facts)
+    facts = survey(trained_by(adam, Waves), CPU).facts
     found = BY_NAME["fused-optimizer"].applies(Context(Plan(), "exact", facts, {}, {}))
     assert found == Inapplicable("fused steps take floating-point parameters alone, and one is complex64.")
-    assert facts["optimizer_not_captured"] == ""
+    assert facts.optimizer_not_captured == ""
     sgd = torch.optim.SGD(Waves().parameters())  # captured in its fused form alone
     assert "one is complex64" in not_captured(sgd)
     with pytest.warns(UserWarning, match="fused-optimizer is not in effect: fused steps take floating-point"):
@@ -452,7 +452,7 @@ class Pair:
 
 def test_any_object_that_steps_and_clears_gradients_trains_and_is_verified() -> None:
     paired = trained_by(Pair)
-    facts = plain(survey(paired, CPU).facts) | {"gpu": True}
+    facts = structs.replace(survey(paired, CPU).facts, gpu=True)
     for name in ("fused-optimizer", "capture"):
         found = BY_NAME[name].applies(Context(Plan(), "exact", facts, {}, {}))
         assert isinstance(found, Inapplicable)

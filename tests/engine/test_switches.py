@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from known_facts import facts_of
 
 from rung.engine.step import Step
 from rung.engine.switches import Switched, generates, switches, takes_sdpa
@@ -43,7 +44,7 @@ DECODING = Workload("llama", llama, lambda seed: tokens(2, seed), generate)
 
 def context(model: Any, called: bool) -> Context:
     facts = {"gpu": True, "mode": "infer", "switches": switches(model), "generates": called}
-    return Context(Plan(), "exact", facts, {}, {})
+    return Context(Plan(), "exact", facts_of(facts), {}, {})
 
 
 def test_a_model_without_switches_has_none() -> None:
@@ -97,7 +98,7 @@ def test_a_model_whose_class_has_no_sdpa_is_not_asked_for_it() -> None:
     type(model)._supports_sdpa, before = False, type(model)._supports_sdpa
     try:
         facts = {"gpu": True, "mode": "infer", "switches": switches(model), "takes_sdpa": takes_sdpa(model)}
-        no = BY_NAME["model-sdpa"].applies(Context(Plan(), "exact", facts, {}, {}))
+        no = BY_NAME["model-sdpa"].applies(Context(Plan(), "exact", facts_of(facts), {}, {}))
     finally:
         type(model)._supports_sdpa = before
     assert no is not None

@@ -8,8 +8,9 @@ import pytest
 
 from rung.ladder.climb.state import counters
 from rung.ladder.floor import floor
-from rung.records.climb import Facts, Floor
+from rung.records.climb import Floor
 from rung.records.record import record_of
+from rung.records.workload import Facts
 from rung.rungs.proofs import both, counted, fewer, named, told
 from rung.rungs.rung import Counters, Evidence
 from rung.trace.table import SCHEMA, Trace

@@ -13,8 +13,7 @@ from rung.errors import UsageError
 from rung.hardware import pick
 from rung.hardware.device import Device
 from rung.measure.as_launched import Clock
-from rung.measure.flush import LEAST, TIMES, Flush, flush_for, last_level_cache
-from rung.measure.timers import choose, timer_for
+from rung.measure.timers import LEAST, TIMES, Flush, choose, flush_for, last_level_cache, timer_for
 
 CPU = Device("cpu", 0, "cpu", "a CPU", "x86_64", 1 << 30, 1)
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

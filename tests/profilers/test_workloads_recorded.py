@@ -8,7 +8,7 @@ from rung.cli.main import main
 from rung.errors import UsageError
 from rung.profilers import profile
 from rung.profilers.recording import carried_out, overhead
-from rung.records.profile import Overhead
+from rung.records.profile import Overhead, Plan, Profile
 from rung.report.profile import profile_lines
 
 STEPS = 'echo "{\\"steps_ns\\": [$1, $2, 900]}" > "$RUNG_STEPS"'
@@ -42,9 +42,11 @@ def test_the_overhead_is_that_of_the_medians(tmp_path):
      (1234.81e6, 1, "(1235 times as long; one step each)"), (1e6, 3, "(no more than they scatter; medians of 3)")],
 )  # fmt: skip
 def test_how_much_longer_a_step_took(recorded, steps, said):
-    cost = {"bare_ns": 1e6, "recorded_ns": recorded, "share": recorded / 1e6 - 1, "steps": steps}
-    plan = {"profiler": "ncu", "version": "", "collects": "counters"}
-    assert said in " ".join(profile_lines({"plan": plan, "folder": "f", "overhead": cost, "notes": []}))
+    cost = Overhead(bare_ns=1e6, recorded_ns=recorded, share=recorded / 1e6 - 1, steps=steps)
+    plan = Plan(profiler="ncu", tool="", version="", folder="f", collects="counters", overhead="low", overhead_means="", read_by="",
+                runs=[], files={}, notes=[], steps_only=False)  # fmt: skip
+    record = Profile(folder="f", recording="r", plan=plan, logs=[], overhead=cost, sensors=None, notes=[])
+    assert said in " ".join(profile_lines(record))
 
 
 def test_a_workload_that_is_refused_says_so_itself(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import rung
-from rung.engine.shapes import ranks, shapes_of, sizes, tensors_of
+from rung.engine.parts import ranks, shapes_of, sizes, tensors_of
 from rung.errors import UsageError
 from rung.rewrites import Surgeon
 

@@ -36,7 +36,7 @@ def test_the_published_schema_is_that_of_the_struct(name: str) -> None:
 def test_a_document_of_an_earlier_version_opens_and_loses_nothing(path: Path) -> None:
     """Written before documents had the version of their schema."""
     found = opened(path.read_bytes(), path.stem.partition("-")[0])
-    assert plain(found) == json.loads(path.read_text()) | {"schema": 1}
+    assert json.loads(to_json(plain(found))) == json.loads(path.read_text()) | {"schema": 1}
 
 
 @pytest.mark.parametrize("path", EARLIER, ids=lambda path: path.stem)

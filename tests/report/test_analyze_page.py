@@ -10,6 +10,8 @@ from rung.analysis.analyses import ANALYSES, table
 from rung.analysis.kernel_names import readable
 from rung.analysis.overview import overview
 from rung.analysis.serving import PHASE_SCHEMA
+from rung.records.analyze import Finding
+from rung.records.record import plain
 from rung.report.analyze import analyze_lines
 from rung.report.findings import gain
 from rung.report.headlines import HEADLINES, headlines
@@ -22,8 +24,8 @@ SMALL = ("mi250_train", "mi300_vit", "mi300_vllm_graph_replay", "mi300_sglang_de
 
 def page(trace, width=100):
     found = overview(trace)
-    found["headlines"] = headlines(lambda name: table(name, trace))
-    json.dumps(found)
+    found.headlines = headlines(lambda name: table(name, trace))
+    json.dumps(plain(found))
     return analyze_lines(found, width)
 
 
@@ -130,8 +132,13 @@ def test_a_server_is_told_by_its_phases_without_the_waiting_between_them():
     assert "idle" not in said
 
 
+def finding(low: float, high: float) -> Finding:
+    texts = dict.fromkeys(("finding", "evidence", "do", "what", "gives_not", "compile_safe", "verify"), "")
+    return Finding(share=0.1, speedup_low=low, speedup_high=high, rungs=[], **texts)
+
+
 def test_a_finding_that_makes_no_step_faster_does_not_say_so():
-    assert gain({"speedup_low": 1.0, "speedup_high": 1.0}) == "throughput stays"
-    assert gain({"speedup_low": 1.0, "speedup_high": 1.4}) == "at most 1.40× faster"
-    assert gain({"speedup_low": 1.2, "speedup_high": 1.2}) == "1.20× faster"
-    assert gain({"speedup_low": 1.19, "speedup_high": 3.19}) == "1.19–3.19× faster"
+    assert gain(finding(1.0, 1.0)) == "throughput stays"
+    assert gain(finding(1.0, 1.4)) == "at most 1.40× faster"
+    assert gain(finding(1.2, 1.2)) == "1.20× faster"
+    assert gain(finding(1.19, 3.19)) == "1.19–3.19× faster"

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from rung.cli.main import main
 from rung.records.climb import ClimbRun, Moment
 from rung.records.measured import Figure, Ratio
-from rung.report.climbs import OUTCOMES, climb_of, climbs_lines, tried
-from rung.report.climbs_page import page
+from rung.report.climbs import OUTCOMES, climb_of, climbs_lines, page, tried
 
 RUN = Path(__file__).parents[1] / "data" / "run_directory"
 

@@ -11,19 +11,25 @@ import pytest
 from made_pages import diff_page_of, document, trace
 
 from rung.cli.main import main
+from rung.records.diff import Changed
 from rung.report.diff_chart import MOST, diff_bars
 
 
-def row(what: str, base: float, new: float, change: str = "slower") -> dict[str, Any]:
-    return {
-        "what": what,
-        "change": change,
-        "base_ns": base,
-        "new_ns": new,
-        "delta_ns": new - base,
-        "base_count": 2.0,
-        "new_count": 4.0,
-    }
+def row(what: str, base: float, new: float, change: str = "slower") -> Changed:
+    return Changed(
+        what=what,
+        change=change,
+        base_ns=base,
+        new_ns=new,
+        delta_ns=new - base,
+        delta_share=None,
+        base_count=2.0,
+        new_count=4.0,
+        base_total_ns=0,
+        new_total_ns=0,
+        base_kernel=None,
+        new_kernel=None,
+    )
 
 
 def test_a_bar_goes_left_where_time_was_saved_and_is_as_long_as_its_share_of_the_largest_change() -> None:

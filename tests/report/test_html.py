@@ -11,9 +11,10 @@ from made_pages import without_own_scripts
 from msgspec import ValidationError
 from msgspec.structs import fields, replace
 
-from rung.records.climb import Attempt, ClimbRun, Plain, Recompilation
+from rung.records.climb import Attempt, ClimbRun, Plain
 from rung.records.measured import Figure, Ratio
 from rung.records.record import plain, record_of
+from rung.records.workload import Recompilation
 from rung.report import charts
 from rung.report.html import render
 

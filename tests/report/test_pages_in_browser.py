@@ -19,7 +19,7 @@ from test_trend_report import trend as trend_of
 
 from rung.report.climb_traces import traces_of
 from rung.report.climbs import climb_of
-from rung.report.climbs_page import page as climbs_page
+from rung.report.climbs import page as climbs_page
 from rung.report.html import render as climb_page
 from rung.report.roofline_page import page as roofline_page
 from rung.report.samples_page import bench_page, compare_page

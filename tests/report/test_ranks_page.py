@@ -7,6 +7,8 @@ import pytest
 from rung.analysis.across import across
 from rung.analysis.analyses import table
 from rung.analysis.overview import overview
+from rung.records.analyze import Breakdown, Busy, OfRank, Overview
+from rung.records.record import record_of
 from rung.report.analyze import analyze_lines
 from rung.report.headlines import headlines
 from rung.trace import read
@@ -18,27 +20,45 @@ def part(rank, gemm, waiting, top=()):
     """A rank as `overview` gives it: a step of 100 ns a rank."""
     parts = {"gemm": gemm, "communication": 0.0, "launch_gap": waiting, "idle": 0.0}
     record = {"clock": "gpu", "step_ns": 100.0, "parts": parts, "bottleneck": "gemm", "share": gemm / 100, "notes": ()}
-    times = {"total_ns": 100, "computation_ns": gemm, "exposed_communication_ns": 0, "exposed_memcpy_ns": 0}
+    times = {"total_ns": 100, "busy_ns": gemm, "idle_ns": waiting, "computation_ns": gemm}
+    none = dict.fromkeys(
+        ("communication_ns", "exposed_communication_ns", "memcpy_ns", "exposed_memcpy_ns", "unlinked", "unlinked_ns"), 0
+    )
     counts = {"kernels": 2.0, "launches": 2.0, "gemms": 1.0}
-    return {
-        "rank": rank,
-        "timeline": [{"device": 0, "idle_ns": waiting, **times}],
-        "breakdown": {**record, **counts, "top": list(top)},
-    }
+    return OfRank(
+        rank=rank,
+        launches=True,
+        timeline=[Busy(rank=rank, device=0, step=None, kernels=2, **times, **none)],
+        breakdown=record_of(Breakdown, {**record, **counts, "top": list(top)}),
+    )
+
+
+def on_the_host(rank, gemm, waiting):
+    """The same of a rank without GPU events."""
+    found = part(rank, gemm, waiting)
+    found.timeline, found.breakdown.clock = [], "cpu"
+    return found
+
+
+def over(*parts):
+    return Overview(
+        source="runs", steps=1, format="kineto", events=1, counters=0, ranks=len(parts), unread={}, completeness=[], notes=[], gpus=[],
+        peaks=None, parts=[*parts], across=across(parts),
+    )  # fmt: skip
 
 
 def test_the_mean_and_the_ranks_that_stand_out():
     found = across(
         [part(0, 90, 10, [("a", "gemm", 90, 1)]), part(3, 30, 70, [("a", "gemm", 20, 1), ("b", "gemm", 10, 4)])]
     )
-    rows = {row["part"]: row for row in found["parts"]}
-    assert (rows["gemm"]["mean_ns"], rows["gemm"]["least_rank"], rows["gemm"]["most_rank"]) == (60, 3, 0)
-    assert (rows["launch_gap"]["least_ns"], rows["launch_gap"]["most_ns"]) == (10, 70)
-    assert (found["bottleneck"], found["share"], found["ranks"]) == ("gemm", 0.6, 2)
-    assert [(row["name"], row["mean_ns"], row["mean_count"], row["ranks"]) for row in found["top"]] == [
+    rows = {row.part: row for row in found.parts}
+    assert (rows["gemm"].mean_ns, rows["gemm"].least_rank, rows["gemm"].most_rank) == (60, 3, 0)
+    assert (rows["launch_gap"].least_ns, rows["launch_gap"].most_ns) == (10, 70)
+    assert (found.bottleneck, found.share, found.ranks) == ("gemm", 0.6, 2)
+    assert [(row.name, row.mean_ns, row.mean_count, row.ranks) for row in found.top] == [
         ("a", 55, 1, 2), ("b", 10, 4, 1),
     ]  # fmt: skip
-    assert across([{"rank": 0, "timeline": [], "breakdown": None}]) is None
+    assert across([OfRank(rank=0, launches=False, timeline=[], breakdown=None)]) is None
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
@@ -53,40 +73,22 @@ def test_a_recorded_run_fits_and_is_one_table(width):
 
 
 def test_of_many_ranks_those_that_are_idle_most_and_least_are_shown():
-    parts = [part(rank, 100 - rank, rank) for rank in range(40)]
-    found = {
-        "source": "runs", "format": "kineto", "events": 1, "counters": 0, "steps": 1, "ranks": 40, "unread": {}, "completeness": [], "notes": [],
-        "parts": parts, "across": across(parts),
-    }  # fmt: skip
-    lines = analyze_lines(found, 100)
+    lines = analyze_lines(over(*(part(rank, 100 - rank, rank) for rank in range(40))), 100)
     shown = [int(line.split()[0]) for line in lines if "%" in line and line[:4].strip().isdigit()]
     assert shown == [39, 38, 37, 36, 3, 2, 1, 0]
     assert "... and 32 more ranks: --show timeline" in lines
 
 
 def test_on_the_hosts_clock_the_time_outside_of_operators_is_no_wait_for_a_launch():
-    made = part(0, 40, 60)
-    made["timeline"], made["breakdown"]["clock"] = [], "cpu"
-    found = {
-        "source": "runs", "format": "kineto", "events": 1, "counters": 0, "steps": 1, "ranks": 2, "unread": {}, "completeness": [], "notes": [],
-        "parts": [made, made | {"rank": 1}], "across": across([made, made | {"rank": 1}]),
-    }  # fmt: skip
-    lines = analyze_lines(found, 100)
+    lines = analyze_lines(over(on_the_host(0, 40, 60), on_the_host(1, 40, 60)), 100)
     assert "Bottleneck: Python and dispatch, 60 % of the recording (CPU time, mean of the ranks)." in lines
     assert not [line for line in lines if "launch " in line or line.startswith("rank ")]
 
 
 def test_a_rank_without_gpu_events_is_in_no_mean_of_the_gpus():
-    host = part(1, 40, 60)
-    host["timeline"], host["breakdown"]["clock"] = [], "cpu"
-    parts = [part(0, 90, 10), host]
-    record = across(parts)
-    assert (record["ranks"], record["clock"], record["share"]) == (1, "gpu", 0.9)
-    assert record["notes"] == ["No GPU event of rank 1: the figures are of the other ranks."]
-    found = {
-        "source": "runs", "format": "kineto", "events": 1, "counters": 0, "steps": 1, "ranks": 2, "unread": {}, "completeness": [], "notes": [],
-        "parts": parts, "across": record,
-    }  # fmt: skip
+    found = over(part(0, 90, 10), on_the_host(1, 40, 60))
+    assert (found.across.ranks, found.across.clock, found.across.share) == (1, "gpu", 0.9)
+    assert found.across.notes == ["No GPU event of rank 1: the figures are of the other ranks."]
     assert not [line for line in analyze_lines(found, 100) if "more ranks" in line]
 
 

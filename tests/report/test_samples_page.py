@@ -13,11 +13,11 @@ from msgspec.structs import replace
 import rung
 from rung.records.bench import Bench
 from rung.records.measured import Ratio
-from rung.report.axis import fitting
 from rung.report.bench import markdown_lines, series
 from rung.report.forest_chart import effect, forest, ratios
 from rung.report.samples_chart import MOST, axis_of, histogram
 from rung.report.samples_page import bench_page, compare_page
+from rung.report.svg import fitting
 
 
 def measured() -> Bench:

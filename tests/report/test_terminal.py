@@ -5,20 +5,12 @@ import pytest
 from climb_sample import VERDICTS, climb, nothing_kept, planned, unfinished
 from msgspec.structs import replace
 
-from rung.records.climb import (
-    Attempt,
-    Baseline,
-    Breakdown,
-    Figure,
-    Noise,
-    Predicted,
-    Prediction,
-    Recompilation,
-    Workload,
-)
+from rung.records.analyze import Breakdown
+from rung.records.climb import Attempt, Baseline, Figure, Noise, Predicted, Prediction
 from rung.records.compare import ComparedSide, Comparison
 from rung.records.measured import Compared, Interval, Ratio
-from rung.report import lines, terminal, words
+from rung.records.workload import Recompilation, Workload
+from rung.report import breakdowns, climbs, progress, terminal, words
 from rung.report.compare import compare_lines
 from rung.report.html import render
 
@@ -89,10 +81,10 @@ def test_a_climb_that_is_gone_without_a_word_was_interrupted() -> None:
     data = nothing_kept()
     data.manifest.status, data.manifest.why = "running", ""
     assert words.status(data).startswith("The climb is interrupted. Resume it with: rung climb --resume")
-    assert lines.run_line(data).endswith("interrupted")
+    assert climbs.run_line(data).endswith("interrupted")
     data.running = True
     assert words.status(data) == "The climb is running."
-    assert lines.run_line(data).endswith("running")
+    assert climbs.run_line(data).endswith("running")
 
 
 def test_a_summary_is_plain_unless_color_is_asked_for() -> None:
@@ -121,9 +113,9 @@ def test_a_climb_whose_budget_ended_says_how_to_go_on() -> None:
 
 def test_a_list_of_runs_tells_an_early_end_from_a_whole_climb() -> None:
     data = nothing_kept()
-    assert lines.run_line(data).endswith("no speedup")
+    assert climbs.run_line(data).endswith("no speedup")
     data.manifest.why = "the budget of 60 s is spent"
-    assert lines.run_line(data).endswith("no speedup, ended early")
+    assert climbs.run_line(data).endswith("no speedup, ended early")
 
 
 def test_one_sample_is_a_sample() -> None:
@@ -216,10 +208,10 @@ def test_rungs_that_were_not_tried_for_one_reason_are_one_row() -> None:
 
 def test_where_the_graph_breaks_and_what_is_compiled_anew_is_printed() -> None:
     facts = unfinished().manifest.facts
-    assert lines.graph_lines(facts) == []
+    assert progress.graph_lines(facts) == []
     facts.graph_breaks = ["model.py:4 in forward: `x.item()`: a number is read (x2)"]
     facts.recompilations = [Recompilation(where="model.py:3 in forward", why="self.calls == 0")]
-    text = "\n".join(lines.graph_lines(facts))
+    text = "\n".join(progress.graph_lines(facts))
     assert "breaks the graph in 1 place:\n    model.py:4 in forward: `x.item()`" in text
     assert "compiled anew:\n    model.py:3 in forward: it was compiled for self.calls == 0" in text
 
@@ -234,11 +226,13 @@ def test_a_prediction_names_the_parts_as_the_breakdown_does() -> None:
 
 def test_on_a_cpu_there_are_operators_and_no_kernels() -> None:
     here = Breakdown(clock="cpu", parts={"gemm": 3e6, "other": 1e6}, kernels=0, launches=0, gemms=111, steps=3)
-    assert words.parts(here)[1][1] == "other operators"
-    assert words.parts(replace(here, clock="gpu"))[1][1] == "other kernels"
-    assert words.per_step(here) == "111 matrix products per step"
-    assert words.per_step(replace(here, kernels=2, launches=1)) == "2 kernels, 1 launch, 111 matrix products per step"
-    assert words.per_step(replace(here, gemms=0)) == ""
+    assert breakdowns.parts(here)[1][1] == "other operators"
+    assert breakdowns.parts(replace(here, clock="gpu"))[1][1] == "other kernels"
+    assert breakdowns.per_step(here) == "111 matrix products per step"
+    assert (
+        breakdowns.per_step(replace(here, kernels=2, launches=1)) == "2 kernels, 1 launch, 111 matrix products per step"
+    )
+    assert breakdowns.per_step(replace(here, gemms=0)) == ""
 
 
 def test_one_restart_tells_no_confidence_and_a_comparison_that_sees_nothing_says_nothing_of_it() -> None:
@@ -268,11 +262,11 @@ def test_one_restart_tells_no_confidence_and_a_comparison_that_sees_nothing_says
 
 def test_a_breakdown_is_as_long_as_what_was_measured() -> None:
     slowed = Breakdown(step_ns=16e6, parts={"gemm": 12e6, "pointwise": 4e6}, clock="cpu")
-    shorter = words.as_measured(slowed, Figure(value=8e6))
+    shorter = breakdowns.as_measured(slowed, Figure(value=8e6))
     assert shorter == replace(slowed, step_ns=8e6, parts={"gemm": 6e6, "pointwise": 2e6})
-    assert words.as_measured(slowed, Figure(value=20e6)).parts == {"gemm": 15e6, "pointwise": 5e6}
-    assert words.as_measured(slowed, None) == slowed
-    assert words.as_measured(None, Figure(value=8e6)) is None
+    assert breakdowns.as_measured(slowed, Figure(value=20e6)).parts == {"gemm": 15e6, "pointwise": 5e6}
+    assert breakdowns.as_measured(slowed, None) == slowed
+    assert breakdowns.as_measured(None, Figure(value=8e6)) is None
 
 
 def test_the_parts_of_a_baseline_add_up_to_the_step_that_was_measured_and_not_to_the_profiled_one() -> None:
@@ -280,7 +274,7 @@ def test_the_parts_of_a_baseline_add_up_to_the_step_that_was_measured_and_not_to
     baseline = Baseline(
         time=Figure(value=1e6), first_run_seconds=1.0, memory={"allocated": 1 << 20}, breakdown=profiled
     )
-    shown = "\n".join(lines.baseline_lines(baseline))
+    shown = "\n".join(progress.baseline_lines(baseline))
     assert "750 µs" in shown
     assert "250 µs" in shown
     assert "150 ms" not in shown

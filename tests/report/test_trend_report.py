@@ -10,26 +10,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rung.records.history import Collected, Entry, Removed, Series, Trend
+from rung.records.record import record_of
 from rung.report.history import csv_text, entry_lines, garbage_lines, list_lines
 from rung.report.trend import ROWS, trend_lines
-from rung.report.trend_chart import chart
-from rung.report.trend_page import page
+from rung.report.trend_page import chart, page
 
 EVIL = "\x1b[31m<script>x</script>\n"
 
 
-def series(values: list[float], changes: list[dict[str, Any]] | None = None, **more: Any) -> dict[str, Any]:
+def series(values: list[float], changes: list[dict[str, Any]] | None = None, **more: Any) -> Series:
     points = [
         {"entry": k + 1, "created": f"2026-01-{k % 28 + 1:02}T03:04:05+00:00", "value": value, "low": value * 0.99, "high": value * 1.01, "tags": []}
         for k, value in enumerate(values)
     ]  # fmt: skip
     known = {"of": "bench", "name": "time", "target": "/m.py:make", "options": {"n": "8"}, "variant": {"mode": "train"},
              "unit": "ns", "device": "MI300X", "host": "node", "points": points, "changes": changes or []}  # fmt: skip
-    return known | more
+    return record_of(Series, known | more)
 
 
-def trend(*found: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": "trend", "store": "/s", "false_alarms": 0.05, "series": list(found)}
+def trend(*found: Series) -> Trend:
+    return Trend(store="/s", false_alarms=0.05, series=list(found))
 
 
 STEP: dict[str, Any] = {"at": 6, "entry": 7, "before": 2e6, "after": 2.2e6, "change": 0.1, "p": 0.001, "differs": {"torch": ["2.13", "2.14"]}}  # fmt: skip
@@ -89,24 +90,22 @@ def test_names_of_strangers_are_text_everywhere() -> None:
     text = page(trend(evil))
     assert "<script>x" not in text
     assert "\x1b" not in text
-    entry = {
-        "id": 1, "created": EVIL, "of": "bench", "target": EVIL, "status": EVIL, "answer": EVIL, "command": EVIL, "folder": EVIL,
+    values = {
+        "kind": "entry", "id": 1, "created": EVIL, "of": "bench", "target": EVIL, "status": EVIL, "answer": EVIL, "command": EVIL, "folder": EVIL,
         "device": EVIL, "host": EVIL, "directory": EVIL, "tags": [EVIL], "environment": {"torch": EVIL},
         "measured": [{"name": "time", "target": EVIL, "options": {EVIL: EVIL}, "variant": {EVIL: EVIL}, "unit": "ns", "value": 1.0, "low": None, "high": None}],
     }  # fmt: skip
-    gone = {
-        "done": False,
-        "removed": [{"entry": 1, "directory": EVIL, "why": EVIL}],
-        "kept": [{"entry": 1, "directory": EVIL, "why": EVIL}],
-    }
+    entry = record_of(Entry, values)
+    one = Removed(entry=1, directory=EVIL, why=EVIL)
+    gone = Collected(store="/s", done=False, removed=[one], kept=[one])
     lines = [*trend_lines(trend(evil), 100), *list_lines([entry]), *entry_lines(entry), *garbage_lines(gone)]
     assert not any(re.search(r"[\x00-\x1f]", line) for line in lines)
 
 
 def test_a_row_of_the_csv_is_a_figure() -> None:
-    found = {"id": 3, "created": "2026", "of": "bench", "device": "d", "host": "h", "status": "complete", "tags": ["a", "b"],
-             "measured": [{"name": "time", "target": "x", "options": {"n": "1"}, "variant": {}, "unit": "ns", "value": 1.5, "low": None, "high": 2.0}]}  # fmt: skip
-    head, row = csv_text([found]).splitlines()
+    found = {"kind": "entry", "id": 3, "created": "2026", "of": "bench", "device": "d", "host": "h", "status": "complete", "tags": ["a", "b"],
+             "target": "x", "answer": "", "command": "", "folder": "", "measured": [{"name": "time", "target": "x", "options": {"n": "1"}, "variant": {}, "unit": "ns", "value": 1.5, "low": None, "high": 2.0}]}  # fmt: skip
+    head, row = csv_text([record_of(Entry, found)]).splitlines()
     assert head.startswith("entry,created,command,target,options")
     assert row == '3,2026,bench,x,"{""n"": ""1""}",{},time,ns,1.5,,2.0,d,h,complete,a b'
 

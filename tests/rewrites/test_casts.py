@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from known_facts import facts_of
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -86,11 +87,11 @@ def test_the_operation_says_what_it_gives_before_it_runs() -> None:
 def test_it_applies_where_autocast_casts_float32_weights_in_compiled_steps_on_a_gpu() -> None:
     rung = BY_NAME["foreach-weight-casts"]
     facts = {"gpu": True, "mode": "train", "amp": None, "dtype": "torch.float32"}
-    here = Context(Plan(bf16=True, compile=True), "bf16", facts, {}, {})
+    here = Context(Plan(bf16=True, compile=True), "bf16", facts_of(facts), {}, {})
     assert rung.applies(here) is None
-    assert rung.applies(replace(here, plan=Plan(compile=True), facts={**facts, "amp": "torch.bfloat16"})) is None
+    assert rung.applies(replace(here, plan=Plan(compile=True), facts=facts_of(facts, amp="torch.bfloat16"))) is None
     for change, says in (({"gpu": False}, "GPU"), ({"dtype": "torch.bfloat16"}, "not cast")):
-        assert says in str(rung.applies(replace(here, facts={**facts, **change})))
+        assert says in str(rung.applies(replace(here, facts=facts_of(facts, **change))))
     eight_bits = Plan(bf16=True, compile=True, linears="int8")
     for plan, says in ((Plan(compile=True), "autocast"), (Plan(bf16=True), "torch.compile"), (eight_bits, "not cast")):
         assert says in str(rung.applies(replace(here, plan=plan)))

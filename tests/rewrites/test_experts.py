@@ -1,10 +1,9 @@
 """Loops over experts that become grouped products, and those that must stay."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 import torch.nn.functional as F
+from known_facts import facts_of
 from torch import nn
 
 from rung import Workload
@@ -14,7 +13,7 @@ from rung.hardware import pick
 from rung.ladder.survey import captured_graphs
 from rung.plan import Plan
 from rung.rewrites import PASSES, Surgeon, grouped_mm
-from rung.rungs import BY_NAME
+from rung.rungs import BY_NAME, Context
 from rung.workload import seeded_model
 
 WIDTH, HIDDEN, EXPERTS = 16, 24, 4
@@ -314,6 +313,5 @@ FACTS = {"mode": "infer", "gpu": True, "arch": "sm90", "dtype": "torch.bfloat16"
     ids=["here", "another chip", "float32", "training", "no experts"],
 )
 def test_where_the_rung_applies(facts, why):
-    context = SimpleNamespace(facts=FACTS | facts, plan=Plan(), gpu=True, training=facts.get("mode") == "train")
-    found = BY_NAME["grouped-experts"].applies(context)
+    found = BY_NAME["grouped-experts"].applies(Context(Plan(), "exact", facts_of(FACTS, **facts), {}, {}))
     assert (found is None) if why is None else (why in found.why)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from known_facts import facts_of
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import aot_eager
 from torch._subclasses import FakeTensorMode
@@ -29,7 +30,7 @@ def trains_on_a_cpu(monkeypatch):
     """torch refuses the backward pass on a CPU up front; its plain form computes it."""
     monkeypatch.setattr(torchs, "_validate_device", lambda *tensors: None)
     monkeypatch.setattr("rung.rewrites.attention.sdpa.obstacle", lambda *given: "")
-    monkeypatch.setattr("rung.rewrites.attention.flex_calls.obstacle", lambda *given: "")
+    monkeypatch.setattr("rung.rewrites.attention.flex.obstacle", lambda *given: "")
 
 
 def ones():
@@ -369,5 +370,5 @@ def test_in_16_bits_sdpa_keeps_what_it_can_do():
     facts = {"gpu": True, "matches": {"flex-for-sdpa": 4}, "dtype": "torch.float32", "amp": None}
     for plan, more in ((Plan(bf16=True, compile=True), {}), (Plan(compile=True), {"amp": "torch.bfloat16"}),
                        (Plan(compile=True), {"dtype": "torch.float16"})):  # fmt: skip
-        assert "16 bits" in str(rung.applies(Context(plan, "bf16", {**facts, **more}, {}, {})))
-    assert rung.applies(Context(Plan(tf32=True, compile=True), "tf32", facts, {}, {})) is None
+        assert "16 bits" in str(rung.applies(Context(plan, "bf16", facts_of(facts, **more), {}, {})))
+    assert rung.applies(Context(Plan(tf32=True, compile=True), "tf32", facts_of(facts), {}, {})) is None

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from known_facts import facts_of
 
 from rung.kernels import reference
 from rung.plan import Plan
@@ -242,13 +243,13 @@ FACTS = {
 
 def test_it_applies_to_compiled_tf32_on_hopper():
     rung = BY_NAME["tf32-attention"]
-    here = Context(Plan(tf32=True, compile=True), "tf32", FACTS, {}, {})
+    here = Context(Plan(tf32=True, compile=True), "tf32", facts_of(FACTS), {}, {})
     assert rung.applies(here) is None
     own = {**FACTS, "matmul_precision": "high", "mode": "infer"}
-    assert rung.applies(replace(here, plan=Plan(compile=True), facts=own)) is None
+    assert rung.applies(replace(here, plan=Plan(compile=True), facts=facts_of(own))) is None
     for change, says in (({"gpu": False}, "GPUs"), ({"arch": "gfx942"}, "sm90"), ({"amp": "torch.bfloat16"}, "16 bits"),
                          ({"matches": {}}, "no attention in float32")):  # fmt: skip
-        assert says in str(rung.applies(replace(here, facts={**FACTS, **change})))
+        assert says in str(rung.applies(replace(here, facts=facts_of(FACTS, **change))))
     for plan, says in ((Plan(compile=True), "TF32"), (Plan(tf32=True), "torch.compile")):
         assert says in str(rung.applies(replace(here, plan=plan)))
 

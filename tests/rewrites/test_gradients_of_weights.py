@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from known_facts import facts_of
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.fx import Interpreter
@@ -107,11 +108,11 @@ def test_inductor_runs_the_pass_and_a_cpu_trains_on_as_before(monkeypatch: pytes
 def test_it_applies_where_autocast_trains_float32_weights_compiled_on_a_gpu() -> None:
     rung = BY_NAME["float32-gradients"]
     facts = {"gpu": True, "mode": "train", "amp": None, "dtype": "torch.float32", "products_widen": True}
-    here = Context(Plan(bf16=True, compile=True), "bf16", facts, {}, {})
+    here = Context(Plan(bf16=True, compile=True), "bf16", facts_of(facts), {}, {})
     assert rung.applies(here) is None
     for change, says in (({"gpu": False}, "GPUs"), ({"mode": "infer"}, "inference"), ({"products_widen": False}, "torch's"),
                          ({"dtype": "torch.bfloat16"}, "not widened")):  # fmt: skip
-        assert says in str(rung.applies(replace(here, facts={**facts, **change})))
+        assert says in str(rung.applies(replace(here, facts=facts_of(facts, **change))))
     assert "autocast" in str(rung.applies(replace(here, plan=Plan(compile=True))))
     assert "torch.compile" in str(rung.applies(replace(here, plan=Plan(bf16=True))))
     assert rung.change(here.plan).within == ("float32-gradients",)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from known_facts import facts_of
 from torch._inductor import metrics
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -102,11 +103,11 @@ def test_inductor_computes_all_parts_of_a_gradient_in_one_kernel(more, monkeypat
 def test_it_applies_where_a_compiled_step_trains_on_a_gpu_and_parts_are_read() -> None:
     rung = BY_NAME["fused-dgrad"]
     facts = {"gpu": True, "mode": "train", "captured": {"split": 0}}
-    here = Context(Plan(compile=True, passes=("fused-gate-up",)), "bf16", facts, {}, {})
+    here = Context(Plan(compile=True, passes=("fused-gate-up",)), "bf16", facts_of(facts), {}, {})
     assert rung.applies(here) is None
-    assert rung.applies(replace(here, plan=Plan(compile=True), facts={**facts, "captured": {"split": 4}})) is None
+    assert rung.applies(replace(here, plan=Plan(compile=True), facts=facts_of(facts, captured={"split": 4}))) is None
     for change, says in (({"gpu": False}, "for GPUs"), ({"mode": "infer"}, "for training")):
-        assert says in str(rung.applies(replace(here, facts={**facts, **change})))
+        assert says in str(rung.applies(replace(here, facts=facts_of(facts, **change))))
     assert rung.applies(replace(here, plan=Plan(compile=True, passes=("fused-qkv", "triton-rope")))) is None
     unrotated = Plan(compile=True, passes=("fused-qkv",))
     for plan, says in ((Plan(passes=("fused-gate-up",)), "torch.compile"), (unrotated, "read in parts")):

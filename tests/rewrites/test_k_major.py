@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from known_facts import facts_of
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -164,13 +165,13 @@ def test_it_applies_where_a_compiled_step_trains_in_tf32_on_hopper() -> None:
     facts = {
         "gpu": True, "mode": "train", "amp": None, "dtype": "torch.float32", "arch": "sm90", "matmul_precision": "highest",
     }  # fmt: skip
-    here = Context(Plan(tf32=True, compile=True), "tf32", facts, {}, {})
+    here = Context(Plan(tf32=True, compile=True), "tf32", facts_of(facts), {}, {})
     assert rung.applies(here) is None
     own = {**facts, "matmul_precision": "high"}
-    assert rung.applies(replace(here, plan=Plan(compile=True), facts=own)) is None
+    assert rung.applies(replace(here, plan=Plan(compile=True), facts=facts_of(own))) is None
     for change, says in (({"mode": "infer"}, "for training"), ({"arch": "gfx942"}, "sm90"), ({"amp": "torch.bfloat16"}, "16 bits"),
                          ({"dtype": "torch.bfloat16"}, "16 bits")):  # fmt: skip
-        assert says in str(rung.applies(replace(here, facts={**facts, **change})))
+        assert says in str(rung.applies(replace(here, facts=facts_of(facts, **change))))
     for plan, says in ((Plan(compile=True), "TF32"), (Plan(tf32=True), "torch.compile"), (Plan(tf32=True, bf16=True, compile=True), "16 bits")):  # fmt: skip
         assert says in str(rung.applies(replace(here, plan=plan)))
     assert rung.change(here.plan).within == ("k-major-wgrad",)

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from known_facts import facts_of
 from torch import nn
 
 import rung
@@ -254,11 +255,11 @@ def test_when_it_applies_and_what_it_is_thought_to_give():
         "sizes": (Plan(bf16=True, dynamic=True), "bf16", facts),
     }
     for words, (plan, numerics, known) in says.items():
-        assert words in str(here.applies(Context(plan, numerics, known, {}, {})))
-    assert here.applies(Context(Plan(bf16=True), "bf16", facts, {}, {})) is None
+        assert words in str(here.applies(Context(plan, numerics, facts_of(known), {}, {})))
+    assert here.applies(Context(Plan(bf16=True), "bf16", facts_of(facts), {}, {})) is None
     # 1e8 weights: 0.6 ms of 1.2 ms of elementwise kernels are casts, at the bandwidth; all of it, at half of that.
     parts = {"pointwise": 1.2e6, "gemm": 1e6}
     known = {**facts, "weights_read": {"4": 100_000_000}}
-    low, high = here.shrinks(Context(Plan(bf16=True), "bf16", known, parts, {}))["pointwise"]
+    low, high = here.shrinks(Context(Plan(bf16=True), "bf16", facts_of(known), parts, {}))["pointwise"]
     assert low == pytest.approx(0.05)
     assert high == pytest.approx(0.5)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from known_facts import facts_of
 
 from rung.plan import Plan
 from rung.rewrites import PASSES, Surgeon
@@ -9,7 +10,7 @@ from rung.rungs import BY_NAME, Context
 
 
 def why(rung: str, skipped: list[str]) -> str:
-    no = BY_NAME[rung].applies(Context(Plan(), "exact", {"matches": {}, "skipped": skipped}, {}, {}))
+    no = BY_NAME[rung].applies(Context(Plan(), "exact", facts_of({"matches": {}, "skipped": skipped}), {}, {}))
     assert no is not None
     assert no.verdict == "inapplicable"
     return no.why
@@ -42,22 +43,22 @@ def test_a_capture_that_failed_is_said_by_all(rung: str) -> None:
 
 def test_masks_are_looked_for_again_once_the_models_own_switch_made_sdpa_calls() -> None:
     facts = {"matches": {"sdpa": 2}, "skipped": []}
-    assert BY_NAME["sdpa-no-mask"].applies(Context(Plan(), "exact", facts, {}, {})) is not None
+    assert BY_NAME["sdpa-no-mask"].applies(Context(Plan(), "exact", facts_of(facts), {}, {})) is not None
     switched = Plan(switches=(("attention", "sdpa"),))
-    assert BY_NAME["sdpa-no-mask"].applies(Context(switched, "exact", facts, {}, {})) is None
+    assert BY_NAME["sdpa-no-mask"].applies(Context(switched, "exact", facts_of(facts), {}, {})) is None
 
 
 def test_fewer_logits_are_predicted_from_the_flop_that_they_spare() -> None:
     facts = {"captured": {"layer_flop": 100}, "rewritten": {"layer_flop": 80}}
-    shrinks = BY_NAME["narrow-logits"].shrinks(Context(Plan(), "exact", facts, {}, {}))
+    shrinks = BY_NAME["narrow-logits"].shrinks(Context(Plan(), "exact", facts_of(facts), {}, {}))
     assert shrinks["gemm"] == pytest.approx((0.72, 0.88))
 
 
 def test_flexattention_is_for_a_gpu_and_for_compiled_code() -> None:
     flex, found = BY_NAME["flex-attention"], {"matches": {"flex-attention": 2}, "skipped": [], "gpu": True}
-    assert flex.applies(Context(Plan(compile=True), "exact", found, {}, {})) is None
+    assert flex.applies(Context(Plan(compile=True), "exact", facts_of(found), {}, {})) is None
     for plan, facts, says in ((Plan(), found, "torch.compile"), (Plan(compile=True), {**found, "gpu": False}, "GPUs")):
-        no = flex.applies(Context(plan, "exact", facts, {}, {}))
+        no = flex.applies(Context(plan, "exact", facts_of(facts), {}, {}))
         assert no is not None
         assert says in no.why
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from functorch.compile import aot_module, min_cut_rematerialization_partition, nop
+from known_facts import facts_of
 from torch import nn
 from torch._inductor.decomposition import select_decomp_table
 from torch.nn import functional as F
@@ -275,10 +276,10 @@ def test_the_users_own_checkpoints_hold() -> None:
 def test_it_is_for_compiled_training_on_a_gpu_and_shows_in_the_peak() -> None:
     rung = BY_NAME["recompute"]
     facts = {"gpu": True, "mode": "train"}
-    here = Context(Plan(compile=True), "exact", facts, {}, {})
+    here = Context(Plan(compile=True), "exact", facts_of(facts), {}, {})
     assert rung.applies(here) is None
-    for other in (Context(Plan(), "exact", facts, {}, {}), Context(Plan(compile=True), "exact", {**facts, "gpu": False}, {}, {}),
-                  Context(Plan(compile=True), "exact", {**facts, "mode": "infer"}, {}, {})):  # fmt: skip
+    for other in (Context(Plan(), "exact", facts_of(facts), {}, {}), Context(Plan(compile=True), "exact", facts_of(facts, gpu=False), {}, {}),
+                  Context(Plan(compile=True), "exact", facts_of(facts, mode="infer"), {}, {})):  # fmt: skip
         assert rung.applies(other)
     assert rung.change(Plan()).within == ("recompute",)
 
@@ -289,4 +290,4 @@ def test_it_is_for_compiled_training_on_a_gpu_and_shows_in_the_peak() -> None:
     assert proof(6 * 2**30, 5 * 2**30).shown is True
     assert proof(6 * 2**30, 5 * 2**30).says.endswith("6.00 -> 5.00 GiB at the peak")
     assert proof(1, 1).shown is False
-    assert rung.predict(Context(Plan(), "exact", facts, {"pointwise": 1.0}, {})).high == 1.0
+    assert rung.predict(Context(Plan(), "exact", facts_of(facts), {"pointwise": 1.0}, {})).high == 1.0

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from known_facts import facts_of
 from torch import nn
 
 from rung.engine.step import Step
@@ -192,8 +193,8 @@ def test_it_works_with_the_other_passes():
 
 def test_it_follows_from_autocast():
     rung, facts = BY_NAME["bf16-stream"], {"gpu": True, "mode": "train", "captured": {"sum": 4}, "amp": None}
-    assert "bf16" in str(rung.applies(Context(Plan(), "tf32", facts, {}, {})))
-    assert "autocast" in str(rung.applies(Context(Plan(), "bf16", facts, {}, {})))
-    assert rung.applies(Context(Plan(bf16=True), "bf16", facts, {}, {})) is None
-    assert "no sum" in str(rung.applies(Context(Plan(bf16=True), "bf16", {**facts, "captured": {}}, {}, {})))
+    assert "bf16" in str(rung.applies(Context(Plan(), "tf32", facts_of(facts), {}, {})))
+    assert "autocast" in str(rung.applies(Context(Plan(), "bf16", facts_of(facts), {}, {})))
+    assert rung.applies(Context(Plan(bf16=True), "bf16", facts_of(facts), {}, {})) is None
+    assert "no sum" in str(rung.applies(Context(Plan(bf16=True), "bf16", facts_of(facts, captured={}), {}, {})))
     assert rung.change(Plan(bf16=True)).passes == ("bf16-stream",)

@@ -15,7 +15,7 @@ from rung.kernels import reference
 from rung.plan import Plan
 from rung.rewrites import added, chunked, cross_entropy, joined
 from rung.rewrites import surgeon as surgeon_module
-from rung.rewrites.attention import flex_calls, float32_attention
+from rung.rewrites.attention import flex, float32_attention
 from rung.rewrites.attention import sdpa as sdpa_module
 from rung.rewrites.attention.flex import flex_attention
 from rung.rewrites.chunked import linear_cross_entropy
@@ -426,7 +426,7 @@ turn.namespace = losses.namespace = decoded.namespace = attended.namespace = "ru
 @pytest.fixture(autouse=True)
 def _kernels_as_their_references(monkeypatch):
     monkeypatch.setattr(kernel_ops, "obstacle", lambda *tensors: "")
-    for module in (sdpa_module, flex_calls, float32_attention):
+    for module in (sdpa_module, flex, float32_attention):
         monkeypatch.setattr(module, "obstacle", lambda *given: "")  # FlexAttention's backward pass is a GPU's
     monkeypatch.setattr(float32_attention, "WIDTHS", range(1, 129))
     plain = {"rope": turn, "cross_entropy": losses, "decode_attention": decoded, "float32_attention": attended}

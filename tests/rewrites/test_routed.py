@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 from aiter_standin import row, write_aiter
+from known_facts import facts_of
 from torch import nn
 
 from rung.hardware import aiter
 from rung.hardware.device import cpu
 from rung.plan import Plan
+from rung.records.record import plain
 from rung.rewrites import PASSES, Surgeon, routed
 from rung.rungs import BY_NAME, Context
 from rung.rungs.aiter import BEST
@@ -130,8 +132,8 @@ def test_training_full_precision_and_weights_made_in_the_graph_are_left_alone(ta
 
 
 def context(facts: dict[str, Any] | None, **others: Any) -> Context:
-    known = {"gpu": True, "mode": "infer", "dtype": "torch.bfloat16", "aiter": facts, **others}
-    return Context(Plan(), "bf16", known, {"gemm": 80.0, "copy": 20.0}, {})
+    known = {"gpu": True, "dtype": "torch.bfloat16", **({} if facts is None else {"aiter": facts}), **others}
+    return Context(Plan(), "bf16", facts_of(known), {"gemm": 80.0, "copy": 20.0}, {})
 
 
 def facts(tuned: list[Any], left: list[Any], missing: str = "") -> dict[str, Any]:
@@ -175,12 +177,11 @@ def test_every_layer_counts_and_one_that_is_joined_counts_once(tables: Any) -> N
     with torch.no_grad():
         torch.compile(model, backend=surgeon, dynamic=False)(torch.randn(2, 5, 64).bfloat16())
     found = aiter.looked_up(MI300X, surgeon.products)
-    assert [(shape[1], layers) for shape, _, layers in (*found["tuned"], *found["left"])] == [
-        (64, [6, 6]),
-        (384, [1, 1]),
-    ]
+    assert found.tuned
+    assert found.left
+    assert [(shape.sizes[1], shape.layers) for shape in (*found.tuned, *found.left)] == [(64, (6, 6)), (384, (1, 1))]
     best = 80 * (1 - 0.5 * (1 - BEST)) + 20  # half of the arithmetic is in the tuned ones
-    assert BY_NAME["aiter-gemm"].predict(context(found)).high == pytest.approx(100 / best)
+    assert BY_NAME["aiter-gemm"].predict(context(plain(found))).high == pytest.approx(100 / best)
 
     apart, together = [[10, 32, 64, False], "asm", [2, 0]], [[10, 64, 64, False], "it has no row", [0, 1]]
     other = [[10, 64, 64, True], "it has no row", [1, 1]]

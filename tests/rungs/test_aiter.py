@@ -13,6 +13,8 @@ from aiter_standin import row
 from rung.hardware import aiter
 from rung.hardware.aiter import NO_ROW, Product, Tuned
 from rung.hardware.device import cpu
+from rung.records.record import plain
+from rung.records.workload import TunedProducts
 
 MI300X = replace(cpu(), kind="cuda", vendor="amd", name="AMD Instinct MI300X", arch="gfx942", units=304)
 
@@ -117,10 +119,10 @@ def test_what_the_tuner_is_given_is_what_the_tables_lack(install: Callable[..., 
     tuner.parent.mkdir(parents=True)
     tuner.touch()
     shapes = dict.fromkeys([Product(16, 64, 32, False), Product(16, 96, 32, False), Product(7, 64, 32, True)], (2, 1))
-    facts = aiter.looked_up(MI300X, shapes)
-    assert facts["tuned"] == [[[16, 64, 32, False], "asm", [2, 1]]]
-    assert facts["untuned"] == [[7, 64, 32, True]]
-    command = aiter.list_untuned(facts, tmp_path)
+    found = aiter.looked_up(MI300X, shapes)
+    assert plain(found)["tuned"] == [[(16, 64, 32, False), "asm", (2, 1)]]
+    assert plain(found)["untuned"] == [(7, 64, 32, True)]
+    command = aiter.list_untuned(found, tmp_path)
     path = tmp_path / "aiter-untuned.csv"
     with path.open() as lines:
         wanted = {"M": "7", "N": "64", "K": "32", "bias": "True", "dtype": "torch.bfloat16",
@@ -131,6 +133,6 @@ def test_what_the_tuner_is_given_is_what_the_tables_lack(install: Callable[..., 
 
 
 def test_nothing_is_written_where_there_is_nothing_to_tune(tmp_path: Path) -> None:
-    for facts in ({}, {"missing": "the module aiter is not installed"}, {"missing": "", "untuned": []}):
-        assert aiter.list_untuned(facts, tmp_path) == ""
+    for found in (TunedProducts(missing="the module aiter is not installed"), TunedProducts(missing="", untuned=[])):
+        assert aiter.list_untuned(found, tmp_path) == ""
     assert not list(tmp_path.iterdir())

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from known_facts import facts_of
+from msgspec import structs
 
 from rung import side
 from rung.hardware.doctor.gpus import Here
@@ -30,38 +32,38 @@ def context(vendor: str = "amd", arch: str = "gfx1100", rocm: str = "6.0", **env
 
     variables = in_effect(Stand(environ=environ), Here(vendor, 1, [arch]))
     facts = {"gpu": True, "mode": "train", "vendor": vendor, "variables": variables}
-    return Context(Plan(), "exact", facts, PARTS, {})
+    return Context(Plan(), "exact", facts_of(facts), PARTS, {})
 
 
 def test_every_name_is_one_that_a_library_reads() -> None:
     read = {row["name"]: row for row in known() if not row.get("unread")}
     for row in ROWS:
-        for name in {**row["env"], **row.get("first", {})}:
-            assert name in read, f"{row['name']}: {name} is not in doctor's variables.toml"
-            assert read[name]["for"] in (row["vendor"], "any")
+        for name in {**row.env, **row.first}:
+            assert name in read, f"{row.name}: {name} is not in doctor's variables.toml"
+            assert read[name]["for"] in (row.vendor, "any")
 
 
 def test_what_doctor_lists_is_a_rung_or_has_a_reason_to_be_none() -> None:
     listed = {row["name"] for row in known() if not row.get("unread")}
-    set_by_a_rung = {name for row in ROWS for name in {**row["env"], **row.get("first", {})}}
+    set_by_a_rung = {name for row in ROWS for name in {**row.env, **row.first}}
     assert listed - set_by_a_rung == set(left())
     assert all(left().values())
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_variable_applies_on_its_vendors_gpus_alone(row: Any) -> None:
     for vendor, arch, other in (("nvidia", "sm90", "AMD"), ("amd", "gfx1100", "NVIDIA")):
-        no = BY_NAME[row["name"]].applies(context(vendor, arch))
-        if row["vendor"] == "any":
+        no = BY_NAME[row.name].applies(context(vendor, arch))
+        if row.vendor == "any":
             assert no is None
-        elif row["vendor"] != vendor:
+        elif row.vendor != vendor:
             assert no is not None
             assert no.verdict == "no-op"
             assert other in no.why
         elif vendor == "nvidia":
             assert no is None
-    cpu = Context(Plan(), "exact", {"gpu": False, "mode": "train"}, PARTS, {})
-    assert BY_NAME[row["name"]].applies(cpu) is not None
+    cpu = Context(Plan(), "exact", facts_of({"gpu": False, "mode": "train"}), PARTS, {})
+    assert BY_NAME[row.name].applies(cpu) is not None
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_a_variable_may_need_a_chip_a_version_a_contract_and_a_rung_beside_it() 
 
     def says(arch: str = "gfx942", torch: str = "2.9.1+rocm6.4", numerics: Any = "tf32", tf32: bool = True) -> str:
         bare = context("amd", arch)
-        facts = {**bare.facts, "arch": arch, "torch": torch}
+        facts = structs.replace(bare.facts, arch=arch, torch=torch)
         return str(rung.applies(replace(bare, facts=facts, numerics=numerics, plan=Plan(tf32=tf32))))
 
     assert says() == "None"

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from known_facts import facts_of
+from msgspec import structs
 
 from rung.engine.dynamo import inductor_settings
 from rung.plan import Plan
@@ -17,8 +19,8 @@ PARTS = {"gemm": 50.0, "pointwise": 30.0, "launch_gap": 15.0, "convolution": 5.0
 
 
 def context(plan: Plan = COMPILED, parts: dict[str, float] = PARTS, mode: str = "infer", **settings: Any) -> Context:
-    here = {row: value for s in SETTINGS for row, value in s["default"].items()} | settings
-    return Context(plan, "bf16", {"gpu": True, "arch": "sm90", "mode": mode, "inductor": here}, parts, {})
+    here = {row: value for s in SETTINGS for row, value in s.default.items()} | settings
+    return Context(plan, "bf16", facts_of({"gpu": True, "arch": "sm90", "mode": mode, "inductor": here}), parts, {})
 
 
 SETTINGS = settings()
@@ -27,25 +29,25 @@ SETTINGS = settings()
 def test_the_installed_torch_knows_every_name_and_ships_the_stated_default() -> None:
     here = inductor_settings(names())
     for row in SETTINGS:
-        since = re.match(r"torch (\d+)\.(\d+) and later", row["versions"])
-        assert since, f"{row['name']}: `versions` begins with the first version of torch that has it"
-        for name, default in row["default"].items():
+        since = re.match(r"torch (\d+)\.(\d+) and later", row.versions)
+        assert since, f"{row.name}: `versions` begins with the first version of torch that has it"
+        for name, default in row.default.items():
             if name not in here:
-                assert torch.__version__ < tuple(map(int, since.groups())), f"{row['name']}: this torch has no {name}"
+                assert torch.__version__ < tuple(map(int, since.groups())), f"{row.name}: this torch has no {name}"
                 continue
-            assert here[name] == default, f"{row['name']}: {name} is {here[name]!r} here, {default!r} in the table"
+            assert here[name] == default, f"{row.name}: {name} is {here[name]!r} here, {default!r} in the table"
     assert inductor_settings(("no_such_setting", "triton.no_such")) == {}
 
 
-@pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row["name"])
+@pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.name)
 def test_a_setting_is_a_no_op_where_it_holds_and_needs_a_torch_that_has_it(row: Any) -> None:
-    rung = BY_NAME[row["name"]]
-    mode = row.get("mode", "train")
-    no = rung.applies(context(mode=mode, **row["options"]))
+    rung = BY_NAME[row.name]
+    mode = row.mode or "train"
+    no = rung.applies(context(mode=mode, **row.options))
     assert no is not None
     assert no.verdict == "no-op"
     bare = context(mode=mode)
-    unknown = rung.applies(Context(bare.plan, "bf16", {**bare.facts, "inductor": {}}, PARTS, {}))
+    unknown = rung.applies(Context(bare.plan, "bf16", structs.replace(bare.facts, inductor={}), PARTS, {}))
     assert unknown is not None
     assert unknown.verdict == "inapplicable"
     assert "has no setting" in unknown.why
@@ -75,7 +77,7 @@ def test_what_can_have_no_effect_is_said_so_of_and_leaves_the_plan_as_it_was() -
 def test_a_setting_is_for_the_architectures_that_it_names() -> None:
     rung, known = BY_NAME["pdl"], context()
     for arch, whether in {"sm90": True, "sm100": True, "sm80": False, "gfx942": False, "gfx90a": False}.items():
-        no = rung.applies(Context(known.plan, "bf16", {**known.facts, "arch": arch}, PARTS, {}))
+        no = rung.applies(Context(known.plan, "bf16", structs.replace(known.facts, arch=arch), PARTS, {}))
         assert (no is None) == whether
         assert no is None or no.why == f"it is for sm90 and later: others have nothing of the kind (this is {arch})."
 

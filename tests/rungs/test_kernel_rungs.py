@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from known_facts import facts_of
 
 from rung.plan import Plan
 from rung.rungs import BY_NAME, Context, Counters, Evidence, added
@@ -13,7 +14,7 @@ FOUND = {"triton-rope": 4, "triton-cross-entropy": 1, "triton-decode-attention":
 
 def context(arch: str = "sm90", mode: str = "train", plan: Plan | None = None, **found: Any) -> Context:
     facts = {"gpu": True, "mode": mode, "arch": arch, "matches": FOUND, "skipped": [], **found}
-    return Context(plan or Plan(compile=True), "bf16", facts, {"pointwise": 1.0}, {})
+    return Context(plan or Plan(compile=True), "bf16", facts_of(facts), {"pointwise": 1.0}, {})
 
 
 @pytest.mark.parametrize("arch", ["sm90", "gfx942", "sm100"])
@@ -60,9 +61,9 @@ def test_the_two_rungs_of_the_loss_take_each_others_place() -> None:
 
 def test_every_measurement_says_where_it_comes_from() -> None:
     for row in measurements():
-        assert row["source"]
-        assert row["shape"]
-        assert min(row["infer"], row["train"]) > 0
+        assert row.source
+        assert row.shape
+        assert min(row.infer, row.train) > 0
     assert measured("rope", "sm90") is not None
     assert measured("rope", "sm9") is None
     assert WORTH > 1

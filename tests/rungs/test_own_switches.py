@@ -3,6 +3,7 @@
 from typing import Any
 
 import small
+from known_facts import facts_of
 
 from rung.engine.switches import switches, takes_sdpa
 from rung.plan import Plan
@@ -11,7 +12,7 @@ from rung.rungs import BY_NAME, Context
 
 def asked(model: Any) -> Any:
     facts = {"gpu": True, "mode": "infer", "switches": switches(model), "takes_sdpa": takes_sdpa(model)}
-    return BY_NAME["model-sdpa"].applies(Context(Plan(), "exact", facts, {}, {}))
+    return BY_NAME["model-sdpa"].applies(Context(Plan(), "exact", facts_of(facts), {}, {}))
 
 
 def test_a_class_that_has_no_sdpa_is_not_asked_for_it() -> None:

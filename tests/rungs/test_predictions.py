@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 from attempt_records import attempt, compared
+from known_facts import facts_of
 
 from rung.hardware.peaks import named
-from rung.ladder.climb import predictions
+from rung.ladder.climb.answer import prediction_summary
 from rung.plan import Plan
 from rung.records.climb import Attempt
 from rung.rungs import BY_NAME, LADDER, Context
@@ -33,7 +34,7 @@ def test_what_was_measured_lies_inside_the_prediction(
     name: str, plan: Plan, parts: dict[str, float], measured: float
 ) -> None:
     facts = {"gpu": True, "mode": "train", "arch": "sm90", "dtype": "torch.float32", "amp": None}
-    told = BY_NAME[name].predict(Context(plan, "bf16", facts, parts, rates(CHIP)))
+    told = BY_NAME[name].predict(Context(plan, "bf16", facts_of(facts), parts, rates(CHIP)))
     assert told.judge(measured) == "inside"
     assert abs(100 / told.value - 100 / measured) < 11  # points of the step
 
@@ -44,7 +45,7 @@ def test_attention_that_the_profile_does_not_tell_apart_is_predicted_by_its_size
     sized = {"flops": 8e9, "written_out": {"flop": 6e9, "scores": 500_000_000}}
 
     def told(mode: str = "infer", **more: Any) -> Any:
-        return BY_NAME["sdpa"].predict(Context(Plan(), "bf16", facts | more | {"mode": mode}, parts, {}))
+        return BY_NAME["sdpa"].predict(Context(Plan(), "bf16", facts_of(facts | more | {"mode": mode}), parts, {}))
 
     # Three quarters of the operations; the scores, written and read in 16 bits, take 2 of the 4 ms.
     found = told(**sized)
@@ -65,7 +66,7 @@ def test_predictions_are_held_against_what_was_measured() -> None:
         told = {"low": low, "high": high, "shares": {}}
         return attempt(rung=name, prediction=told, comparison=compared("faster", measured), **more)
 
-    found = predictions.summary(
+    found = prediction_summary(
         [
             tried("a", 1.0, 1.0, 1.25),  # the step takes 80 % and not 100: 20 points
             tried("a", 2.0, 2.0, 1.6),  # 62.5 % and not 50: 12.5

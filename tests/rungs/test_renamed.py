@@ -12,7 +12,7 @@ from rung.recipes.recipe import Recipe, side_of
 from rung.renamed import RENAMED, with_current_names
 from rung.rungs import BY_NAME, chosen, plan_of
 from rung.runs import Run
-from rung.timing.climbed import measured_by_the_climb
+from rung.timing.saved import measured_by_the_climb
 
 RUN = Path(__file__).parents[1] / "data" / "run_directory"  # of an earlier version
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from known_facts import facts_of
 from torch import nn
 
 from rung.hardware import pick
@@ -15,15 +16,15 @@ PARTS = {"gemm": 90.0, "launch_gap": 10.0}
 
 
 def context(mode: str, tokens: int | None) -> Context:
-    return Context(Plan(), "bf16", {"gpu": True, "mode": mode, "tokens": tokens}, PARTS, {})
+    return Context(Plan(), "bf16", facts_of({"gpu": True, "mode": mode, "tokens": tokens}), PARTS, {})
 
 
 def test_every_row_is_of_a_known_rung_has_a_source_and_a_row_for_all_the_rest() -> None:
-    for rung in {name for row in ranges() for name in row["rungs"]}:
-        mine = [row for row in ranges() if rung in row["rungs"]]
+    for rung in {name for row in ranges() for name in row.rungs}:
+        mine = [row for row in ranges() if rung in row.rungs]
         assert rung in BY_NAME
-        assert all(row["source"] and row["seen"] for row in mine)
-        assert [set(row) & {"mode", "tokens_at_most"} for row in mine][-1] == set()
+        assert all(row.source and row.seen for row in mine)
+        assert (mine[-1].mode, mine[-1].tokens_at_most) == ("", None)
 
 
 @pytest.mark.parametrize("rung", ["fused-qkv", "fused-gate-up"])
@@ -36,10 +37,10 @@ def test_joined_projections_promise_more_with_few_tokens_in_inference_only(rung:
 
 def test_what_was_seen_lies_in_the_range_that_is_predicted() -> None:
     for row in ranges():
-        for seen in row["seen"]:
-            told = BY_NAME[row["rungs"][0]].predict(context(row.get("mode", "infer"), seen["tokens"]))
-            assert told.low <= 1 / seen["left"] + 0.01, seen
-            assert 1 / seen["left"] <= told.high + 0.01, seen
+        for seen in row.seen:
+            told = BY_NAME[row.rungs[0]].predict(context(row.mode or "infer", seen.tokens))
+            assert told.low <= 1 / seen.left + 0.01, seen
+            assert 1 / seen.left <= told.high + 0.01, seen
 
 
 def test_the_survey_tells_how_many_tokens_a_step_has() -> None:

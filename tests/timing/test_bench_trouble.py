@@ -18,7 +18,7 @@ import rung
 from rung.cli.main import main
 from rung.engine.disturbed import not_finite, of_the_process
 from rung.errors import WorkloadError
-from rung.ladder.climb import predictions
+from rung.ladder.climb.answer import prediction_error
 from rung.ladder.climb.verdict import no_gain
 from rung.measure import Collected, Comparison, Interval, collect
 from rung.recipes.recipe import Recipe, side_of
@@ -79,7 +79,7 @@ def test_a_side_that_is_compiled_anew_is_named() -> None:
     verdict, why = no_gain(record, BY_NAME["compile"], comparison, 0.01) or ("", "")
     assert verdict == "reverted"
     assert "slower than the best so far (4 graphs were compiled while it was timed" in why
-    assert predictions.error(record) == 100
+    assert prediction_error(record) == 100
 
 
 def test_what_measuring_keeps_of_each_sample_is_no_leak() -> None:

@@ -15,7 +15,7 @@ from rung.records.bench import Bench, ClimbFigures
 from rung.records.measured import Interval
 from rung.report.bench import bench_lines
 from rung.side import Side
-from rung.timing.climbed import USUAL_SPREAD, held_beside, measured_by_the_climb
+from rung.timing.saved import USUAL_SPREAD, held_beside, measured_by_the_climb
 
 MINE = Recipe(("compile",), "mine.py:make", {"width": "8"}, "infer", "exact")
 

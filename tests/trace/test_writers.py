@@ -16,9 +16,9 @@ from made_traces import in_order, made, traces
 from rung.analysis.timeline import timeline
 from rung.errors import InputError
 from rung.trace import read, write_chrome, write_csv, write_perfetto
-from rung.trace.lanes import LANES
 from rung.trace.output import Note
 from rung.trace.perfetto import reader as pftrace
+from rung.trace.places import LANES
 from rung.trace.table import COUNTERS, MEMORY, SCHEMA
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"

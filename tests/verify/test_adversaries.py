@@ -29,8 +29,8 @@ from rung.side import Setup, Side
 from rung.timing import duel
 from rung.verify import observe as observing
 from rung.verify import witness
-from rung.verify.dropout import active, without_dropout
 from rung.verify.observe import observe
+from rung.verify.randomness import active, without_dropout
 from rung.verify.verify import verify
 from rung.verify.witness import refill, unseen
 from rung.workload import Workload, load

@@ -7,10 +7,9 @@ from torch.nn import functional as F
 from rung.engine.step import Step
 from rung.hardware import pick
 from rung.plan import Plan
-from rung.verify.kinks import MOST, beside_kinks
 from rung.verify.observe import Row
 from rung.verify.randomness import other_randomness
-from rung.verify.tolerance import judge
+from rung.verify.tolerance import MOST, beside_kinks, judge
 from rung.verify.verify import verify
 from rung.workload import Workload
 

@@ -17,8 +17,7 @@ from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.plan import Plan
 from rung.verify.audit import audit
-from rung.verify.dropout import active, without_dropout
-from rung.verify.randomness import RUNS, _unlike
+from rung.verify.randomness import RUNS, _unlike, active, without_dropout
 from rung.verify.verify import verify
 from rung.workload import Workload, seeded_model
 

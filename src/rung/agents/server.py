@@ -12,9 +12,8 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 
 from rung.agents.bounded import bounded, how_to_see_more, slice_of, text_of
-from rung.agents.jobs import Job, Jobs
+from rung.agents.jobs import Job, Jobs, of_the_target, options
 from rung.agents.root import Root
-from rung.agents.words import of_the_target, options
 from rung.errors import RungError, UsageError
 from rung.plan import Numerics
 

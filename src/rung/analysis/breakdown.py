@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -59,15 +58,6 @@ class Breakdown:
     share: float
     notes: tuple[str, ...]
     top: tuple[tuple[str, str, float, float], ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same as plain lists, dicts, numbers and strings."""
-        return {
-            **asdict(self),
-            "softmax_dims": [list(shape) for shape in self.softmax_dims],
-            "notes": list(self.notes),
-            "top": [list(row) for row in self.top],
-        }
 
 
 def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Breakdown:

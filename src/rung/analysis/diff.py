@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -14,6 +13,8 @@ from rung.analysis.per_step import divisor, of_steps
 from rung.analysis.steps import found_steps
 from rung.analysis.timeline import timeline
 from rung.errors import UsageError
+from rung.records.diff import Changed, Difference, Side
+from rung.records.record import record_of
 from rung.trace.table import Trace
 
 # What rows are aligned by → the columns of `account`. Kernel names change with vendor and version; the others do not.
@@ -45,32 +46,6 @@ SCHEMA: dict[str, pl.DataType] = {
 
 
 @dataclass(frozen=True)
-class Side:
-    """One of the two traces. gpus: its ranks' devices; per_ns: what makes a sum over the trace one step of one GPU.
-
-    total_ns, and parts (PARTS), busy_ns: sums over the GPUs, of `timeline`; kernels: their count.
-    """
-
-    source: str
-    device: str
-    ranks: int
-    gpus: int
-    steps: int
-    total_ns: int
-    busy_ns: int
-    parts: dict[str, int]
-    kernels: int
-
-    @property
-    def per(self) -> int:
-        return self.gpus * self.steps
-
-    @property
-    def step_ns(self) -> float:
-        return self.total_ns / self.per
-
-
-@dataclass(frozen=True)
 class Diff:
     """base, new: the two traces; tables: for each key of BY a table of SCHEMA, the largest changes first.
 
@@ -95,13 +70,17 @@ class Diff:
         named = [table.select(pl.lit(name).alias("by"), pl.all()) for name, table in self.tables.items()]
         return pl.concat(named) if named else pl.DataFrame(schema={"by": pl.String(), **SCHEMA})
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain lists, dicts, numbers and strings."""
-        sides = {
-            name: asdict(side) | {"step_ns": side.step_ns} for name, side in (("base", self.base), ("new", self.new))
-        }
-        tables = {name: table.to_dicts() for name, table in self.tables.items()}
-        return {"kind": "diff", **sides, "ratio": self.ratio, "tables": tables, "notes": list(self.notes)}
+    def record(self, failed: bool = False) -> Difference:
+        """failed: whether the new trace is slower than was allowed."""
+        return Difference(
+            base=self.base,
+            new=self.new,
+            ratio=self.ratio,
+            tables={name: record_of(list[Changed], table.to_dicts()) for name, table in self.tables.items()},
+            notes=list(self.notes),
+            slower=self.ratio > 1,
+            failed=failed,
+        )
 
 
 def diff(
@@ -162,6 +141,7 @@ def _side(trace: Trace, steps: int) -> Side:
         busy_ns=sums["busy_ns"],
         parts={part: sums[part] for part in PARTS},
         kernels=sums["kernels"],
+        step_ns=sums["total_ns"] / (rows.height * steps),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import polars as pl
 
@@ -15,39 +14,34 @@ from rung.analysis.devices import gpu_names
 from rung.analysis.roofline import peaks_of_trace
 from rung.analysis.serialized import NOTE, serialized
 from rung.analysis.timeline import timeline
+from rung.records.analyze import Breakdown, Busy, Counted, OfRank, Overview
+from rung.records.record import record_of
 from rung.trace.ranks import named_ranks
 from rung.trace.table import Trace
 
 MOST_RANKS = 64
 
 
-def overview(trace: Trace, *, steps: int = 1) -> dict[str, Any]:
-    """Plain values: the trace's facts, and for each rank its timeline (integer ns a device) and breakdown.
-
-    steps: how many steps were recorded; the breakdown's times are per step. A rank without timed events has a
-    breakdown of null. Of more than 64 ranks the first 64 are broken down; `ranks` says how many there are. across: of
-    several ranks, their breakdowns beside each other. peaks: whose figures of the GPU the roofline uses, and how far they
-    were checked.
-    """
+def overview(trace: Trace, *, steps: int = 1) -> Overview:
+    """The trace's facts, and for each rank its timeline and breakdown, without findings and headlines. steps: how many were recorded."""
     ranks = named_ranks(trace.events)
     peaks = peaks_of_trace(trace)
     parts = [_part(trace, rank, len(ranks) == 1, steps) for rank in ranks[:MOST_RANKS]]
-    return {
-        "kind": "analyze",
-        "source": trace.source,
-        "steps": steps,
-        "format": trace.format,
-        "events": trace.events.height,
-        "counters": trace.counters.height,
-        "ranks": len(ranks),
-        "unread": trace.unread,
-        "completeness": completeness(trace).to_dicts(),
-        "notes": _notes(trace),
-        "gpus": gpu_names(trace),
-        "peaks": peaks.origin if peaks else None,
-        "parts": parts,
-        "across": across(parts) if len(ranks) > 1 else None,
-    }
+    return Overview(
+        source=trace.source,
+        steps=steps,
+        format=trace.format,
+        events=trace.events.height,
+        counters=trace.counters.height,
+        ranks=len(ranks),
+        unread=dict(trace.unread),
+        completeness=record_of(list[Counted], completeness(trace).to_dicts()),
+        notes=_notes(trace),
+        gpus=gpu_names(trace),
+        peaks=peaks.origin if peaks else None,
+        parts=parts,
+        across=across(parts) if len(ranks) > 1 else None,
+    )
 
 
 def _notes(trace: Trace) -> list[str]:
@@ -59,16 +53,16 @@ def _notes(trace: Trace) -> list[str]:
     return wrong + [f"{file['file']}: {file[key]}" for file in files for key in ("cut", "replaced") if file.get(key)]
 
 
-def _part(trace: Trace, rank: int | None, alone: bool, steps: int) -> dict[str, Any]:
+def _part(trace: Trace, rank: int | None, alone: bool, steps: int) -> OfRank:
     of_rank = pl.col("rank").is_null() if rank is None else pl.col("rank") == rank
     part = trace if alone else replace(trace, events=trace.events.filter(of_rank))
     kind = pl.col("kind")
     launches, known = part.events.select(
         launches=(kind == "runtime").any(), known=kind.is_in(["kernel", "memcpy", "memset", "cpu_op"]).any()
     ).row(0)
-    return {
-        "rank": rank,
-        "launches": launches,  # else nothing can be linked, and that says nothing
-        "timeline": timeline(part).filter(pl.col("step").is_null()).to_dicts(),
-        "breakdown": breakdown(part, steps=steps).as_dict() if known else None,
-    }
+    return OfRank(
+        rank=rank,
+        launches=launches,  # else nothing can be linked, and that says nothing
+        timeline=record_of(list[Busy], timeline(part).filter(pl.col("step").is_null()).to_dicts()),
+        breakdown=record_of(Breakdown, breakdown(part, steps=steps)) if known else None,
+    )

@@ -1,4 +1,4 @@
-"""All that a page draws of a trace, worked out: the tables, the lanes, the curves and the trees."""
+"""All that a page draws of a trace, worked out: the tables, the lanes, the curves with no more points than a picture can show, and the trees."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import polars as pl
 
 from rung.analysis.analyses import ANALYSES, table
-from rung.analysis.curves import curves
 from rung.analysis.icicle import BY, Icicle, icicle
 from rung.analysis.lanes import Lanes, lanes
 from rung.analysis.per_step import of_steps
 from rung.analysis.roofline import peaks_of_trace
 from rung.analysis.steps import step_spans
 from rung.hardware.peaks import Peaks
+from rung.trace.counter_tracks import tracks
 from rung.trace.table import Trace
 
 # Analyses without a table on a page: the curves have their figures, or they are as long as the trace.
@@ -108,3 +108,31 @@ def pictures(trace: Trace, *, steps: int = 1) -> Pictures:
         peaks=peaks_of_trace(trace),
         steps=steps,
     )
+
+
+MOST = 1500  # points of a curve
+_CURVE = ("name", "unit", "rank", "device")
+
+
+def curves(trace: Trace, *, most: int = MOST) -> pl.DataFrame:
+    """The curves of `counter_tracks.tracks`, columns as in CURVES, each of about `most` points: where it has more, of each stretch of
+    time the highest value and the last one, so that no peak is lost.
+    """
+    every = tracks(trace)
+    if every.is_empty():
+        return every
+    parts = [_thinned(part, most) for part in every.partition_by(_CURVE, maintain_order=True)]
+    return pl.concat(parts)
+
+
+def _thinned(curve: pl.DataFrame, most: int) -> pl.DataFrame:
+    if curve.height <= most:
+        return curve
+    ordered = curve.sort("ts", maintain_order=True).with_row_index("row")
+    first, last = int(ordered["ts"][0]), int(ordered["ts"][-1])
+    stretch = (pl.col("ts") - first) // max(1, (last - first) // (most // 2) + 1)
+    rows = ordered.group_by(stretch).agg(
+        highest=pl.col("row").gather(pl.col("value").arg_max()), last=pl.col("row").last()
+    )
+    kept = pl.concat([rows["highest"].explode(), rows["last"]]).unique().sort()
+    return ordered.filter(pl.col("row").is_in(kept.implode())).drop("row")

@@ -10,8 +10,7 @@ import polars as pl
 
 from rung.analysis.collective_work import collective_work
 from rung.analysis.costs import Cost, family
-from rung.analysis.costs.call import PRECISIONS
-from rung.analysis.roof import roof
+from rung.analysis.costs.call import PRECISIONS, roof
 from rung.analysis.work import COLLECTIVE, GRAPH, NO_OP, OUTSIDE, work
 from rung.hardware.peaks import Peaks, peaks_of_properties
 from rung.trace.table import Trace

@@ -226,15 +226,18 @@ def write_page(trace: Any, steps: int, note: str, path: Path) -> None:
 
 def page(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
     """The overview and a sentence of each analysis that has one."""
+    from rung.records.record import plain
     from rung.report.analyze import analyze_lines, answer
 
     found = answer(trace, steps, note)
-    return found if parsed.json else "\n".join(analyze_lines(found, tables.width()))
+    return plain(found) if parsed.json else "\n".join(analyze_lines(found, tables.width()))
 
 
 def asked(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Answer:
     """The tables of --show."""
     from rung.analysis.captures import joined
+    from rung.records.analyze import Tables
+    from rung.records.record import plain
 
     found = {name: table(name, trace, steps=steps) for name in parsed.show}
     if parsed.csv:
@@ -243,8 +246,8 @@ def asked(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Answ
     notes = [*([note] if note else []), *joined(trace).notes]
     if parsed.json:
         rows = {name: answer.to_dicts() for name, answer in found.items()}
-        facts = {"source": trace.source, "format": trace.format, "steps": steps, "notes": notes}
-        return Answer({"kind": "analyze", **facts, "tables": rows})
+        document = Tables(source=trace.source, format=trace.format, steps=steps, notes=notes, tables=rows)
+        return Answer(plain(document))
     blocks = (
         f"{name}: {ANALYSES[name].question}\n{_shown(name, answer, parsed.top)}" for name, answer in found.items()
     )
@@ -255,9 +258,12 @@ def _shown(name: str, answer: Any, top: int | None) -> str:
     """A table, but findings, which are texts, one below the other."""
     if name != "findings":
         return tables.shown(answer, top)
+    from rung.records.analyze import Finding
+    from rung.records.record import record_of
     from rung.report.findings import findings_blocks
 
-    return "\n".join(findings_blocks(answer.head(top or answer.height).to_dicts(), tables.width()))
+    rows = record_of(list[Finding], answer.head(top or answer.height).to_dicts())
+    return "\n".join(findings_blocks(rows, tables.width()))
 
 
 def listed(as_json: bool) -> str:

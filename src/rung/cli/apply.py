@@ -32,7 +32,7 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.recipes.recipe import Recipe
     from rung.records.recipe import Applied
     from rung.records.record import plain
-    from rung.report.recipe import recipe_lines
+    from rung.report.ladder import recipe_lines
     from rung.runs import to_json
 
     recipe = Recipe.read(parsed.recipe)

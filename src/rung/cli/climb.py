@@ -125,7 +125,8 @@ def device_of(parsed: argparse.Namespace) -> str | None:
     if not first.isdecimal():
         if first and parsed.device == "cpu":
             raise UsageError("--devices is for GPUs; leave it out with --device cpu.")
-        return parsed.device
+        device: str | None = parsed.device
+        return device
     if parsed.device not in (None, f"cuda:{first}"):
         raise UsageError(
             f"--devices {parsed.devices} has GPU {first} timed, and --device names {parsed.device}: leave one out."
@@ -141,8 +142,7 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.ladder.climb import Request, resume, start
     from rung.records.climb import ClimbRun
     from rung.records.record import record_of
-    from rung.report.lines import now_line
-    from rung.report.progress import NEW_ANSWER, PAGE, keep_page, progress_lines, write_page
+    from rung.report.progress import NEW_ANSWER, PAGE, keep_page, now_line, progress_lines, write_page
     from rung.report.terminal import summary
     from rung.rungs import chosen
     from rung.runs import Run, to_json

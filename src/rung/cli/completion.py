@@ -24,9 +24,9 @@ def add(commands: Any, help_text: str) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    import argcomplete
+    from argcomplete.shell_integration import shellcode
 
-    print(argcomplete.shellcode(["rung"], shell=parsed.shell))
+    print(shellcode(["rung"], shell=parsed.shell))
     return 0
 
 

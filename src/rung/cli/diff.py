@@ -66,6 +66,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise UsageError("--csv - and --json both write to stdout; give --csv a file.")
     for_tables()
     from rung.analysis.diff import diff
+    from rung.records.record import plain
     from rung.report.diff import diff_lines
     from rung.runs import to_json
 
@@ -79,11 +80,11 @@ def run(parsed: argparse.Namespace) -> int:
         write_page(found, [(base, parsed.base_steps), (new, parsed.new_steps)], parsed.html)
         found = replace(found, tables={name: table for name, table in found.tables.items() if name in parsed.by})
     slower = parsed.fail_if_slower is not None and found.ratio >= 1 + parsed.fail_if_slower
-    answer = found.as_dict() | {"slower": found.ratio > 1, "failed": slower}
+    answer = found.record(failed=slower)
     if parsed.csv:
         tables.write_csv(found.rows(), parsed.csv)
     if parsed.json:
-        print(to_json(answer))
+        print(to_json(plain(answer)))
     elif not to_stdout:
         width = shutil.get_terminal_size((100, 24)).columns
         print("\n".join(diff_lines(answer, width=width, top=parsed.top)))

@@ -87,9 +87,8 @@ def _inspect(parsed: argparse.Namespace) -> int:
         print(f"rung: {sentence}", file=sys.stderr)
     if not rows:
         raise WorkloadError("no kernel could be compiled or read.")
-    records = [asdict(row) for row in rows]
     if parsed.json:
-        print(to_json({"kind": "kernel resources", "rows": records, "failed": failed}))
+        print(to_json({"kind": "kernel resources", "rows": [asdict(row) for row in rows], "failed": failed}))
     else:
-        print("\n".join(resource_lines(records, width())))
+        print("\n".join(resource_lines(rows, width())))
     return 1 if any(row.spills for row in rows) else 0

@@ -7,15 +7,15 @@ import logging
 import os
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator
-from typing import TextIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TextIO
 
 from rung.cli.doing import Doing
-from rung.cli.notebook import Cell, in_notebook
 from rung.cli.output import raw
 from rung.text import visible
 
 CLEAR = "\r\x1b[J"  # this line and what is below it
+FEW = 12  # lines that are shown of a cell while it goes on
 _shown: Doing | None = None
 
 
@@ -47,6 +47,47 @@ class Live(Doing):
     def _fitted(self, text: str) -> str:
         wide = os.get_terminal_size(self._terminal.fileno()).columns or 80  # 0: it was never told
         return _cut(text, wide - 1)
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, which draws HTML. A shell of IPython on a terminal is none."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return getattr(shell, "kernel", None) is not None
+
+
+class Cell(Doing):
+    """A display of the cell that runs."""
+
+    def __init__(self, budget: float | None = None, below: Callable[[], str] = lambda: "") -> None:
+        super().__init__(budget, below)
+        self._lines: list[str] = []
+        self._display: Any = None
+
+    def above(self, text: str) -> None:
+        with self.alone():
+            self._lines.append(text)
+            self.draw()
+
+    def draw(self) -> None:
+        self._show(self.line(), self._lines[-FEW:], self.below())
+
+    def ended(self, stopped: bool) -> None:
+        if stopped:  # the last lines say why, and how to go on
+            self._show(f"stopped after {self.spent()}", self._lines[-FEW:])
+        else:
+            self._show(f"done after {self.spent()}", self._lines, folded=True)
+
+    def _show(self, now: str, lines: Sequence[str], below: str = "", folded: bool = False) -> None:
+        from IPython.display import HTML, display  # what runs in a kernel has it
+
+        from rung.report.notebook import progress
+
+        html = progress(now, lines, below, folded)
+        if self._display is None:
+            self._display = display(HTML(html), display_id=True)
+        else:
+            self._display.update(HTML(html))
 
 
 @contextlib.contextmanager

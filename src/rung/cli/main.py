@@ -1,4 +1,5 @@
-"""`rung`: finds the command and runs it. Commands are imported when they are called, so that help is quick."""
+"""`rung`: finds the command and runs it. Commands are imported when they are called, so that help is quick. Defaults of options come from the
+user's files (`rung.config`); here alone they meet argparse, and what is typed still wins."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ import sys
 import traceback
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rung import __version__
 from rung.cli import completion
-from rung.cli.defaults import set_defaults
 from rung.cli.output import visible_output
+from rung.config import TABLES, Setting, settings_of
 from rung.errors import NO_TORCH, InputError, RungError, UsageError, first_line
 from rung.text import visible
 
@@ -89,7 +90,7 @@ def _main(argv: Sequence[str] | None) -> int:
             return 0
         parsed, rest = parser.parse_known_args(words)
         parsed.words, parsed.rest, parsed.program = words, rest, program
-        return parsed.run(parsed)
+        return int(parsed.run(parsed))
     except RungError as error:
         # What the workload raised in its own process; what was refused says where and what by itself.
         theirs = getattr(error, "traceback", "") if getattr(error, "kind", "") != "refused" else ""
@@ -216,6 +217,32 @@ def command() -> None:
 def _forget_output() -> None:
     """What is left to be written goes nowhere, so that the end of the process does not try once more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def set_defaults(parser: argparse.ArgumentParser, command: str) -> None:
+    """Has a command's parser take what the files set for it. Raises UsageError for a value that the option does not take."""
+    if command not in TABLES:  # whose files are not read, either
+        return
+    options = {flag: action for action in parser._actions for flag in action.option_strings}
+    for key, setting in settings_of(command).items():
+        action = options[f"--{key}"]
+        parser.set_defaults(**{action.dest: _value(action, setting)})
+
+
+def _value(action: argparse.Action, setting: Setting) -> Any:
+    """As if it had been typed."""
+    if isinstance(setting.value, bool):
+        return setting.value
+    text = str(setting.value)
+    convert = action.type if callable(action.type) else str
+    try:
+        value = convert(text)
+    except (argparse.ArgumentTypeError, ValueError) as error:
+        raise UsageError(f"{setting.where}: {setting.key}: {error}.") from None
+    if action.choices is not None and value not in action.choices:
+        known = ", ".join(map(str, action.choices))
+        raise UsageError(f"{setting.where}: {setting.key} must be one of {known}, and is {text!r}.")
+    return value
 
 
 if __name__ == "__main__":

@@ -241,7 +241,7 @@ def page(trace: Trace, record: Profile, parsed: argparse.Namespace) -> str:
     return (
         to_json({**plain(record), "analysis": found})
         if parsed.json
-        else "\n".join([*profile_lines(plain(record), tables.width()), "", found])
+        else "\n".join([*profile_lines(record, tables.width()), "", found])
     )
 
 
@@ -254,13 +254,13 @@ def listed(as_json: bool) -> int:
     from rung.report.profile import preset_lines
 
     here = {name: tools.find(name) for name in tools.EXECUTABLES}
-    profilers = {name: {"path": str(t.path), "version": t.version_text} if t else None for name, t in here.items()}
-    rows = [{"name": p.name, "with": p.tool, "says": p.says, "collects": p.collects(), "overhead": p.overhead,
-             "read_by": p.read_by} for p in presets().values()]  # fmt: skip
     if as_json:
+        profilers = {name: {"path": str(t.path), "version": t.version_text} if t else None for name, t in here.items()}
+        rows = [{"name": p.name, "with": p.tool, "says": p.says, "collects": p.collects(), "overhead": p.overhead,
+                 "read_by": p.read_by} for p in presets().values()]  # fmt: skip
         print(
             json.dumps({"kind": "presets", "presets": rows, "overheads": OVERHEADS, "profilers": profilers}, indent=1)
         )
     else:
-        print("\n".join(preset_lines(rows, OVERHEADS, profilers, width())))
+        print("\n".join(preset_lines([*presets().values()], OVERHEADS, here, width())))
     return 0

@@ -69,8 +69,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 def several(parsed: argparse.Namespace) -> int:
     from rung.records.record import plain
-    from rung.report.climbs import climb_of, climbs_lines
-    from rung.report.climbs_page import page
+    from rung.report.climbs import climb_of, climbs_lines, page
     from rung.runs import Run, to_json, write_whole
 
     climbs = [climb_of(Run.open_(directory).record()) for directory in parsed.directories]

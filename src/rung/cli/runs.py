@@ -115,7 +115,7 @@ def history(parsed: argparse.Namespace) -> History:
 
 def run(parsed: argparse.Namespace) -> int:
     """Without an action: the run directories of a folder."""
-    from rung.report.lines import run_line
+    from rung.report.climbs import run_line
     from rung.report.units import one_line
     from rung.runs import Run, to_json
 
@@ -151,11 +151,10 @@ def list_entries(parsed: argparse.Namespace) -> int:
 
     store = history(parsed)
     found = store.entries(of=parsed.of or "", tag=parsed.tag or "", most=parsed.most)
-    document = plain(Entries(store=store.name, entries=found))
     if parsed.json:
-        print(to_json(document))
+        print(to_json(plain(Entries(store=store.name, entries=found))))
     elif found:
-        print("\n".join(list_lines(document["entries"])))
+        print("\n".join(list_lines(found)))
     else:
         print(f"nothing in {store.name} yet; `rung bench`, `compare`, `climb` and `profile` add to it.")
     return 0
@@ -166,8 +165,8 @@ def show(parsed: argparse.Namespace) -> int:
     from rung.report.history import entry_lines
     from rung.runs import to_json
 
-    found = plain(history(parsed).entry(parsed.entry))
-    print(to_json(found) if parsed.json else "\n".join(entry_lines(found)))
+    found = history(parsed).entry(parsed.entry)
+    print(to_json(plain(found)) if parsed.json else "\n".join(entry_lines(found)))
     return 0
 
 
@@ -191,8 +190,8 @@ def tag(parsed: argparse.Namespace) -> int:
     store = history(parsed)
     number = store.entry(parsed.entry).id
     store.tag(number, *((), parsed.tags) if parsed.remove else (parsed.tags,))
-    found = plain(store.entry(str(number)))
-    print(to_json(found) if parsed.json else entry_lines(found)[0])
+    found = store.entry(str(number))
+    print(to_json(plain(found)) if parsed.json else entry_lines(found)[0])
     return 0
 
 
@@ -206,11 +205,11 @@ def export(parsed: argparse.Namespace) -> int:
     if parsed.csv and parsed.json:
         raise UsageError("--json and --csv are two forms of the same: give one of them.")
     store = history(parsed)
-    found = plain(Entries(store=store.name, entries=store.entries(documents=True)[::-1]))
-    text = csv_text(found["entries"]) if parsed.csv else to_json(found)
+    found = store.entries(documents=True)[::-1]
+    text = csv_text(found) if parsed.csv else to_json(plain(Entries(store=store.name, entries=found)))
     if parsed.out:
         write_whole(parsed.out, text)
-        say(f"wrote {len(found['entries'])} entries to {parsed.out}")
+        say(f"wrote {len(found)} entries to {parsed.out}")
     else:
         write_data(text)
     return 0
@@ -222,8 +221,8 @@ def gc(parsed: argparse.Namespace) -> int:
     from rung.runs import to_json
     from rung.runs.garbage import collect
 
-    found = plain(collect(history(parsed), parsed.older_than, parsed.yes))
-    print(to_json(found) if parsed.json else "\n".join(garbage_lines(found)))
+    found = collect(history(parsed), parsed.older_than, parsed.yes)
+    print(to_json(plain(found)) if parsed.json else "\n".join(garbage_lines(found)))
     return 0
 
 
@@ -252,8 +251,8 @@ def trend(parsed: argparse.Namespace) -> int:
         raise UsageError(
             f"the history {store.name} has no {parsed.figure}{of_what}; `rung runs list` shows what it has."
         )
-    found = plain(Trend(store=store.name, false_alarms=parsed.false_alarms, series=series))
-    print(to_json(found) if parsed.json else "\n".join(trend_lines(found, width(), bool(parsed.target))))
+    found = Trend(store=store.name, false_alarms=parsed.false_alarms, series=series)
+    print(to_json(plain(found)) if parsed.json else "\n".join(trend_lines(found, width(), bool(parsed.target))))
     if parsed.html:
         with after_the_answer():
             write_whole(parsed.html, page(found), "give another --html")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rung.rewrites.held import held
+from rung.rewrites.joined import held
 
 KINDS = (nn.Conv2d, nn.ConvTranspose2d, nn.Conv3d, nn.ConvTranspose3d)
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the dimensions of a weight

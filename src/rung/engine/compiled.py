@@ -13,13 +13,13 @@ from rung.engine.attention import asked_first
 from rung.engine.channels_last import ChannelsLast
 from rung.engine.dynamo import Watched, fixed_sizes, forget, open_sizes, sizes_vary, skipped_replays, varying
 from rung.engine.linears import EightBits
+from rung.engine.parts import Shapes, ranks, shapes_of, sizes, tensors_of
 from rung.engine.regions import blocks
-from rung.engine.shapes import Shapes, ranks, shapes_of, sizes, tensors_of
 from rung.engine.switches import Switched, switches
 from rung.plan import Plan
-from rung.records.climb import Break
+from rung.records.workload import Break
 from rung.rewrites import Surgeon
-from rung.rewrites.optimizer_steps import step_taken, steps_taken
+from rung.rewrites.kept import step_taken, steps_taken
 
 MOST_SHAPES = 1024  # calls that are remembered by their shapes; beyond, all are looked at anew
 
@@ -179,7 +179,7 @@ class Compiled:
         if graphs != self._adapted or self._eight_bits:
             self._adapted = graphs
             self._adapters = [m for m in self._model.modules() if "merged_adapters" in vars(m)]
-        merged = [list(m.merged_adapters) for m in self._adapters]  # type: ignore[arg-type]
+        merged = [list(m.merged_adapters) for m in self._adapters]
         if merged != self._merged:
             self._merged = merged
             step_taken()

@@ -25,7 +25,7 @@ from rung.engine.parts import on_tensors
 from rung.errors import WorkloadError
 from rung.hardware.device import Device, recording
 from rung.hardware.torch_versions import tree_key
-from rung.rewrites.optimizer_steps import step_taken
+from rung.rewrites.kept import step_taken
 
 WARM_CALLS = 2  # real steps before capture: lazy initialisation and compilation must not happen while capturing
 OFTEN = 8  # changes of an optimizer, from which on they are worth a word

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 import rung
 from rung.hardware.torch_versions import tuned_mm
-from rung.records.climb import Break, Recompilation
+from rung.records.workload import Break, Recompilation
 
 _GUARDS = getattr(torch._C, "_dynamo", None)  # its guards in C++
 _dict_version = getattr(getattr(_GUARDS, "guards", None), "dict_version", None)

@@ -125,7 +125,7 @@ def fp8_forward(layer: nn.Linear, arch: str) -> tuple[Forward, Copied]:
     form = fp8_format(arch)
     if form is None:
         raise ValueError(f"{arch} has no units for products in FP8")
-    dtype, most = getattr(torch, form["dtype"]), float(form["most"])
+    dtype, most = getattr(torch, form.dtype), form.most
 
     def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rows, scales = _rows(weight, dtype, most)

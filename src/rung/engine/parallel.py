@@ -47,5 +47,6 @@ def _sharded(model: torch.nn.Module, device: Device) -> torch.nn.Module:
 def without_exchange(called: torch.nn.Module) -> contextlib.AbstractContextManager[Any] | None:
     """While it lasts, ranks exchange no gradients, and their weights go apart; None where that cannot be left out."""
     if isinstance(called, torch.nn.parallel.DistributedDataParallel):
-        return called.no_sync()
+        apart: contextlib.AbstractContextManager[Any] = called.no_sync()
+        return apart
     return None

@@ -16,7 +16,7 @@ from rung.engine.optimizer import begin_momenta, is_fused, made_by, remade
 from rung.engine.parts import on_tensors
 from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.plan import Plan
-from rung.records.climb import Break
+from rung.records.workload import Break
 from rung.rewrites import Surgeon
 from rung.workload import Workload
 
@@ -62,7 +62,7 @@ class Step:
             if isinstance(self.optimizer, torch.optim.Optimizer):
                 self._forward.follow(self.optimizer)
             self._plain = self._train
-        self._run = self._wrapped()
+        self._run: Callable[[Any], tuple[torch.Tensor | None, Any]] = self._wrapped()
 
     def __call__(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
         if self.plan.original and self.plan.original.takes(elements(batch)):
@@ -111,7 +111,8 @@ class Step:
 
     def forward(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
         """(loss, output) of a batch, as a step computes them; nothing is trained."""
-        return self._forward(batch)
+        loss, output = self._forward(batch)
+        return loss, output
 
     def _plain_forward(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
         return self._computed(batch, self._amp)

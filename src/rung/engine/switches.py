@@ -68,7 +68,7 @@ def generates(run: Callable[[], Any], model: nn.Module) -> bool:
         calls.append(1)
         return original(*args, **kwargs)
 
-    model.generate = noted  # type: ignore[assignment]
+    model.generate = noted
     try:
         run()
     finally:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rung.hardware.device import Device
+from rung.records.workload import LookedUp, TunedProducts
 
 ARCHITECTURES = ("gfx942", "gfx950")
 TABLES = "AITER_CONFIG_GEMM_BF16"  # the variable that names tables in the place of aiter's own
@@ -152,23 +153,21 @@ def _lookup(module: Any) -> Callable[[Product], str] | None:
     return asked
 
 
-def looked_up(device: Device, products: Mapping[Product, tuple[int, int]]) -> dict[str, Any]:
-    """What a survey keeps: plain values. missing: why aiter is of no use here; else the libraries of the tuned products
-    (`tuned`) and why the others (`left`) are none, both with how many layers have the shape as captured and as rewritten;
-    those that the tuner can be given (`untuned`), the tables and the tuner."""
+def looked_up(device: Device, products: Mapping[Product, tuple[int, int]]) -> TunedProducts:
+    """What a survey keeps. products: how many layers have each shape, as captured and as rewritten."""
     found = tuned(device)
     if isinstance(found, str):
-        return {"missing": found}
+        return TunedProducts(missing=found)
     answers = {product: found.answer(product) for product in sorted(products)}
-    return {
-        "missing": "",
-        "chip": f"{device.arch} with {device.units} compute units",
-        "tables": [str(path) for path in found.files],
-        "tuner": str(_tuner()),
-        "tuned": [[list(p), a.library, list(products[p])] for p, a in answers.items() if a.library],
-        "left": [[list(p), a.why, list(products[p])] for p, a in answers.items() if not a.library],
-        "untuned": [list(p) for p, a in answers.items() if a.why == NO_ROW],
-    }
+    return TunedProducts(
+        missing="",
+        chip=f"{device.arch} with {device.units} compute units",
+        tables=[str(path) for path in found.files],
+        tuner=str(_tuner()),
+        tuned=[LookedUp(sizes=p, said=a.library, layers=products[p]) for p, a in answers.items() if a.library],
+        left=[LookedUp(sizes=p, said=a.why, layers=products[p]) for p, a in answers.items() if not a.library],
+        untuned=[p for p, a in answers.items() if a.why == NO_ROW],
+    )
 
 
 def _tuner() -> Path:
@@ -179,14 +178,14 @@ def _tuner() -> Path:
     return next((p for home in homes for p in (home / inside, home / "aiter_meta" / inside) if p.is_file()), inside)
 
 
-def list_untuned(facts: dict[str, Any], folder: Path) -> str:
+def list_untuned(found: TunedProducts, folder: Path) -> str:
     """Writes aiter-untuned.csv, the input of aiter's tuner with a line for each product that its tables lack; the command
     that tunes them into the table where aiter finds them. Nothing, and no command, where none is lacking."""
-    if not facts.get("untuned"):
+    if not found.untuned or not found.tables:
         return ""
     path = (folder / "aiter-untuned.csv").resolve()
     with path.open("w", newline="") as lines:
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(UNTUNED)
-        writer.writerows((m, n, k, bool(bias), DTYPE, DTYPE, False, False) for m, n, k, bias in facts["untuned"])
-    return shlex.join(["python3", facts["tuner"], "--input_file", str(path), "--tuned_file", facts["tables"][0]])
+        writer.writerows((m, n, k, bool(bias), DTYPE, DTYPE, False, False) for m, n, k, bias in found.untuned)
+    return shlex.join(["python3", str(found.tuner), "--input_file", str(path), "--tuned_file", found.tables[0]])

@@ -183,7 +183,7 @@ def memory_in_use(device: Device) -> int:
     if device.is_gpu:
         import torch
 
-        return torch.cuda.memory_allocated(device.index)
+        return int(torch.cuda.memory_allocated(device.index))
     import psutil
 
     return int(psutil.Process().memory_info().rss)

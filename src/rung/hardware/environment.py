@@ -110,12 +110,18 @@ def _flat(record: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     return found
 
 
+def _git(folder: Path, *what: str) -> str:
+    asked = subprocess.run(["git", "-C", str(folder), *what], capture_output=True, text=True, timeout=5, check=True)
+    return asked.stdout.strip()
+
+
 def git_revision(folder: Path) -> str | None:
     """The commit checked out in a folder, with '+' when there are changes; None outside a repository."""
     try:
-        run = lambda *args: subprocess.run(  # noqa: E731
-            ["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=5, check=True
-        ).stdout.strip()
-        return run("rev-parse", "--short=12", "HEAD") + ("+" if run("status", "--porcelain", "-uno") else "")
+        revision, changed = (
+            _git(folder, "rev-parse", "--short=12", "HEAD"),
+            _git(folder, "status", "--porcelain", "-uno"),
+        )
+        return revision + ("+" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None

@@ -84,8 +84,9 @@ def _frozen(context: Any) -> Hashable:
         return type(context), tuple(_frozen(item) for item in context)
     if isinstance(context, dict):
         return dict, tuple((key, _frozen(value)) for key, value in context.items())
+    found: Hashable = context
     try:
-        hash(context)
+        hash(found)
     except TypeError:
         return type(context), repr(context)
-    return context
+    return found

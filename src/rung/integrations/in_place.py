@@ -71,7 +71,7 @@ class TrainsInPlace:
         self.left_out |= {
             name: f"{name} is not in effect." for name in self.applied.pending if name not in self.left_out
         }
-        model._compiled_call_impl = self  # type: ignore[assignment]
+        model._compiled_call_impl = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """In the place of `model(...)`. What runs inside finds the model as it was, so that it can call it."""

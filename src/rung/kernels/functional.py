@@ -34,7 +34,7 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, interleaved: 
             raise UsageError(
                 f"rope: {name} is {_text(t)}; for x of {_text(x)} it must be (batch or 1, tokens, d or d / 2), as the other."
             )
-    return _rope.apply(x, cos, sin, interleaved, False)  # type: ignore[no-any-return]
+    return _rope.apply(x, cos, sin, interleaved, False)
 
 
 def decode_attention(
@@ -62,7 +62,7 @@ def decode_attention(
         raise UsageError(f"decode_attention: keep is {_text(keep)}; for k {_text(k)} it is bool (batch or 1, keys).")
     if torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)):
         raise UsageError("decode_attention: it has no gradient; call it under torch.no_grad().")
-    return _decode_attention.apply(q, k, v, keep, q.shape[3] ** -0.5 if scale is None else float(scale))  # type: ignore[no-any-return]
+    return _decode_attention.apply(q, k, v, keep, q.shape[3] ** -0.5 if scale is None else float(scale))
 
 
 def cross_entropy(
@@ -85,8 +85,8 @@ def cross_entropy(
         )
     loss = _cross_entropy.apply(logits, target, ignore_index, float(label_smoothing))[0]
     if reduction == "mean":
-        return loss.sum() / (target != ignore_index).sum()  # type: ignore[no-any-return]
-    return loss.sum() if reduction == "sum" else loss  # type: ignore[no-any-return]
+        return loss.sum() / (target != ignore_index).sum()
+    return loss.sum() if reduction == "sum" else loss
 
 
 def _text(t: torch.Tensor) -> str:

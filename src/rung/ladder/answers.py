@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from rung.records.climb import Facts, Workload
 from rung.records.measured import Seconds, Verification
 from rung.records.record import Part
+from rung.records.workload import Facts, Workload
 from rung.timing.timed import Warmed
 
 

@@ -46,8 +46,8 @@ from rung.rungs.inductor import names
 from rung.timing.timed import Timed
 from rung.timing.work import roof
 from rung.verify.audit import audit, one_shape_only
-from rung.verify.dropout import active, without_dropout
 from rung.verify.observe import too_large
+from rung.verify.randomness import active, without_dropout
 from rung.verify.ranks import TrainedTogether
 from rung.verify.reference import own_precision
 from rung.verify.verify import precompile, verify

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rung.plan import CONTRACTS, Numerics, contract
-from rung.records.climb import Facts, Floor
+from rung.records.climb import Floor
+from rung.records.workload import Facts
 
 # Bytes that an element of a weight has at most in products that a contract allows: a copy in fewer would do as well.
 WIDTH: dict[Numerics, int] = {"exact": 8, "tf32": 8, "bf16": 2, "fp8": 1}

@@ -21,7 +21,7 @@ TIMES = 3  # that an optimizer without state moves what it steps: weight and gra
 
 
 class MemoryRead(Part, kw_only=True):
-    """Facts of a workload (`rung.records.climb.Facts`)."""
+    """Facts of a workload (`rung.records.workload.Facts`)."""
 
     weights_read: dict[str, int]
     stepped_bytes: int

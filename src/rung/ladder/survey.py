@@ -29,9 +29,9 @@ from rung.ladder.answers import Surveyed
 from rung.ladder.reads import memory_read
 from rung.plan import Plan
 from rung.recipes import fit
-from rung.records.climb import Batch, Break, Facts, Recompilation
-from rung.records.climb import Workload as Described
 from rung.records.record import Part, take
+from rung.records.workload import Batch, Break, Facts, Recompilation, TunedProducts
+from rung.records.workload import Workload as Described
 from rung.rungs.inductor import names
 from rung.timing.work import rates
 from rung.verify.reference import own_precision
@@ -41,7 +41,7 @@ EXPERTS = "grouped-experts"
 
 
 class Graphs(Part, kw_only=True):
-    """What Dynamo captures: facts of a workload (`rung.records.climb.Facts`)."""
+    """What Dynamo captures: facts of a workload (`rung.records.workload.Facts`)."""
 
     matches: dict[str, int]
     skipped: list[str]
@@ -52,7 +52,7 @@ class Graphs(Part, kw_only=True):
     graph_breaks: list[str] = msgspec.field(default_factory=list)
     breaks: list[Break] = msgspec.field(default_factory=list)
     recompilations: list[Recompilation] = msgspec.field(default_factory=list)
-    aiter: dict[str, Any] | UnsetType = UNSET
+    aiter: TunedProducts | UnsetType = UNSET
 
 
 def described(workload: Workload, model: torch.nn.Module, flops: float | None = None) -> Described:

@@ -6,8 +6,7 @@ import time
 from typing import Any
 
 from rung.hardware.device import Device, synchronize
-from rung.measure.clock import Block, time_block
-from rung.measure.gpu_clock import Step, elapsed, empty_pair, event, launch
+from rung.measure.clock import Block, Step, elapsed, empty_pair, event, launch, time_block
 
 
 class Clock:

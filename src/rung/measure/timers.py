@@ -1,16 +1,18 @@
-"""Which timer a step is given: as it comes, or with its launches hidden; with warm or cold caches."""
+"""Which timer a step is given: as it comes, or with its launches hidden; with warm caches, or with cold ones, for which memory is written
+between two calls."""
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rung.errors import UsageError
-from rung.hardware.device import Device
+from rung.hardware import Device, peaks_of
 from rung.measure.as_launched import Clock, Events
-from rung.measure.clock import Block
-from rung.measure.flush import flush_for
-from rung.measure.gpu_clock import Step, from_idle_to_idle
+from rung.measure.clock import Block, Step, from_idle_to_idle
 from rung.measure.without_launch import Batch, Graph
 
 NAMES = ("auto", "events", "graph", "batch")
@@ -36,7 +38,7 @@ def timer_for(step: Step, device: Device, wanted: str = "auto", flush: Step | No
     """The timer of that name; `auto` takes `graph` for a call too short to be timed as it comes, where it can be
     captured, else `batch`; and `events` for anything longer.
 
-    flush: empties the caches before every call (`rung.measure.flush`). Raises UsageError for a timer that the
+    flush: empties the caches before every call (`rung.measure.timers`). Raises UsageError for a timer that the
     device or the step does not allow.
     """
     if wanted not in NAMES:
@@ -69,3 +71,42 @@ def choose(step: Step, device: Device, wanted: str, cold: bool) -> tuple[Timer, 
     timer.block(3)
     took = (time.perf_counter_ns() - begin) // 3
     return timer, {**facts, "cold": flush.size if flush else None, "sample_ns": took}
+
+
+TIMES = 2  # the cache's size once is not enough where its replacement is not strict; 2x to 20x agree on an H100
+LEAST = 64 << 20  # bytes, where nothing is known of the caches
+
+
+@dataclass(frozen=True)
+class Flush:
+    """Calling it writes `size` bytes on the device."""
+
+    size: int
+    write: Callable[[], object]
+
+    def __call__(self) -> None:
+        self.write()
+
+
+def flush_for(device: Device) -> Flush:
+    """Twice the last cache before the memory: of a GPU as peaks.toml has it (an MI300 reports its L2, not the 256 MiB
+    behind it), or as the device reports it; of a CPU as the system does."""
+    import torch
+
+    size = max(LEAST, TIMES * last_level_cache(device))
+    buffer = torch.empty(size // 4, dtype=torch.float32, device=device.torch_name)
+    return Flush(size, buffer.zero_)
+
+
+def last_level_cache(device: Device) -> int:
+    """Bytes of the last cache before the memory; 0 where it is not known."""
+    import torch
+
+    if device.is_gpu:
+        peaks = peaks_of(device)
+        reported = getattr(torch.cuda.get_device_properties(device.index), "L2_cache_size", 0)
+        return int(max(reported, (peaks.cache or 0) if peaks else 0))
+    try:
+        return max(0, os.sysconf("SC_LEVEL3_CACHE_SIZE"))
+    except (ValueError, OSError):
+        return 0

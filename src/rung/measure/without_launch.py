@@ -13,8 +13,7 @@ from typing import Any
 
 from rung.errors import UsageError
 from rung.hardware.device import Device, recording, synchronize
-from rung.measure.clock import Block
-from rung.measure.gpu_clock import Step, elapsed, empty_pair, event, launch, repeat, spin
+from rung.measure.clock import Block, Step, elapsed, empty_pair, event, launch, repeat, spin
 
 GRAPH_NS = 1_000_000  # of work in the smaller graph: its ends are then far below 1 % of it
 MOST_CALLS = 500  # in the smaller graph; graphs of many thousand nodes are known to crash some drivers

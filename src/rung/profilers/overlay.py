@@ -54,7 +54,7 @@ def laid_over(trace: Trace, samples: pl.DataFrame) -> Trace:
     clocks = {"boottime_ns": 0, "monotonic_ns": 0, "realtime_ns": base if isinstance(base, int) else 0}
     for clock, shift in clocks.items():
         at = samples[clock] - shift
-        if None not in moments and samples.height and at.min() <= moments[1] and at.max() >= moments[0]:  # type: ignore[operator]
+        if None not in moments and samples.height and at.min() <= moments[1] and at.max() >= moments[0]:
             curves = _curves(samples.with_columns(ts=at), trace)
             names = [name for name, _ in _DRAWN.values()]
             others = trace.curves.filter(~pl.col("name").is_in(names))

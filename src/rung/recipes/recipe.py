@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rung.errors import InputError, UsageError
 from rung.files import read_text
 from rung.plan import CONTRACTS, Numerics, Original, Plan
-from rung.recipes.variables import not_allowed
 from rung.renamed import current_name
-from rung.rungs import BY_NAME, chosen, plan_of
+from rung.rungs import BY_NAME, LADDER, chosen, plan_of
+from rung.rungs.environment import FILES
 from rung.side import Side
 from rung.toml import as_toml, parse_toml, toml_key
 
@@ -168,3 +169,37 @@ def side_of(
     read = Recipe.read(recipe)
     options = read.options_for(target, typed)
     return Side(target, options, read.rungs, read.variables, call=call, original=read.original, made_for=read.made_for)
+
+
+# A recipe comes from anywhere, and its variables go into the environment of processes: `LD_PRELOAD` or `PYTHONPATH` would run a stranger's code.
+# So a recipe may name those that Rung's own rungs set, with values of their kind.
+LONGEST_PATH = 4096  # characters of a path
+
+
+@cache
+def settable() -> dict[str, tuple[str, ...]]:
+    """By name, the values that rungs give a variable; `{files}` stands for a folder."""
+    found: dict[str, tuple[str, ...]] = {}
+    for rung in LADDER:
+        for name, value in rung.change(Plan()).env:
+            found[name] = tuple(dict.fromkeys((*found.get(name, ()), value)))
+    return found
+
+
+def not_allowed(variables: Mapping[str, str]) -> str:
+    """What is wrong with the first variable that no rung could have set; empty where all are right."""
+    known = settable()
+    for name, value in variables.items():
+        if name not in known:
+            return f"sets the variable {name!r}, which no rung of this version sets; a recipe may set {', '.join(sorted(known))}"
+        if not any(_is_of_the_kind(value, usual) for usual in known[name]):
+            return f"sets {name} to {value[:80]!r}; rungs set it to {' or '.join(known[name])}"
+    return ""
+
+
+def _is_of_the_kind(value: str, usual: str) -> bool:
+    if usual.isdigit() and int(usual) > 1:  # a count; 0 and 1 switch, and one of them may have torch write a file
+        return value.isascii() and value.isdigit() and len(value) <= 4
+    if FILES in usual:  # a file of the climb, by its own name
+        return value.endswith(usual.replace(FILES, "")) and value.isprintable() and len(value) <= LONGEST_PATH
+    return value == usual

@@ -9,108 +9,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rung.records.analyze import Breakdown
 from rung.records.compare import Ranked, WarmUp
-from rung.records.measured import Compared, Environment, Figure, Nanoseconds, Seconds, Verification, Witness
-from rung.records.record import SCHEMA, Part, Scalar
+from rung.records.measured import Compared, Environment, Figure, Seconds, Verification, Witness
+from rung.records.record import SCHEMA, Part
+from rung.records.workload import Facts, Workload
 
 Object = dict[str, Any]
 Sample = int | float  # nanoseconds; a clock counts whole ones, and they are written again as they were
-
-
-class Workload(Part, kw_only=True):
-    """What was climbed. samples, tokens: of a step; flops: of its matrix products, null where they were not counted."""
-
-    name: str
-    mode: str
-    samples: int | None = None
-    tokens: int | None = None
-    model: str = ""
-    structure: str = ""
-    parameters: int | None = None
-    options: dict[str, str] | None = None
-    flops: float | None = None
-
-
-class Recompilation(Part, kw_only=True):
-    """What is compiled anew for a second batch of the same shape. where: a place in the user's source; why: the guard that failed."""
-
-    where: str
-    why: str
-
-
-class Break(Part, kw_only=True):
-    """A place of the user's source at which Dynamo ends a graph. count: how often; hint: what to do."""
-
-    where: str
-    line: str
-    why: str
-    hint: str
-    count: int
-
-
-class Batch(Part, kw_only=True):
-    """The inputs of a step: their shapes in words, and how many elements they have together."""
-
-    shape: str = ""
-    elements: int
-
-
-class Facts(Part, kw_only=True):
-    """What decides which rungs apply (`rung.ladder.survey`). Before `surveyed`, of the graph nothing is known; another version may not
-    have had a field.
-
-    rates: matrix FLOP/s by precision; bandwidth: bytes/s; flops: FLOP of a step, None where torch cannot count them; amp, dtype: torch's names; hooked, optimizer_not_fused,
-    optimizer_not_captured, one_shape: why, empty where not; shapes: the measured one first; weights_read: elements by bytes of an element;
-    stepped_bytes: that the optimizer moves; inductor, variables: settings in effect; captured, rewritten: counts of operators in the
-    graph; written_out: FLOP and scores of attention written by hand; aiter: what its tables have (`rung.hardware.aiter`).
-    """
-
-    gpu: bool
-    vendor: str | UnsetType = UNSET
-    torch: str | UnsetType = UNSET
-    arch: str | UnsetType = UNSET
-    mode: str
-    tokens: int | UnsetType | None = UNSET
-    flops: float | UnsetType | None = UNSET
-    named_shapes: int | UnsetType = UNSET
-    blocks: int | UnsetType = UNSET
-    kinds_of_blocks: int | UnsetType = UNSET
-    contiguous_convolutions: int | UnsetType = UNSET
-    amp: str | UnsetType | None = UNSET
-    dtype: str | UnsetType = UNSET
-    matmul_precision: str | UnsetType = UNSET
-    optimizer: str | UnsetType | None = UNSET
-    optimizer_is_fused: bool | UnsetType = UNSET
-    optimizer_not_fused: str | UnsetType = UNSET
-    optimizer_not_captured: str | UnsetType = UNSET
-    rates: dict[str, float]
-    bandwidth: float | UnsetType | None = UNSET
-    hooked: str | UnsetType = UNSET
-    shapes: list[Batch] | UnsetType = UNSET
-    own_precision: str = "exact"
-    weights_read: dict[str, int] | UnsetType = UNSET
-    stepped_bytes: int | UnsetType = UNSET
-    linears: int | UnsetType = UNSET
-    products_widen: bool | UnsetType = UNSET
-    attention_choices: dict[str, str] | UnsetType = UNSET
-    switches: dict[str, str] | UnsetType = UNSET
-    takes_sdpa: bool | UnsetType = UNSET
-    generates: bool | UnsetType = UNSET
-    inductor: dict[str, Any] | UnsetType = UNSET
-    variables: dict[str, Scalar] | UnsetType = UNSET
-    matches: dict[str, int] = msgspec.field(default_factory=dict)
-    skipped: list[str] = msgspec.field(default_factory=list)
-    captured: dict[str, int | float] | UnsetType = UNSET
-    rewritten: dict[str, int | float] | UnsetType = UNSET
-    written_out: dict[str, int | float] | UnsetType = UNSET
-    graphs: int | UnsetType = UNSET
-    graph_breaks: list[str] = msgspec.field(default_factory=list)
-    breaks: list[Break] | UnsetType = UNSET
-    recompilations: list[Recompilation] | UnsetType | None = UNSET
-    aiter: Object | UnsetType = UNSET
-    without_gradient: list[str] = msgspec.field(default_factory=list)
-    one_shape: str | UnsetType = UNSET
-    surveyed: bool | UnsetType = UNSET
 
 
 class Stopped(Part, kw_only=True):
@@ -141,24 +47,6 @@ class Manifest(Part, kw_only=True):
     facts: Facts
     stopped: Stopped | UnsetType | None = UNSET
     spent_seconds: Seconds | UnsetType | None = UNSET
-
-
-class Breakdown(Part, kw_only=True):
-    """Where a step's nanoseconds go, by part; clock: of the GPU or the host; kernels, launches, gemms: a step; share: of the bottleneck;
-    top: the largest kernels or operators: name, category, ns and count of a step."""
-
-    clock: str = ""
-    steps: int | None = None
-    step_ns: Nanoseconds | None = None
-    parts: dict[str, Nanoseconds]
-    kernels: float | None = None
-    launches: float | None = None
-    gemms: float | None = None
-    softmax_dims: list[list[int]] | None = None
-    bottleneck: str | None = None
-    share: float | None = None
-    notes: list[str] | None = None
-    top: list[tuple[str, str, Nanoseconds, float]] | None = None
 
 
 class Floor(Part, kw_only=True):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rung.records.climb import Attempt, Baseline, Facts, Manifest, Mode, TakenBack
+from rung.records.climb import Attempt, Baseline, Manifest, Mode, TakenBack
 from rung.records.measured import Figure
+from rung.records.workload import Facts
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ from typing import Any
 
 import msgspec
 
+from rung.records.analyze import Overview
 from rung.records.bench import Bench, Benchmarks, Failed
 from rung.records.climb import ClimbRun, NotBegun
 from rung.records.compare import Comparison, Ranking, Saved
+from rung.records.diff import Difference
 from rung.records.history import Collected, Entries, Entry, Trend
 from rung.records.job import Job
 from rung.records.profile import Planned, Profile
@@ -24,7 +26,9 @@ from rung.records.slurm_job import ListedJob
 DOCUMENTS: dict[str, tuple[str, Any]] = {
     "bench": ("rung bench --json", Bench | Failed | list[Bench | Failed]),
     "benchmarks": ("pytest --rung-save", Benchmarks),
+    "analyze": ("rung analyze --json", Overview),
     "compare": ("rung compare --json", Comparison | Ranking | Saved),
+    "diff": ("rung diff --json", Difference),
     "profile": ("rung profile --json", Profile | Planned),
     "job": ("rung mcp", Job),
     "jobs": ("rung jobs --json", list[ListedJob]),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rung.analysis.analyses import table
 from rung.analysis.kernel_names import readable
 from rung.analysis.overview import overview
-from rung.records.climb import Breakdown
+from rung.records.analyze import Breakdown, Counted, Finding, OfRank, Overview
 from rung.records.record import record_of
-from rung.report import units, words
+from rung.report import breakdowns, units
 from rung.report.findings import findings_lines
 from rung.report.headlines import headlines
 from rung.report.ranks import across_lines, mean_of_ranks, rank_lines
@@ -23,50 +21,44 @@ NOTHING = (
     "Record again around the work."
 )
 UNKNOWN = "number unknown"  # how a reader ends what it could not count
-_PARTS = (
-    ("computation", "computation_ns"),
-    ("exposed communication", "exposed_communication_ns"),
-    ("exposed copies", "exposed_memcpy_ns"),
-    ("idle", "idle_ns"),
-)
 
 
-def answer(trace: Trace, steps: int, note: str = "") -> dict[str, Any]:
+def answer(trace: Trace, steps: int, note: str = "") -> Overview:
     """The overview of a trace, its findings and its headlines. steps: by how many its figures are divided; note: what there is to say
     of that."""
     found = overview(trace, steps=steps)
-    found["notes"] += [note] if note else []
-    found["findings"] = table("findings", trace, steps=steps).to_dicts()
+    found.notes += [note] if note else []
+    found.findings = record_of(list[Finding], table("findings", trace, steps=steps).to_dicts())
     without = () if trace.counters.height else ("counters",)  # its formulas take as long to read as a small trace
-    found["headlines"] = headlines(lambda name: table(name, trace, steps=steps), steps, without)
+    found.headlines = headlines(lambda name: table(name, trace, steps=steps), steps, without)
     return found
 
 
-def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:
+def analyze_lines(found: Overview, width: int = 100) -> list[str]:
     """The bottleneck and what to do first; the GPUs, where the time went and the kernels that took most of it (of several
     ranks beside each other); then a sentence of each analysis.
     """
     lines = _facts(found, width)
-    many, findings = found["ranks"] > 1, found.get("findings") or []
-    steps, record = found["steps"], step_of(found)
+    many, findings = found.ranks > 1, found.findings
+    steps, record = found.steps, step_of(found)
     what = "step" if steps > 1 else "recording"
     if record and record.bottleneck:
         clock = f" ({units.clean(record.clock).upper()} time{', mean of the ranks' if many else ''})"
-        text = f"{words.bottleneck(record, what)}{clock}."
-        if findings and findings[0]["finding"] == "straggler":  # what the ranks' own times cannot show
-            text = f"{findings[0]['what']}, {units.percent(round(findings[0]['share'], 2))} of the {what}. Most time: {text}"
+        text = f"{breakdowns.bottleneck(record, what)}{clock}."
+        if findings and findings[0].finding == "straggler":  # what the ranks' own times cannot show
+            text = f"{findings[0].what}, {units.percent(round(findings[0].share, 2))} of the {what}. Most time: {text}"
         lines += ["", *units.wrapped(f"Bottleneck: {text}", width, rest="  ")]
     if findings:
         lines += ["", *findings_lines(findings, width)]
     elif record and record.clock == "gpu":
         lines += ["", "Do first: nothing stands out (--show targets,roofline has the figures)."]
-    if many and found["across"]:
-        for block in (rank_lines(found, width), across_lines(found["across"], steps, width)):
+    if many and found.across:
+        for block in (rank_lines(found, width), across_lines(found.across, steps, width)):
             lines += ["", *block] if block else []
     else:
-        for part in found["parts"]:
+        for part in found.parts:
             lines += ["", *_part(part, width, steps)]
-    said = found.get("headlines") or {}
+    said = found.headlines
     if said:
         margin = max(map(len, said)) + 2
         lines.append("")
@@ -76,52 +68,57 @@ def analyze_lines(found: dict[str, Any], width: int = 100) -> list[str]:
     return lines
 
 
-def step_of(found: dict[str, Any]) -> Breakdown | None:
+def step_of(found: Overview) -> Breakdown | None:
     """Where the time of a step goes, of several ranks in their mean; None where there is nothing to break down."""
-    if found["ranks"] > 1:
-        return mean_of_ranks(found["across"], found["steps"]) if found["across"] else None
-    return breakdown_of(found["parts"][0]) if found["parts"] else None
+    if found.ranks > 1:
+        return mean_of_ranks(found.across, found.steps) if found.across else None
+    return found.parts[0].breakdown if found.parts else None
 
 
-def breakdown_of(part: dict[str, Any]) -> Breakdown | None:
-    """Of one rank."""
-    return record_of(Breakdown, part["breakdown"]) if part["breakdown"] else None
-
-
-def _facts(found: dict[str, Any], width: int) -> list[str]:
+def _facts(found: Overview, width: int) -> list[str]:
     """What the trace is, and what there is to know before its figures are read."""
-    gpus = f", {units.clean(', '.join(found['gpus']))}" if found.get("gpus") else ""
-    counters = f", {units.count(found['counters'])} counter values" if found["counters"] else ""
-    steps = f", {found['steps']} steps" if found["steps"] > 1 else ""
-    many = f", {found['ranks']} ranks" if found["ranks"] > 1 else ""
-    head = f"{found['format']}, {units.count(found['events'])} events{counters}{steps}{many}{gpus}"
-    source = f"{units.clean(found['source'])}:"
+    gpus = f", {units.clean(', '.join(found.gpus))}" if found.gpus else ""
+    counters = f", {units.count(found.counters)} counter values" if found.counters else ""
+    steps = f", {found.steps} steps" if found.steps > 1 else ""
+    many = f", {found.ranks} ranks" if found.ranks > 1 else ""
+    head = f"{found.format}, {units.count(found.events)} events{counters}{steps}{many}{gpus}"
+    source = f"{units.clean(found.source)}:"
     lines = [f"{source} {head}"] if len(source) + 1 + len(head) <= width else [source, *units.wrapped(head, width, "  ", "  ")]  # fmt: skip
     for in_table, where in ((False, "not in the table"), (True, "counted, too")):
-        rows = [row for row in found["completeness"] if row["in_table"] is in_table]
+        rows = [row for row in found.completeness if row.in_table is in_table]
         if rows:
             lines += units.wrapped(f"{where}: {', '.join(map(_counted, rows))}", width, rest="  ")
-    for note in found["notes"]:
+    for note in found.notes:
         lines += units.wrapped(f"note: {units.clean(note)}", width, rest="  ")
-    if not found["events"] and not found["counters"]:
+    if not found.events and not found.counters:
         lines += units.wrapped(NOTHING, width)
     return lines
 
 
-def _counted(row: dict[str, Any]) -> str:
-    time = f" ({units.duration(row['time_ns'])})" if row["time_ns"] else ""
-    many = "" if row["what"].endswith(UNKNOWN) else f"{units.count(row['events'])} x "
-    return f"{many}{units.clean(row['what'])}{time}"
+def _counted(row: Counted) -> str:
+    time = f" ({units.duration(row.time_ns)})" if row.time_ns else ""
+    many = "" if row.what.endswith(UNKNOWN) else f"{units.count(row.events)} x "
+    return f"{many}{units.clean(row.what)}{time}"
 
 
-def _part(part: dict[str, Any], width: int, steps: int) -> list[str]:
+def _part(part: OfRank, width: int, steps: int) -> list[str]:
     lines = []
-    record = breakdown_of(part)
-    for row in part["timeline"]:
-        total = max(row["total_ns"], 1)
-        said = [f"{what} {units.percent(round(row[key] / total, 3))}" for what, key in _PARTS if row[key] or key in ("computation_ns", "idle_ns")]  # fmt: skip
-        kernels = f"{units.count(row['kernels'])} kernel{'s' if row['kernels'] != 1 else ''}"
-        text = f"GPU {row['device']}: {units.duration(row['total_ns'])}, of it {', '.join(said)}; {kernels}"
+    record = part.breakdown
+    for row in part.timeline:
+        total = max(row.total_ns, 1)
+        times = {
+            "computation": row.computation_ns,
+            "exposed communication": row.exposed_communication_ns,
+            "exposed copies": row.exposed_memcpy_ns,
+            "idle": row.idle_ns,
+        }
+        said = [
+            f"{what} {units.percent(round(ns / total, 3))}"
+            for what, ns in times.items()
+            if ns or what in ("computation", "idle")
+        ]
+        kernels = f"{units.count(row.kernels)} kernel{'s' if row.kernels != 1 else ''}"
+        text = f"GPU {row.device}: {units.duration(row.total_ns)}, of it {', '.join(said)}; {kernels}"
         lines += units.wrapped(text, width, rest="  ")
     if record is None:
         return [*lines, "no GPU event and no operator is in it: there is no time to break down."]

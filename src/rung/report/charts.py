@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rung.records.climb import Attempt, Breakdown, ClimbRun, Result
-from rung.report import units, words
-from rung.report.axis import fitting
+from rung.records.analyze import Breakdown
+from rung.records.climb import Attempt, ClimbRun, Result
+from rung.report import breakdowns, units, words
 from rung.report.forest_chart import Restarts
-from rung.report.svg import arrow, dot, escaped, line, positive, positives, svg, text
+from rung.report.svg import arrow, dot, escaped, fitting, line, positive, positives, svg, text
 
 _LEFT, _RIGHT = 11.0, 1.0  # margins of the ladder, in percent
 _TOP, _PLOT, _OWN, _LABELS = 26.0, 230.0, 18.0, 104.0  # heights of the ladder's parts, in pixels
@@ -194,7 +194,7 @@ def time_bars(bars: Sequence[tuple[str, Breakdown | None]]) -> str:
     """One stacked bar for each (label, breakdown), all on one scale: a shorter bar is a faster step."""
     shown = []
     for label, breakdown in bars:
-        if breakdown and (parts := words.parts(breakdown)):
+        if breakdown and (parts := breakdowns.parts(breakdown)):
             step = positive(breakdown.step_ns) or sum(value for *_, value in parts)
             shown.append((f"{label}: {units.duration(step)} per step", parts))
     return stacked(shown)
@@ -213,7 +213,7 @@ def stacked(bars: Sequence[tuple[str, Sequence[tuple[str, str, float]]]]) -> str
         for key, title, value in parts:
             width = 100 * value / (max(lengths) or 1)
             tip = f"{title}: {units.duration(value)}, {units.percent(value / (length or 1))}"
-            css = key if key in words.PARTS else "other"
+            css = key if key in breakdowns.PARTS else "other"
             body.append(
                 f'<rect x="{x:.3f}%" y="{y + 23:.0f}" width="{width:.3f}%" height="34" class="part p-{css}">'
                 f"<title>{escaped(tip)}</title></rect>"

@@ -17,7 +17,7 @@ from rung.records.climb import Attempt, ClimbRun
 from rung.report import units, words
 from rung.report.embedded import embedded_json
 from rung.report.operators_chart import before_and_after, operator_roofline
-from rung.report.timeline_chart import drawn_together, host_legend, timeline
+from rung.report.trace_charts import drawn_together, host_legend, timeline
 from rung.report.trace_record import record
 from rung.trace import read
 from rung.trace.table import CURVES

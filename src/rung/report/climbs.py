@@ -1,4 +1,4 @@
-"""Several climbs beside each other: what each gave, and what became of each rung."""
+"""Several climbs beside each other, on a terminal and as a page: what each gave, and what became of each rung; a run in a list."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from rung.records.climb import Attempt, ClimbRun, Moment
 from rung.records.measured import Figure, Ratio
 from rung.records.record import Part
 from rung.report import units, words
+from rung.report.embedded import Links, page_of
+from rung.report.forest_chart import effect, forest
 from rung.report.layout import Cell, Column, table_of
 
 MARKS = words.MARKS | {"refused": "!"}
@@ -145,6 +147,17 @@ def climbs_lines(climbs: Sequence[Climb], width: int = 100, color: bool = False)
     return lines + [f"{number:>2}  {climb.directory}" for number, climb in enumerate(climbs, 1)]
 
 
+def run_line(run: ClimbRun) -> str:
+    """A run in a list: where, what, how it stands and what it gave."""
+    manifest, result = run.manifest, run.result
+    gain = units.interval(result.speedup) if result and result.speedup else "no speedup"
+    status = f", {units.clean(result.status)}" if result and result.status else ""
+    ended = gain + status + (", ended early" if manifest.why else "")
+    outcome = ended if manifest.status == "complete" else words.standing(run)
+    what = f"{manifest.workload.name} ({manifest.workload.mode}, {manifest.numerics})"
+    return "  ".join(units.one_line(part) for part in (run.directory, what, outcome))
+
+
 def _stacked(estimate: Ratio | None) -> str:
     if estimate is None:
         return units.NONE
@@ -182,3 +195,42 @@ def _rungs(climbs: Sequence[Climb], width: int, color: bool) -> list[str]:
     legend = ", ".join(f"{MARKS[verdict]} {verdict} ({what})" for verdict, what in OUTCOMES.items() if verdict in seen)
     more = f" {left} more rungs were tried in none of them." if left else ""
     return [*lines, "", *units.wrapped(f"{legend}.{more}", width)]
+
+
+def page(climbs: Sequence[Climb], nav: Links = ()) -> str:
+    """The page as text. nav: as in `page_of`."""
+    from markupsafe import Markup
+
+    names, left = tried(climbs)
+    seen = {climb.rungs[name].verdict for climb in climbs for name in names if name in climb.rungs}
+    return page_of(
+        "climbs.html",
+        ("page", "tables", "export"),
+        nav=nav,
+        climbs=climbs,
+        names=names,
+        left=left,
+        marks=MARKS,
+        legend=[(verdict, what) for verdict, what in OUTCOMES.items() if verdict in seen],
+        forests=[
+            (title, Markup(_forest(climbs, [getattr(climb, key) for climb in climbs], title)))
+            for title, key in (
+                ("Over the untouched model", "speedup"),
+                ("Over the best plain torch.compile", "over_plain"),
+            )
+            if any(getattr(climb, key) for climb in climbs)
+        ],
+    )
+
+
+def _forest(climbs: Sequence[Climb], estimates: Sequence[Ratio | None], title: str) -> str:
+    rows = [
+        effect(
+            f"{number} {climb.model}, {climb.status}",
+            estimate,
+            css="kept" if climb.status == "confirmed" else "tried",
+        )
+        for number, (climb, estimate) in enumerate(zip(climbs, estimates, strict=True), 1)
+        if estimate
+    ]
+    return forest([row for row in rows if row], f"Speedups: {title.lower()}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
+from collections.abc import Sequence
 
 from rung.analysis.kernel_names import readable
+from rung.records.diff import Changed, Difference, Side
 from rung.report import units
 from rung.report.tables import shortened
 
@@ -27,23 +28,23 @@ _HEADS = {
 }
 
 
-def diff_lines(found: dict[str, Any], *, width: int = 100, top: int = TOP) -> list[str]:
+def diff_lines(found: Difference, *, width: int = 100, top: int = TOP) -> list[str]:
     """The two traces, how their steps divide, and for each table the largest changes."""
-    base, new = found["base"], found["new"]
+    base, new = found.base, found.new
     lines = [*(f"{name:<5} {_side(side)}" for name, side in (("base:", base), ("new:", new)))]
-    for note in found["notes"]:
+    for note in found.notes:
         lines += textwrap.wrap(f"note: {units.clean(note)}", width, subsequent_indent="      ")
-    lines += ["", verdict(found["ratio"]), ""]
-    rows = [("a step of a GPU", base["step_ns"], new["step_ns"])]
+    lines += ["", verdict(found.ratio), ""]
+    rows = [("a step of a GPU", base.step_ns, new.step_ns)]
     for part, title in _PARTS.items():
-        values = [side["parts"][part] / (side["gpus"] * side["steps"]) for side in (base, new)]
-        if any(values):
-            rows.append((f"  {title}", *values))
+        before, now = base.parts[part] / base.per, new.parts[part] / new.per
+        if before or now:
+            rows.append((f"  {title}", before, now))
     lines.append(f"{'':<24}{'base':>10}{'new':>10}{'change':>11}")
     lines += [f"{title:<24}{units.duration(a):>10}{units.duration(b):>10}{_signed(b - a):>11}" for title, a, b in rows]
-    counts = [units.count(round(side["kernels"] / (side["gpus"] * side["steps"]), 1)) for side in (base, new)]
+    counts = [units.count(round(side.kernels / side.per, 1)) for side in (base, new)]
     lines.append(f"{'kernels':<24}{counts[0]:>10}{counts[1]:>10}")
-    for name, table in found["tables"].items():
+    for name, table in found.tables.items():
         lines += ["", *_table(_HEADS[name], table, width, top)]
     return lines
 
@@ -58,35 +59,35 @@ def verdict(ratio: float) -> str:
     return f"The step is {times:.2f}× {word}." if times < 9.995 else f"The step is {units.count(round(times))}× {word}."
 
 
-def _side(side: dict[str, Any]) -> str:
-    many = f", {side['ranks']} ranks" if side["ranks"] > 1 else ""
-    many += f", {side['gpus']} GPUs" if side["gpus"] > 1 else ""
-    many += f", {side['steps']} steps" if side["steps"] > 1 else ""
-    device = f" ({units.clean(side['device'])})" if side["device"] else ""
-    return f"{units.clean(side['source'])}{device}{many}"
+def _side(side: Side) -> str:
+    many = f", {side.ranks} ranks" if side.ranks > 1 else ""
+    many += f", {side.gpus} GPUs" if side.gpus > 1 else ""
+    many += f", {side.steps} steps" if side.steps > 1 else ""
+    device = f" ({units.clean(side.device)})" if side.device else ""
+    return f"{units.clean(side.source)}{device}{many}"
 
 
-def _table(head: str, rows: list[dict[str, Any]], width: int, top: int) -> list[str]:
-    changed = [row for row in rows if row["change"] != "same"]
+def _table(head: str, rows: Sequence[Changed], width: int, top: int) -> list[str]:
+    changed = [row for row in rows if row.change != "same"]
     shown = changed[:top] if top else changed
     if not shown:
         return [f"{head}: nothing changed"]
     room = max(20, width - 55)
     lines = [f"{head:<{room}}  {'change':<9}{'base':>10}{'new':>10}{'':>11}{'count':>13}"[:width]]
     for row in shown:
-        counts = [units.count(round(row[key], 1)) for key in ("base_count", "new_count")]
+        counts = [units.count(round(number, 1)) for number in (row.base_count, row.new_count)]
         count = counts[0] if counts[0] == counts[1] else "->".join(counts)
         line = (
-            f"{_name(row['what'], room):<{room}}  {row['change']:<9}{units.duration(row['base_ns']):>10}"
-            f"{units.duration(row['new_ns']):>10}{_signed(row['delta_ns']):>11}{count:>13}"
+            f"{_name(row.what, room):<{room}}  {row.change:<9}{units.duration(row.base_ns):>10}"
+            f"{units.duration(row.new_ns):>10}{_signed(row.delta_ns):>11}{count:>13}"
         )
         lines.append(line)
     rest = changed[len(shown) :]
-    same = [row for row in rows if row["change"] == "same"]
+    same = [row for row in rows if row.change == "same"]
     for title, some in (("more changed", rest), ("the same", same)):
         if some:
             text = f"({units.count(len(some))} {title})"
-            sums = [sum(row[key] for row in some) for key in ("base_ns", "new_ns")]
+            sums = (sum(row.base_ns for row in some), sum(row.new_ns for row in some))
             lines.append(
                 f"{text:<{room}}  {'':<9}{units.duration(sums[0]):>10}{units.duration(sums[1]):>10}{_signed(sums[1] - sums[0]):>11}"
             )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rung.analysis.kernel_names import readable
+from rung.records.diff import Changed
 from rung.report import units
 from rung.report.svg import escaped, line, svg, text
 
@@ -17,22 +17,22 @@ _HEAD = 12  # of them where a name is told from others by what comes later
 _WITHIN = " / "
 
 
-def diff_bars(rows: Sequence[dict[str, Any]], label: str) -> str:
+def diff_bars(rows: Sequence[Changed], label: str) -> str:
     """The largest changes of a table of `analysis.diff`; "" where nothing changed."""
-    changed = [row for row in rows if row["change"] != "same" and row["delta_ns"]][:MOST]
+    changed = [row for row in rows if row.change != "same" and row.delta_ns][:MOST]
     if not changed:
         return ""
-    longest = max(abs(row["delta_ns"]) for row in changed)
+    longest = max(abs(row.delta_ns) for row in changed)
     bottom = _ROW * len(changed)
     body = []
-    names = _short([units.one_line(row["what"]) for row in changed])
+    names = _short([units.one_line(row.what) for row in changed])
     for place, (row, name) in enumerate(zip(changed, names, strict=True)):
-        y, delta = place * _ROW, row["delta_ns"]
+        y, delta = place * _ROW, row.delta_ns
         wide = _SIDE * abs(delta) / longest
         faster = delta < 0
         left = 50 - wide if faster else 50.0
-        what = units.one_line(row["what"])
-        tip = f"{what}: {row['change']}, {units.duration(row['base_ns'])} → {units.duration(row['new_ns'])}, {_times(row)}"
+        what = units.one_line(row.what)
+        tip = f"{what}: {row.change}, {units.duration(row.base_ns)} → {units.duration(row.new_ns)}, {_times(row)}"
         figure = f"{'−' if faster else '+'}{units.duration(abs(delta))}"
         body.append(
             f"<g>{text(name, 0, y + 14, 'name')}"
@@ -78,6 +78,6 @@ def _end_cut(name: str, width: int) -> str:
     return name if len(name) <= width else f"{name[: width - 1]}…"
 
 
-def _times(row: dict[str, Any]) -> str:
-    counts = [units.count(round(row[key], 1)) for key in ("base_count", "new_count")]
+def _times(row: Changed) -> str:
+    counts = [units.count(round(number, 1)) for number in (row.base_count, row.new_count)]
     return f"{counts[0]} times" if counts[0] == counts[1] else f"{counts[0]} → {counts[1]} times"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import polars as pl
 
 from rung.analysis.breakdown import part_of
 from rung.analysis.diff import Diff
 from rung.analysis.pictures import Roofs
-from rung.report import charts, units, words
+from rung.records.diff import Changed, Side
+from rung.records.record import record_of
+from rung.report import breakdowns, charts, units
 from rung.report.diff import verdict
 from rung.report.diff_chart import MOST, diff_bars
 from rung.report.embedded import page_of
@@ -43,7 +44,8 @@ def page(found: Diff, roofs: Sequence[Roofs]) -> str:
     for name, table in found.tables.items():
         frame = table.with_columns(what=_kinds(table["what"])) if name == "category" else table
         picture = diff_bars(
-            frame.to_dicts(), f"{BY[name]}: what takes less time to the left, what takes more to the right"
+            record_of(list[Changed], frame.to_dicts()),
+            f"{BY[name]}: what takes less time to the left, what takes more to the right",
         )
         same = frame.filter(frame["change"] == "same").height
         tables.append(
@@ -71,18 +73,18 @@ def _parts(found: Diff) -> list[dict[str, tuple[str, float]]]:
         if frame is None:
             parts = {css: (title, side.parts[key] / side.per) for key, (css, title) in _COARSE.items()}
         else:  # its rows are the busy time, each moment once
-            sums = dict.fromkeys(words.PARTS, 0.0)
+            sums = dict.fromkeys(breakdowns.PARTS, 0.0)
             for kind, ns in frame.select("what", column).iter_rows():
                 sums[part_of(kind)] += ns
             sums["idle"] = side.parts["idle_ns"] / side.per
-            parts = {key: (words.PARTS[key], ns) for key, ns in sums.items()}
+            parts = {key: (breakdowns.PARTS[key], ns) for key, ns in sums.items()}
         sides.append({css: part for css, part in parts.items() if part[1]})
     return sides
 
 
 def _legend(sides: Sequence[dict[str, tuple[str, float]]]) -> list[tuple[str, str]]:
     known = {css: title for side in sides for css, (title, _) in side.items()}
-    order = [*words.PARTS]
+    order = [*breakdowns.PARTS]
     return sorted(known.items(), key=lambda part: order.index(part[0]))
 
 
@@ -90,9 +92,9 @@ def _kinds(categories: pl.Series) -> pl.Series:
     """Categories of work in the words of the parts: elementwise -> "pointwise: elementwise"."""
 
     def said(category: str) -> str:
-        if category in words.PARTS:
-            return words.PARTS[category]
-        return f"{words.PARTS['pointwise']}: {category}" if part_of(category) == "pointwise" else category
+        if category in breakdowns.PARTS:
+            return breakdowns.PARTS[category]
+        return f"{breakdowns.PARTS['pointwise']}: {category}" if part_of(category) == "pointwise" else category
 
     return pl.Series(categories.name, [said(category) for category in categories], dtype=pl.String)
 
@@ -107,7 +109,7 @@ def _bars(found: Diff) -> list[tuple[str, list[tuple[str, str, float]]]]:
     ]
 
 
-def facts(side: Any) -> str:
+def facts(side: Side) -> str:
     """What a side is: its GPU, how many there are, and how many steps were recorded."""
     many = [
         units.clean(side.device),

@@ -2,51 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
+from rung.records.analyze import Finding
 from rung.report import units
 
 MOST = 5
 STAYS = "throughput stays"
 
 
-def findings_lines(rows: list[dict[str, Any]], width: int = 100) -> list[str]:
+def findings_lines(rows: Sequence[Finding], width: int = 100) -> list[str]:
     """The first findings: what and how much of the time; what it can give, what to do, and the rungs that do it."""
     if not rows:
         return []
     lines = ["Do first:"]
     for number, row in enumerate(rows[:MOST], 1):
-        evidence = f" ({units.clean(row['evidence'])})" if row["evidence"] else ""
-        head = (
-            f"{number}. {row['what'][:1].upper()}{row['what'][1:]}: {units.percent(round(row['share'], 2))}{evidence}"
-        )
-        rungs = f" [rung climb: {', '.join(row['rungs'])}]" if row["rungs"] else ""
+        evidence = f" ({units.clean(row.evidence)})" if row.evidence else ""
+        head = f"{number}. {row.what[:1].upper()}{row.what[1:]}: {units.percent(round(row.share, 2))}{evidence}"
+        rungs = f" [rung climb: {', '.join(row.rungs)}]" if row.rungs else ""
         lines += units.wrapped(head, width, rest="   ")
-        lines += units.wrapped(f"{gain(row)}: {row['do']}{rungs}", width, "   ", "   ")
-        if row.get("documentation"):
-            lines += units.wrapped(f"not tried by Rung; see {row['documentation']}", width, "   ", "   ")
+        lines += units.wrapped(f"{gain(row)}: {row.do}{rungs}", width, "   ", "   ")
+        if row.documentation:
+            lines += units.wrapped(f"not tried by Rung; see {row.documentation}", width, "   ", "   ")
     if len(rows) > MOST:
         lines.append(f"   {len(rows) - MOST} more: --show findings")
     return lines
 
 
-def findings_blocks(rows: list[dict[str, Any]], width: int = 100) -> list[str]:
+def findings_blocks(rows: Sequence[Finding], width: int = 100) -> list[str]:
     """Each finding with the answers to what one asks before a change."""
     if not rows:
         return ["nothing: no rule finds enough of the time in one place."]
     lines = []
     for number, row in enumerate(rows, 1):
         said = {
-            "evidence": row["evidence"],
+            "evidence": row.evidence,
             "gain": STAYS if gain(row) == STAYS else f"the step {gain(row)}, by Amdahl's law",
-            "do": row["do"],
-            "rungs": ", ".join(row["rungs"]) or "none does this by itself",
-            "not": row["gives_not"],
-            "compile": row["compile_safe"],
-            "verify": row["verify"],
-            "see": f"{row['documentation']} (not tried by Rung)" if row.get("documentation") else "",
+            "do": row.do,
+            "rungs": ", ".join(row.rungs) or "none does this by itself",
+            "not": row.gives_not,
+            "compile": row.compile_safe,
+            "verify": row.verify,
+            "see": f"{row.documentation} (not tried by Rung)" if row.documentation else "",
         }
-        head = f"{number}. {row['finding']}, {units.percent(round(row['share'], 3))} of the GPUs' time: {row['what']}"
+        head = f"{number}. {row.finding}, {units.percent(round(row.share, 3))} of the GPUs' time: {row.what}"
         lines += ["", *units.wrapped(head, width, rest="   ")]
         for name, text in said.items():
             if text:
@@ -54,10 +53,10 @@ def findings_blocks(rows: list[dict[str, Any]], width: int = 100) -> list[str]:
     return lines[1:]
 
 
-def gain(row: dict[str, Any]) -> str:
+def gain(row: Finding) -> str:
     """ "1.10–1.40× faster", "at most 1.40× faster"; or that throughput stays, where what gets better is how long one request waits."""
     low, high = (
-        f"{row[key]:.2f}" if row[key] < 9.995 else f"{row[key]:.0f}" for key in ("speedup_low", "speedup_high")
+        f"{speedup:.2f}" if speedup < 9.995 else f"{speedup:.0f}" for speedup in (row.speedup_low, row.speedup_high)
     )
     if low == high == "1.00":
         return STAYS

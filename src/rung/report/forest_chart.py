@@ -10,8 +10,7 @@ from typing import NamedTuple
 from msgspec import UnsetType
 
 from rung.report import units
-from rung.report.axis import round_values
-from rung.report.svg import escaped, line, positive, positives, svg, text
+from rung.report.svg import escaped, line, positive, positives, round_values, svg, text
 
 Restarts = Sequence[Mapping[str, Sequence[float]]] | UnsetType | None  # of each its samples by side, ns a step
 

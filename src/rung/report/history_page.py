@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 from urllib.parse import quote
 
 from rung.records.compare import Saved
+from rung.records.history import Entry, Measured, Series
 from rung.report import units
 from rung.report.benchmarks import change, difference_lines
 from rung.report.embedded import Links, page_of
@@ -24,7 +24,7 @@ _VERDICTS = {
 }
 
 
-def list_page(entries: Sequence[Mapping[str, Any]], *, store: str, more: bool, chosen: Mapping[str, str], commands: Sequence[str], nav: Links) -> str:  # fmt: skip
+def list_page(entries: Sequence[Entry], *, store: str, more: bool, chosen: Mapping[str, str], commands: Sequence[str], nav: Links) -> str:  # fmt: skip
     """A row an entry. more: whether there are older ones; chosen: what the list was narrowed to (`of`, `tag`)."""
     rows = []
     for entry in entries:
@@ -32,13 +32,9 @@ def list_page(entries: Sequence[Mapping[str, Any]], *, store: str, more: bool, c
         rows.append(
             {
                 "entry": entry,
-                "when": moment(entry["created"]),
+                "when": moment(entry.created),
                 "target": target_of(entry),
-                **{
-                    name: (first["value"], figure(first["value"], first["unit"]), _between(first))
-                    for name in ("time", "speedup")
-                    if first and first["name"] == name
-                },
+                **({first.name: (first.value, figure(first.value, first.unit), _between(first))} if first else {}),
             }
         )
     return page_of(
@@ -46,14 +42,14 @@ def list_page(entries: Sequence[Mapping[str, Any]], *, store: str, more: bool, c
     )
 
 
-def entry_page(entry: Mapping[str, Any], files: Sequence[tuple[str, int]], *, nav: Links) -> str:
+def entry_page(entry: Entry, files: Sequence[tuple[str, int]], *, nav: Links) -> str:
     """All that is known of an entry. files: (path, bytes) of those in its run directory."""
     from markupsafe import Markup
 
     links = [
-        (path, f"files/{entry['id']}/{quote(os.fsencode(path))}", (size, units.data_size(size))) for path, size in files
+        (path, f"files/{entry.id}/{quote(os.fsencode(path))}", (size, units.data_size(size))) for path, size in files
     ]
-    document = Markup("<pre>{}</pre>").format(units.clean(json.dumps(entry.get("document") or {}, indent=1)))
+    document = Markup("<pre>{}</pre>").format(units.clean(json.dumps(entry.document or {}, indent=1)))
     return page_of(
         "entry.html",
         SCRIPTS,
@@ -61,14 +57,14 @@ def entry_page(entry: Mapping[str, Any], files: Sequence[tuple[str, int]], *, na
         entry=entry,
         title=target_of(entry),
         rows=entry_rows(entry),
-        figures=[(one["name"], figure_interval(one), what(one)) for one in entry["measured"]],
+        figures=[(one.name, figure_interval(one, one.unit), what(one)) for one in entry.measured],
         page=next((link for path, link, _ in links if path == "report.html"), ""),
         files=links,
         document=document,
     )
 
 
-def compare_page(found: Saved, entries: Sequence[Mapping[str, Any]], *, nav: Links) -> str:
+def compare_page(found: Saved, entries: Sequence[Entry], *, nav: Links) -> str:
     """Two entries: how each time differs, and what else does. entries: A and B."""
     rows = [(row.name, row.before, row.after, row.change, change(row), row.apart) for row in found.rows]
     return page_of(
@@ -77,7 +73,7 @@ def compare_page(found: Saved, entries: Sequence[Mapping[str, Any]], *, nav: Lin
         nav=nav,
         title=_VERDICTS[found.verdict],
         sides=[
-            (side, entry["id"], f"{entry['of']} {target_of(entry)}", moment(entry["created"]))
+            (side, entry.id, f"{entry.of} {target_of(entry)}", moment(entry.created))
             for side, entry in zip("AB", entries, strict=True)
         ],
         rows=rows,
@@ -87,20 +83,20 @@ def compare_page(found: Saved, entries: Sequence[Mapping[str, Any]], *, nav: Lin
     )
 
 
-def trends_page(series: Sequence[Mapping[str, Any]], *, name: str, names: Sequence[str], nav: Links) -> str:
+def trends_page(series: Sequence[Series], *, name: str, names: Sequence[str], nav: Links) -> str:
     """A row a series that was measured more than once. name: of the figure, one of `names`."""
     rows = [
         {
             "what": what(one),
-            "by": one["of"],
-            "device": one["device"],
-            "host": one["host"],
-            "count": len(one["points"]),
-            "entry": one["points"][-1]["entry"],
-            "value": one["points"][-1]["value"],
-            "last": figure(one["points"][-1]["value"], one["unit"]),
-            "when": moment(one["points"][-1]["created"]),
-            "changes": [change_line(found, one) for found in one["changes"]],
+            "by": one.of,
+            "device": one.device,
+            "host": one.host,
+            "count": len(one.points),
+            "entry": one.points[-1].entry,
+            "value": one.points[-1].value,
+            "last": figure(one.points[-1].value, one.unit),
+            "when": moment(one.points[-1].created),
+            "changes": [change_line(found, one) for found in one.changes],
         }
         for one in series
     ]
@@ -112,7 +108,7 @@ def message_page(title: str, said: str, *, nav: Links) -> str:
     return page_of("message.html", (), nav=nav, title=title, said=said)
 
 
-def _between(found: Mapping[str, Any]) -> str:
+def _between(found: Measured) -> str:
     """The interval alone, "" where none is known."""
-    ends = [found.get(end) for end in ("low", "high")]
-    return "" if None in ends else " – ".join(figure(end, found["unit"]) for end in ends)
+    ends = (found.low, found.high)
+    return "" if None in ends else " – ".join(figure(end, found.unit) for end in ends)

@@ -7,9 +7,10 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rung.records.climb import Breakdown, ClimbRun
+from rung.records.analyze import Breakdown
+from rung.records.climb import ClimbRun
 from rung.records.record import plain
-from rung.report import charts, units, words
+from rung.report import breakdowns, charts, units, words
 from rung.report.embedded import page_of
 from rung.report.forest_chart import Effect, effect, forest, ratios
 
@@ -39,6 +40,7 @@ def render(run: ClimbRun, traces: ClimbTraces | None = None) -> str:
         "climb.html",
         SCRIPTS + (TIMELINE_SCRIPTS if traces and traces.steps else ()),
         **drawn,
+        breakdowns=breakdowns,
         words=words,
         run=run,
         manifest=run.manifest,
@@ -60,9 +62,9 @@ def render(run: ClimbRun, traces: ClimbTraces | None = None) -> str:
 def _bars(run: ClimbRun) -> list[tuple[str, Breakdown | None]]:
     """Where the time of a step goes, before and, where something was kept and profiled, after."""
     breakdown = run.baseline.breakdown if run.baseline else None
-    bars = [("Before", words.as_measured(breakdown, words.before(run)))]
+    bars = [("Before", breakdowns.as_measured(breakdown, words.before(run)))]
     if words.kept(run) and run.result and run.result.breakdown:
-        bars.append(("After", words.as_measured(run.result.breakdown, words.result_time(run, "best"))))
+        bars.append(("After", breakdowns.as_measured(run.result.breakdown, words.result_time(run, "best"))))
     return bars
 
 
@@ -97,8 +99,8 @@ def _facts(run: ClimbRun) -> list[tuple[str, str]]:
         ("Step before", units.duration_interval(words.before(run)) if baseline else ""),
         ("Step after", units.duration_interval(words.result_time(run, "best")) if kept else ""),
         ("Peak memory", words.memory(run) or units.data_size(units.peak(baseline.memory if baseline else None))),
-        ("Bottleneck before", words.bottleneck(baseline.breakdown) if baseline else ""),
-        ("Bottleneck after", words.bottleneck(kept.breakdown) if kept else ""),
+        ("Bottleneck before", breakdowns.bottleneck(baseline.breakdown) if baseline else ""),
+        ("Bottleneck after", breakdowns.bottleneck(kept.breakdown) if kept else ""),
         ("Least time for its arithmetic", words.floor(baseline)),
         ("Climb took", units.seconds(result.seconds) if result else ""),
         ("Started", units.clean(manifest.created).replace("T", " ").replace("+00:00", " UTC")),
@@ -111,16 +113,16 @@ def _unbroken(text: str) -> str:
     return re.sub(r"(?<=\d) (?=(?:%|[nµm]?s|[KMGT]iB|B|[kMGTP])(?!\w))", "\u00a0", text)
 
 
-def _legend(breakdowns: Sequence[Breakdown | None]) -> list[tuple[str, str, list[str]]]:
+def _legend(found: Sequence[Breakdown | None]) -> list[tuple[str, str, list[str]]]:
     """(class of the colour, title, time in each bar) of every part that takes time in one of them."""
-    columns = [{key: (title, value) for key, title, value in words.parts(b)} for b in breakdowns]
-    keys = [key for key in words.PARTS if any(key in column for column in columns)]
-    keys += dict.fromkeys(key for column in columns for key in column if key not in words.PARTS)
+    columns = [{key: (title, value) for key, title, value in breakdowns.parts(b)} for b in found]
+    keys = [key for key in breakdowns.PARTS if any(key in column for column in columns)]
+    keys += dict.fromkeys(key for column in columns for key in column if key not in breakdowns.PARTS)
     rows = []
     for key in keys:
         title = next(column[key][0] for column in columns if key in column)
         times = [units.duration(column[key][1]) if key in column else units.NONE for column in columns]
-        rows.append((key if key in words.PARTS else "other", title, times))
+        rows.append((key if key in breakdowns.PARTS else "other", title, times))
     return rows
 
 

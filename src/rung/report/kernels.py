@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rung.report import units
 from rung.report.tables import shortened
+
+if TYPE_CHECKING:
+    from rung.kernels.resources.record import Resources
 
 _HEADS = (
     "kernel",
@@ -31,16 +34,16 @@ def list_lines(kernels: Sequence[Mapping[str, str]]) -> list[str]:
     return [f"{k['name']:<{margin}}{k['computes']}" for k in kernels]
 
 
-def resource_lines(rows: Sequence[Mapping[str, Any]], width: int = 100) -> list[str]:
+def resource_lines(rows: Sequence[Resources], width: int = 100) -> list[str]:
     """A table an architecture; the last column, the configuration, goes below where there is no room for it."""
     lines: list[str] = []
-    for arch in dict.fromkeys(row["arch"] for row in rows):
+    for arch in dict.fromkeys(row.arch for row in rows):
         lines += ([""] if lines else []) + [_about(arch)]
-        lines += _table([_cells(row) for row in rows if row["arch"] == arch], width)
-    spilled = [row for row in rows if row["spills"]]
-    worst = max(spilled, key=lambda row: row["spills"], default=None)
+        lines += _table([_cells(row) for row in rows if row.arch == arch], width)
+    spilled = [row for row in rows if row.spills]
+    worst = max(spilled, key=lambda row: row.spills, default=None)
     told = f"no kernel of {len(rows)} spills registers." if worst is None else (
-        f"{len(spilled)} of {len(rows)} spill registers, most of all {worst['kernel']} on {worst['arch']}: fewer elements "
+        f"{len(spilled)} of {len(rows)} spill registers, most of all {worst.kernel} on {worst.arch}: fewer elements "
         "a thread (a smaller block, or more warps) would keep them."
     )  # fmt: skip
     return [*lines, "", *textwrap.wrap(units.clean(told), width)]
@@ -52,21 +55,21 @@ def _about(arch: str) -> str:
     return f"{arch}: registers of a thread, shared memory of a block, resident is warps on a multiprocessor"
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    resident = "" if row["waves"] is None else f"{row['waves']:g}/{row['most']}"
-    spilled = str(row["spills"]) if row["arch"].startswith("gfx") else units.data_size(row["spills"])
+def _cells(row: Resources) -> list[str]:
+    resident = "" if row.waves is None else f"{row.waves:g}/{row.most}"
+    spilled = str(row.spills) if row.arch.startswith("gfx") else units.data_size(row.spills)
     return [
-        shortened(units.clean(row["kernel"]), 44),
-        shortened(units.clean(row["source"].rpartition("/")[2]), 24),
-        str(row["warps"]),
-        str(row["registers"]),
-        str(row["agprs"] or ""),
-        "" if row["sgprs"] is None else str(row["sgprs"]),
-        spilled if row["spills"] else "0",
-        units.data_size(row["shared"]) if row["shared"] else "0",
+        shortened(units.clean(row.kernel), 44),
+        shortened(units.clean(row.source.rpartition("/")[2]), 24),
+        str(row.warps),
+        str(row.registers),
+        str(row.agprs or ""),
+        "" if row.sgprs is None else str(row.sgprs),
+        spilled if row.spills else "0",
+        units.data_size(row.shared) if row.shared else "0",
         resident,
-        row["limit"] or "",
-        units.clean(row["config"]),
+        row.limit or "",
+        units.clean(row.config),
     ]
 
 

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
+from rung.records.profile import Profile, SampledGpu, StepEnergy
 from rung.report import units
 
+if TYPE_CHECKING:
+    from rung.profilers.presets import Preset
+    from rung.profilers.tools import Tool
 
-def profile_lines(record: Mapping[str, Any], width: int = 100) -> list[str]:
+
+def profile_lines(record: Profile, width: int = 100) -> list[str]:
     """The recording in a few lines: the profiler, where it is, the overhead, what was left out."""
-    plan = record["plan"]
-    lines = [f"{plan['profiler']} {plan['version']}".rstrip() + f": {plan['collects']}"]
-    lines.append(f"kept in {units.clean(record['folder'])}; `rung analyze` reads it again")
-    if cost := record["overhead"]:
-        recorded, bare = units.duration(cost["recorded_ns"]), units.duration(cost["bare_ns"])
-        lines.append(f"a step took {recorded} while it was recorded and {bare} without ({_longer(cost['share'])}; "
-                     f"{_of(cost['steps'])}): the times below are the recorded ones.")  # fmt: skip
-    for gpu in (record.get("sensors") or {}).get("gpus", ()):
-        lines.append(_sensors(gpu))
-    if step := (record.get("sensors") or {}).get("step"):
-        lines.append(_energy(step))
-    for note in record["notes"]:
+    plan = record.plan
+    lines = [f"{plan.profiler} {plan.version}".rstrip() + f": {plan.collects}"]
+    lines.append(f"kept in {units.clean(record.folder)}; `rung analyze` reads it again")
+    if cost := record.overhead:
+        recorded, bare = units.duration(cost.recorded_ns), units.duration(cost.bare_ns)
+        lines.append(f"a step took {recorded} while it was recorded and {bare} without ({_longer(cost.share)}; "
+                     f"{_of(cost.steps)}): the times below are the recorded ones.")  # fmt: skip
+    if record.sensors:
+        lines += [_sensors(gpu) for gpu in record.sensors.gpus]
+        lines += [_energy(record.sensors.step)] if record.sensors.step else []
+    for note in record.notes:
         lines += textwrap.wrap(f"note: {units.clean(note)}", width, subsequent_indent="  ")
     return lines
 
@@ -38,42 +42,36 @@ def _of(steps: int) -> str:
     return "one step each" if steps == 1 else f"medians of {steps}"
 
 
-def _energy(step: Mapping[str, Any]) -> str:
-    over = f"{step['steps']} steps without the profiler, {step['seconds']:.2g} s"
-    if step["energy_j"] is None:
-        return f"energy of a step: not known, {step['samples']} samples fell into {over}: give a higher --rate"
-    return f"energy of a step: {step['energy_j']:.3g} J on GPU {step['gpu']} at {step['mean_w']:.0f} W ({over})"
+def _energy(step: StepEnergy) -> str:
+    over = f"{step.steps} steps without the profiler, {step.seconds:.2g} s"
+    if step.energy_j is None:
+        return f"energy of a step: not known, {step.samples} samples fell into {over}: give a higher --rate"
+    return f"energy of a step: {step.energy_j:.3g} J on GPU {step.gpu} at {step.mean_w:.0f} W ({over})"
 
 
-def _sensors(gpu: Mapping[str, Any]) -> str:
+def _sensors(gpu: SampledGpu) -> str:
     """One GPU's sensors in a line; what it does not report is left out."""
-    said = [
-        f"{gpu[key]:.0f} {unit}"
-        for key, unit in (("mean_w", "W on average"), ("most_w", "W at most"), ("energy_j", "J"), ("most_celsius", "°C at most"),
-                          ("core_mhz", "MHz")) if gpu[key] is not None
-    ]  # fmt: skip
-    said += [f"{gpu['most_bytes'] / 2**30:.2f} GiB in use at most"] if gpu["most_bytes"] is not None else []
-    said += (
-        [f"clocks held down in {gpu['throttled_share']:.0%} of the samples ({gpu['throttled']})"]
-        if gpu["throttled"]
-        else []
-    )
-    return f"GPU {gpu['gpu']}: {', '.join(said) or 'no sensor answered'}"
+    figures = ((gpu.mean_w, "W on average"), (gpu.most_w, "W at most"), (gpu.energy_j, "J"), (gpu.most_celsius, "°C at most"),
+               (gpu.core_mhz, "MHz"))  # fmt: skip
+    said = [f"{value:.0f} {unit}" for value, unit in figures if value is not None]
+    said += [f"{gpu.most_bytes / 2**30:.2f} GiB in use at most"] if gpu.most_bytes is not None else []
+    said += [f"clocks held down in {gpu.throttled_share:.0%} of the samples ({gpu.throttled})"] if gpu.throttled else []
+    return f"GPU {gpu.gpu}: {', '.join(said) or 'no sensor answered'}"
 
 
 def preset_lines(
-    rows: Sequence[Mapping[str, str]], overheads: Mapping[str, str], profilers: Mapping[str, Any], width: int = 100
+    presets: Sequence[Preset], overheads: Mapping[str, str], profilers: Mapping[str, Tool | None], width: int = 100
 ) -> list[str]:
-    margin = max(len(row["name"]) for row in rows) + 2
+    margin = max(len(row.name) for row in presets) + 2
     lines = []
-    for row in rows:
-        lines += textwrap.wrap(f"{row['name']:<{margin}}{row['says']}", width, subsequent_indent=" " * margin)
-        told = f"{row['with']}: {row['collects']}. Overhead: {row['overhead']}. Read by: {row['read_by']}."
+    for row in presets:
+        lines += textwrap.wrap(f"{row.name:<{margin}}{row.says}", width, subsequent_indent=" " * margin)
+        told = f"{row.tool}: {row.collects()}. Overhead: {row.overhead}. Read by: {row.read_by}."
         lines += textwrap.wrap(told, width, initial_indent=" " * margin, subsequent_indent=" " * margin)
     lines += ["", "overhead:"]
     for name, text in overheads.items():
         lines += textwrap.wrap(f"  {name:<{margin - 2}}{text}", width, subsequent_indent=" " * margin)
     lines += ["", "here:"]
     for name, tool in profilers.items():
-        lines.append(f"  {name:<24}" + (f"{tool['path']} ({tool['version']})" if tool else "not on PATH"))
+        lines.append(f"  {name:<24}" + (f"{tool.path} ({tool.version_text})" if tool else "not on PATH"))
     return lines

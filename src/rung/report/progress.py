@@ -1,4 +1,4 @@
-"""A climb while it runs: plain lines for each of its events, and its page."""
+"""A climb while it runs: plain lines for each of its events, what it has and does now, and its page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from rung.errors import RungError
-from rung.records.climb import ClimbRun, TakenBack
+from rung.records.climb import Baseline, ClimbRun, TakenBack
 from rung.records.progress import (
     Answered,
     Begins,
@@ -15,6 +15,7 @@ from rung.records.progress import (
     Inapplicable,
     Judged,
     Measured,
+    Now,
     Opened,
     Planned,
     Raced,
@@ -23,10 +24,13 @@ from rung.records.progress import (
     Verifies,
     Warned,
 )
+from rung.records.workload import Facts
+from rung.report import units
+from rung.report.breakdowns import as_measured
 from rung.report.climb_traces import traces_of
 from rung.report.html import render
-from rung.report.lines import baseline_lines, graph_lines
-from rung.report.terminal import answer_line, attempt_line, left_lines, mode_line, prediction_line
+from rung.report.terminal import answer_line, attempt_line, breakdown_lines, left_lines, mode_line, prediction_line
+from rung.report.words import recompilations
 from rung.runs import Run
 
 PAGE = "report.html"
@@ -80,3 +84,42 @@ def write_page(run: Run, record: ClimbRun) -> Path:
     page = run.directory / PAGE
     run.write_text(PAGE, render(record, traces_of(run.directory, record, page)))
     return page
+
+
+def baseline_lines(baseline: Baseline) -> list[str]:
+    """How long the untouched workload takes, and where the time goes."""
+    lines = [
+        f"baseline: {units.duration_interval(baseline.time)} a step; first run "
+        f"{units.seconds(baseline.first_run_seconds)}; peak memory {units.data_size(units.peak(baseline.memory))}"
+    ]
+    if baseline.steady is False:
+        lines.append("  note: it never became steady while warming up; the machine, or the workload, drifts.")
+    names = baseline.without_gradient or []
+    if names:
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        lines.append(f"  note: {len(names)} trainable parameters get no gradient: {shown}")
+    parts = as_measured(baseline.breakdown, baseline.time)
+    return lines + [f"  {line}" for line in breakdown_lines(parts)]
+
+
+def graph_lines(facts: Facts) -> list[str]:
+    """Where Dynamo breaks the graph, and what it captures again for a second batch of one shape, in the user's source;
+    nothing where it captures one graph, once."""
+    breaks, again = facts.graph_breaks, recompilations(facts)
+    lines = []
+    if breaks:
+        lines.append(f"  note: torch.compile breaks the graph in {len(breaks)} place{'s' if len(breaks) > 1 else ''}:")
+        lines += [f"    {units.clean(text)}" for text in breaks]
+    if again:
+        lines.append("  note: a second batch of the same shape is compiled anew:")
+        lines += [f"    {text}" for text in again]
+    return lines
+
+
+def now_line(now: Now) -> str:
+    """What a climb has and does at this moment, for a terminal's last line."""
+    parts = [f"best so far {now.best} ({units.seconds(now.age)} ago)" if now.best else "no recipe yet"]
+    for what, names in (("in the background", now.background), ("next", now.following)):
+        if names:
+            parts.append(f"{what}: {', '.join(map(units.clean, names))}")
+    return " · ".join(parts)

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from rung.report import units
-from rung.report.axis import Axis, fitting
-from rung.report.svg import line, positive, positives, svg, text
+from rung.report.svg import Axis, fitting, line, positive, positives, svg, text
 
 BINS, HIGH, MOST = 60, 150.0, 1500
 COLOURS = 6  # classes s0 to s5; further sides begin anew

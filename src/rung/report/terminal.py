@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rung.records.climb import Attempt, Breakdown, ClimbRun, Mode, Result
+from rung.records.analyze import Breakdown
+from rung.records.climb import Attempt, ClimbRun, Mode, Result
 from rung.records.progress import Answered
-from rung.report import units, words
+from rung.report import breakdowns, units, words
 from rung.report.layout import Cell, Column, styled, table_of, wrap
 
 _COLORS = {"kept": "green", "reverted": "yellow", "inconclusive": "yellow", "failed": "red"}
@@ -76,16 +77,16 @@ def breakdown_lines(breakdown: Breakdown | None, *, bottleneck: bool = True) -> 
         return []
     step = units.number(breakdown.step_ns)
     lines = []
-    for _, title, value in sorted(words.parts(breakdown), key=lambda part: -part[2]):
+    for _, title, value in sorted(breakdowns.parts(breakdown), key=lambda part: -part[2]):
         share = value / step if step else 0.0
         if share >= 0.01:
             bar = "█" * max(1, round(30 * min(share, 1.0)))
             lines.append(f"{title:<21}{units.duration(value):>8}  {f'{share:.0%}':>4}  {bar}")
     if bottleneck and breakdown.bottleneck:
         clock = f" ({units.clean(breakdown.clock).upper()} time)" if breakdown.clock else ""
-        lines.append(f"Bottleneck: {words.bottleneck(breakdown)}{clock}.")
-    if words.per_step(breakdown):
-        lines.append(f"{words.per_step(breakdown)}.")
+        lines.append(f"Bottleneck: {breakdowns.bottleneck(breakdown)}{clock}.")
+    if breakdowns.per_step(breakdown):
+        lines.append(f"{breakdowns.per_step(breakdown)}.")
     return lines + [f"Note: {units.clean(note)}" for note in breakdown.notes or ()]
 
 
@@ -141,7 +142,7 @@ def _say_baseline(run: ClimbRun, say: Callable[..., None]) -> None:
     if without:
         named = ", ".join(without[:3]) + (f" and {len(without) - 3} more" if len(without) > 3 else "")
         say(f"Parameters without a gradient: {named}", "yellow", indent=2)
-    for line in breakdown_lines(words.as_measured(baseline.breakdown, before)):
+    for line in breakdown_lines(breakdowns.as_measured(baseline.breakdown, before)):
         say(line, indent=2)
 
 

@@ -4,23 +4,20 @@ tables and pictures stay."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import polars as pl
 
 from rung.analysis.analyses import ANALYSES
 from rung.analysis.pictures import Pictures, Roofs
-from rung.records.climb import Breakdown
-from rung.report import charts, units, words
-from rung.report.analyze import breakdown_of, step_of
-from rung.report.curve_chart import memory
-from rung.report.curve_chart import names as curve_names
+from rung.records.analyze import Breakdown, Overview
+from rung.records.record import plain
+from rung.report import breakdowns, charts, units
+from rung.report.analyze import step_of
 from rung.report.embedded import embedded_json, page_of
 from rung.report.findings import gain
-from rung.report.icicle_chart import icicle_svg
 from rung.report.operators_chart import operator_roofline
 from rung.report.table_html import html_table
-from rung.report.timeline_chart import drawn_together, host_legend, timeline
+from rung.report.trace_charts import curve_names, drawn_together, host_legend, icicle_svg, memory_curves, timeline
 from rung.report.trace_record import record
 
 SCRIPTS = ("page", "tables", "export", "canvas", "timeline", "icicle")
@@ -35,7 +32,7 @@ BELOW = {
 _MOST_BARS = 16  # ranks
 
 
-def page(found: dict[str, Any], drawn: Pictures) -> str:
+def page(found: Overview, drawn: Pictures) -> str:
     """The page as text. found: the overview with its findings and headlines, as the terminal shows it."""
     from markupsafe import Markup
 
@@ -53,16 +50,15 @@ def page(found: dict[str, Any], drawn: Pictures) -> str:
         title=_headline(found),
         facts=_facts(found, drawn),
         findings=[
-            row | {"gain": gain(row), "percent": units.percent(round(row["share"], 2))}
-            for row in found.get("findings") or []
+            plain(row) | {"gain": gain(row), "percent": units.percent(round(row.share, 2))} for row in found.findings
         ],
         bars=Markup(charts.stacked(_bars(found))),
-        more_ranks=max(0, found["ranks"] - _MOST_BARS),
+        more_ranks=max(0, found.ranks - _MOST_BARS),
         legend=_legend(found),
         timeline=Markup(timeline(drawn.lanes)),
         host_legend=host_legend(drawn.lanes),
         together=drawn_together(drawn.lanes),
-        ranks=found["ranks"],
+        ranks=found.ranks,
         trees=[(TREES[tree.by], Markup(icicle_svg(tree, drawn.steps))) for tree in drawn.trees],
         roofline=Markup(chart.picture),
         without=chart.note,
@@ -76,9 +72,9 @@ def page(found: dict[str, Any], drawn: Pictures) -> str:
     )
 
 
-def _headline(found: dict[str, Any]) -> str:
+def _headline(found: Overview) -> str:
     record = step_of(found)
-    text = words.bottleneck(record, "step" if found["steps"] > 1 else f"time {_window(record)}")
+    text = breakdowns.bottleneck(record, "step" if found.steps > 1 else f"time {_window(record)}")
     return _title(text) if text else "Nothing to break down"
 
 
@@ -91,39 +87,39 @@ def _window(record: Breakdown | None) -> str:
     return f"from the first to the last {'operator' if record and record.clock == 'cpu' else 'GPU event'}"
 
 
-def _facts(found: dict[str, Any], drawn: Pictures) -> list[tuple[str, str]]:
+def _facts(found: Overview, drawn: Pictures) -> list[tuple[str, str]]:
     span = drawn.lanes.span_ns
-    first = next((record for part in found["parts"] if (record := breakdown_of(part))), None)
-    gpus = sum(len(part["timeline"]) for part in found["parts"])
+    first = next((record for part in found.parts if (record := part.breakdown)), None)
+    gpus = sum(len(part.timeline) for part in found.parts)
     step = units.duration(first.step_ns) if first else ""
     facts = [
-        ("GPU", f"{', '.join(map(units.clean, found.get('gpus') or []))}{f' ({gpus} GPUs)' if gpus > 1 else ''}"),
-        ("Recorded with", units.clean(found["format"])),
+        ("GPU", f"{', '.join(map(units.clean, found.gpus))}{f' ({gpus} GPUs)' if gpus > 1 else ''}"),
+        ("Recorded with", units.clean(found.format)),
         ("Whole recording", units.duration(span) if span else ""),
-        ("Steps", str(found["steps"]) if found["steps"] > 1 else ""),
-        ("A step" if found["steps"] > 1 else _title(_window(first)), step),
-        ("Ranks", str(found["ranks"]) if found["ranks"] > 1 else ""),
-        ("Events", units.count(found["events"])),
-        ("GPU kernels a step" if found["steps"] > 1 else "GPU kernels", units.count(first.kernels) if first else ""),
+        ("Steps", str(found.steps) if found.steps > 1 else ""),
+        ("A step" if found.steps > 1 else _title(_window(first)), step),
+        ("Ranks", str(found.ranks) if found.ranks > 1 else ""),
+        ("Events", units.count(found.events)),
+        ("GPU kernels a step" if found.steps > 1 else "GPU kernels", units.count(first.kernels) if first else ""),
         ("Roofs by", units.clean(drawn.peaks.name) if drawn.peaks else ""),
     ]
     return [(name, value) for name, value in facts if value and value != units.NONE]
 
 
-def _bars(found: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, float]]]]:
+def _bars(found: Overview) -> list[tuple[str, list[tuple[str, str, float]]]]:
     """A bar a rank: (its label, the parts of its step)."""
-    parts = [(part["rank"], record) for part in found["parts"] if (record := breakdown_of(part))][:_MOST_BARS]
-    what = "A step" if found["steps"] > 1 else _title(_window(parts[0][1] if parts else None))
+    parts = [(part.rank, record) for part in found.parts if (record := part.breakdown)][:_MOST_BARS]
+    what = "A step" if found.steps > 1 else _title(_window(parts[0][1] if parts else None))
     return [
-        (f"{what if len(parts) == 1 else f'Rank {rank}'}: {units.duration(record.step_ns)}", words.parts(record))
+        (f"{what if len(parts) == 1 else f'Rank {rank}'}: {units.duration(record.step_ns)}", breakdowns.parts(record))
         for rank, record in parts
     ]
 
 
-def _legend(found: dict[str, Any]) -> list[tuple[str, str]]:
+def _legend(found: Overview) -> list[tuple[str, str]]:
     """(class of the colour, title) of the parts that some bar has, in the order of the bars."""
     known = {key: title for _, parts in _bars(found) for key, title, _ in parts}
-    return [(key, known[key]) for key in words.PARTS if key in known]
+    return [(key, known[key]) for key in breakdowns.PARTS if key in known]
 
 
 def _late(stragglers: pl.DataFrame | None) -> dict[int, str]:
@@ -152,9 +148,9 @@ def _causes(idle: pl.DataFrame) -> list[tuple[str, str, str, float]]:
     ]
 
 
-def _other_numbers(found: dict[str, Any], drawn: Pictures) -> bool:
+def _other_numbers(found: Overview, drawn: Pictures) -> bool:
     """Whether tensors lie on a GPU without kernels: a process that may see some of the GPUs counts those from 0, a driver all."""
-    working = {gpu["device"] for part in found["parts"] for gpu in part["timeline"]}
+    working = {gpu.device for part in found.parts for gpu in part.timeline}
     tensors = drawn.curves.filter(pl.col("name") == "allocated by tensors")
     return bool(working) and not working.issuperset(tensors["device"])
 
@@ -164,6 +160,6 @@ def _memory(drawn: Pictures) -> Iterable[tuple[str, list[str], str]]:
     begin = drawn.lanes.origin_ns
     span = (begin, begin + drawn.lanes.span_ns)
     for (rank, device), part in drawn.curves.group_by("rank", "device", maintain_order=True):
-        picture = memory(part, span)
+        picture = memory_curves(part, span)
         if picture:
             yield f"GPU {device}" + (f", rank {rank}" if rank is not None else ""), curve_names(part), picture

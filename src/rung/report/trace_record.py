@@ -11,11 +11,11 @@ from rung.analysis.breakdown import part_of
 from rung.analysis.icicle import Icicle
 from rung.analysis.kernel_names import readable
 from rung.analysis.lanes import Lanes
-from rung.report import units, words
+from rung.report import breakdowns, units
 
 SIDES = {"idle": "idle", "gpu": "GPU", "collectives": "collectives", "host": "host"}
 ON_HOST = {"cpu_op": "operator", "runtime": "runtime call", "annotation": "annotation", "module": "nn.Module"}
-_TITLES = words.PARTS | ON_HOST
+_TITLES = breakdowns.PARTS | ON_HOST
 _OWN_COLOUR = ("idle", "launch_gap", *ON_HOST)
 
 

@@ -72,7 +72,7 @@ def _fold(graph: fx.Graph, layer: fx.Node, norm: fx.Node) -> None:
         offset = graph.call_function(torch.mul, (offset, scale))
         if shift is not None:
             offset = graph.call_function(torch.add, (offset, shift))
-        made = graph.call_function(layer.target, (layer.args[0], folded, offset, *layer.args[3:]))  # type: ignore[arg-type]
+        made = graph.call_function(layer.target, (layer.args[0], folded, offset, *layer.args[3:]))
     for item in between(layer, norm):
         item.meta.setdefault("stack_trace", norm.meta.get("stack_trace"))
     made.meta = dict(norm.meta)

@@ -116,7 +116,7 @@ def _turned(permuted: fx.Node) -> tuple[int, ...] | None:
     order = permuted.args[1] if len(permuted.args) == 2 else permuted.args[1:]
     if not isinstance(order, (tuple, list)) or not all(isinstance(dim, int) for dim in order) or len(order) != 3:
         return None
-    return tuple(int(dim) % 3 for dim in order)  # type: ignore[arg-type]
+    return tuple(int(dim) % 3 for dim in order)
 
 
 def _last(index: Any) -> Any:

@@ -21,7 +21,6 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rung.rewrites.graph.captured import add_weight, is_weight
-from rung.rewrites.held import held
 
 ALIGNED = 16  # bytes
 HOME, MEMBERS = "rung_home", "rung_members"
@@ -152,7 +151,7 @@ def _alone(tensor: torch.Tensor) -> bool:
 
 
 def _whole(tensor: torch.Tensor) -> bool:
-    return tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+    return bool(tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes)
 
 
 def _together(tensors: Sequence[torch.Tensor]) -> bool:
@@ -161,3 +160,16 @@ def _together(tensors: Sequence[torch.Tensor]) -> bool:
         a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() and a.data_ptr() + a.nbytes == b.data_ptr()
         for a, b in pairs
     )
+
+
+def held(tensor: torch.Tensor) -> bool:
+    """Whether others write to this memory or read it: a state dict that is kept, a parameter with the same `.data`, another process.
+    Where that cannot be told, it may be so."""
+    shared = tensor.device.type == "cpu" and tensor.is_shared()  # of a GPU's memory it is always said
+    if shared or not hasattr(torch._C, "_storage_Use_Count"):  # builds for CPUs have it since torch 2.8
+        return True
+    return _holders(tensor) > _holders(torch.empty(0))
+
+
+def _holders(tensor: torch.Tensor) -> int:
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import fx
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from rung.rewrites.graph.captured import add_weight, without_numbers
 from rung.rewrites.graph.normalize import kind, permutation, source_line, value
 from rung.rewrites.graph.writes import storage, written
 from rung.rewrites.joined import HOME, MEMBERS, Home
-from rung.rewrites.optimizer_steps import steps_taken
 
 KEPT = "rung_kept"
 PRODUCTS = ("linear", "matmul", "addmm", "conv1d", "conv2d", "conv3d")
@@ -158,3 +158,30 @@ def _marks(tensors: Sequence[torch.Tensor]) -> list[object]:
 
 def _kinds(tensors: Sequence[torch.Tensor]) -> list[object]:
     return [(t.shape, t.dtype, t.device) for t in tensors]
+
+
+# How often optimizers of this process have stepped. Their fused kernels write to weights without raising version counters, so whoever keeps
+# a copy of a weight asks here, too. Collectives (`torch.distributed.broadcast`), kernels of one's own and steps in graphs that others recorded
+# are seen by neither.
+_taken = 0
+_counted = False
+
+
+def steps_taken() -> int:
+    """By optimizers of this process, since it was first asked."""
+    global _counted
+    if not _counted:
+        _counted = True
+        # Here, where compiling is near: disabling loads Dynamo, which takes as long as torch itself.
+        register_optimizer_step_post_hook(torch.compiler.disable(_counted_step))
+    return _taken
+
+
+def step_taken() -> None:
+    """By a graph that was replayed."""
+    global _taken
+    _taken += 1
+
+
+def _counted_step(*_: object) -> None:
+    step_taken()

@@ -64,14 +64,14 @@ def _source(loss: fx.Node) -> fx.Node:
         turned = permutation(node)
         rank = value(node).dim()  # type: ignore[union-attr]
         if turned is None or turned[1] != [0, rank - 1, *range(1, rank - 1)]:
-            return node  # type: ignore[no-any-return]
+            return node
         node = turned[0]
     while not in_place(node):
         above = _wider(node) or (node.args[0] if regroups(node) else None)
         if not isinstance(above, fx.Node) or not _still(above, loss):
             break
         node = above
-    return node  # type: ignore[no-any-return]
+    return node
 
 
 def _wider(node: fx.Node) -> fx.Node | None:

@@ -149,7 +149,7 @@ def _computed(out: fx.Node, x: fx.Node, inner: list[fx.Node], values: dict[fx.No
         elif node.op == "call_method":
             made = getattr(args[0], str(node.target))(*args[1:], **kwargs)
         else:
-            made = node.target(*args, **kwargs)  # type: ignore[operator]
+            made = node.target(*args, **kwargs)
         if tensor is not None:
             rest = tensor.shape[len(leading) :]
             if tensor.shape[: len(leading)] != leading or made.shape != (1,) * len(leading) + rest:

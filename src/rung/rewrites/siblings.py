@@ -55,7 +55,7 @@ def _fuse(graph: fx.Graph, gate_up: bool) -> tuple[int, list[str]]:
 
 
 def _groups(graph: fx.Graph) -> list[tuple[fx.Node, list[_Linear]]]:
-    groups: dict[tuple, list[_Linear]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[_Linear]] = defaultdict(list)
     region, differentiated = 0, _differentiated(graph)
     for node in graph.nodes:
         # Two layers on the two sides of an autocast or no_grad boundary compute differently.

@@ -17,7 +17,7 @@ from rung.hardware.aiter import Product
 from rung.rewrites.added import Held, added_inputs, examples
 from rung.rewrites.attention.copies import drop_copies
 from rung.rewrites.attention.decoding import fuse_decoding
-from rung.rewrites.attention.flex_calls import fuse_calls
+from rung.rewrites.attention.flex import fuse_calls
 from rung.rewrites.attention.float32_attention import fuse_float32
 from rung.rewrites.attention.mask_free import drop_masks
 from rung.rewrites.attention.multi_head import write_out
@@ -31,10 +31,9 @@ from rung.rewrites.graph.buffers import Expected, guarded, note_buffers, taken_b
 from rung.rewrites.graph.captured import own_copy
 from rung.rewrites.hoist import hoist_constants
 from rung.rewrites.joined import Joined, note_homes
-from rung.rewrites.kept import Copies, Kept, keep_casts
+from rung.rewrites.kept import Copies, Kept, keep_casts, step_taken
 from rung.rewrites.logits import narrow_logits
 from rung.rewrites.loss_kernel import fuse_loss
-from rung.rewrites.optimizer_steps import step_taken
 from rung.rewrites.rotary import fuse_rotary
 from rung.rewrites.routed import route_to_aiter
 from rung.rewrites.siblings import fuse_gate_up, fuse_qkv
@@ -233,11 +232,12 @@ class Surgeon:
 
     def compiled(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """The rewritten graph, handed over."""
-        if self.inner == "eager":
-            return gm.forward
-        from torch._inductor.compile_fx import compile_fx
+        run: Callable[..., Any] = gm.forward
+        if self.inner != "eager":
+            from torch._inductor.compile_fx import compile_fx
 
-        return compile_fx(gm, inputs, config_patches={**self.inductor_options, **_hooks(self.within)} or None)
+            run = compile_fx(gm, inputs, config_patches={**self.inductor_options, **_hooks(self.within)} or None)
+        return run
 
     def _run(
         self,

@@ -10,11 +10,10 @@ from rung.plan import Plan
 from rung.renamed import current_name
 from rung.rungs.aiter import AITER_GEMM
 from rung.rungs.attention import CUDNN_ATTENTION, TF32_ATTENTION
-from rung.rungs.compiling import COMPILE, DYNAMIC, FOREACH_WEIGHT_CASTS, REGIONS
+from rung.rungs.compiling import CAPTURE, COMPILE, DYNAMIC, FOREACH_WEIGHT_CASTS, REGIONS
 from rung.rungs.eight_bits import EIGHT_BITS
 from rung.rungs.environment import ENVIRONMENT
 from rung.rungs.graph_rewrites import GRAPH_REWRITES
-from rung.rungs.graphs import CAPTURE
 from rung.rungs.inductor import INDUCTOR
 from rung.rungs.kernels import KERNELS
 from rung.rungs.own_switches import OWN_SWITCHES

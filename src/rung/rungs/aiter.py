@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from rung.records.workload import LookedUp, TunedProducts
 from rung.rungs.graph_rewrites import graph_rewrite
 from rung.rungs.requirements import BFLOAT16, GPU, INFERENCE
 from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, already
@@ -13,47 +12,47 @@ BEST, WORST = 0.85, 1.03  # of the time of the products that are tuned, as a fir
 
 
 def _known(c: Context) -> Inapplicable | None:
-    facts = c.facts.get("aiter")
-    if facts is None:
+    if not c.facts.aiter:
         return Inapplicable("the graph could not be captured, so its products are not known.")
-    return Inapplicable(f"{facts['missing']}.") if facts["missing"] else None
+    return Inapplicable(f"{c.facts.aiter.missing}.") if c.facts.aiter.missing else None
 
 
 def _tuned(c: Context) -> Inapplicable | None:
-    facts = c.facts["aiter"]
-    if facts["tuned"]:
+    found = c.facts.aiter
+    if found and found.tuned:
         return None
-    if facts["left"]:
-        return already(_nothing_tuned(facts))
+    if found and found.left:
+        return already(_nothing_tuned(found))
     return Inapplicable("no linear layer found in the captured graph.", group=NOT_FOUND)
 
 
-def _nothing_tuned(facts: dict[str, Any]) -> str:
+def _nothing_tuned(found: TunedProducts) -> str:
     """Why aiter would change nothing: reasons that differ are told with how many products each concerns."""
-    reasons = [str(why) for _, why, *_ in facts["left"]]
+    reasons = [shape.said for shape in found.left or ()]
     counts = ", ".join(f"{reasons.count(why)}: {why}" for why in dict.fromkeys(reasons))
     return (
         f"aiter would not compute any of the {len(reasons)} shapes of linear layers with a tuned kernel on "
-        f"{facts['chip']} ({counts}){tuning_hint(facts)}."
+        f"{found.chip} ({counts}){tuning_hint(found)}."
     )
 
 
-def tuning_hint(facts: dict[str, Any]) -> str:
-    return f"; to tune those without a row: {facts['command']}" if facts.get("command") else ""
+def tuning_hint(found: TunedProducts) -> str:
+    return f"; to tune those without a row: {found.command}" if found.command else ""
 
 
 def _shrinks(c: Context) -> dict[str, tuple[float, float]]:
-    facts = c.facts["aiter"]
-    joined = any(name in c.plan.passes for name in JOINS)
-    flop = {key: sum(_flop(*entry, joined=joined) for entry in facts[key]) for key in ("tuned", "left")}
-    share = flop["tuned"] / (sum(flop.values()) or 1)
+    found, joined = c.facts.aiter, any(name in c.plan.passes for name in JOINS)
+    tuned, left = (
+        sum(_flop(shape, joined) for shape in shapes or ()) for shapes in (found and found.tuned, found and found.left)
+    )
+    share = tuned / (tuned + left or 1)
     return {"gemm": (1 - share * (1 - BEST), 1 + share * (WORST - 1))}
 
 
-def _flop(shape: tuple[int, int, int, bool], said: str, layers: tuple[int, int] = (1, 1), *, joined: bool) -> int:
+def _flop(shape: LookedUp, joined: bool) -> int:
     """Of all layers of a shape; a layer that is joined counts as what it was or as what it became, and not as both."""
-    m, n, k, _ = shape
-    return m * n * k * layers[joined]
+    m, n, k, _ = shape.sizes
+    return m * n * k * shape.layers[joined]
 
 
 AITER_GEMM = graph_rewrite(

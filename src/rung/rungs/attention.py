@@ -14,13 +14,13 @@ CUDNN = "CUDNN_ATTENTION"
 
 def _calls(c: Context) -> bool:
     """Whether the best so far calls SDPA."""
-    by_itself = bool(c.facts.get("captured", {}).get("sdpa"))
-    rewritten = bool(c.facts.get("matches", {}).get("sdpa")) and "sdpa" in c.plan.passes
+    by_itself = bool((c.facts.captured or {}).get("sdpa"))
+    rewritten = bool(c.facts.matches.get("sdpa")) and "sdpa" in c.plan.passes
     return by_itself or rewritten or dict(c.plan.switches).get("attention") == "sdpa"
 
 
 def _cudnn_is_not_first(c: Context) -> Inapplicable | None:
-    choices = c.facts.get("attention_choices", {})
+    choices = c.facts.attention_choices or {}
     if not choices:
         return Inapplicable("this torch cannot be told an order of attention kernels; 2.6 and later can.")
     if choices["default"] == CUDNN:

@@ -1,11 +1,12 @@
-"""Level 2: torch.compile, of the whole or of the blocks that repeat, and what it makes of autocast's casts."""
+"""Level 2: torch.compile, of the whole or of the blocks that repeat, what it makes of autocast's casts, and launches without the host by CUDA
+and HIP graphs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from rung.rungs.graph_rewrites import inductor_rewrite
-from rung.rungs.proofs import both, counted, named
+from rung.rungs.proofs import both, counted, named, occurs
 from rung.rungs.requirements import AUTOCAST, CAST_WEIGHTS, COMPILED, GPU, unless
 from rung.rungs.rung import Context, Evidence, Inapplicable, Proof, Requirement, Rung
 
@@ -65,7 +66,7 @@ REGIONS = Rung(
     requires=(
         unless(
             f"{MANY_BLOCKS} blocks, each kind of them {REPEATED} times on average",
-            lambda c: c.facts.get("blocks", 0) >= max(MANY_BLOCKS, REPEATED * c.facts.get("kinds_of_blocks", 0)),
+            lambda c: (c.facts.blocks or 0) >= max(MANY_BLOCKS, REPEATED * (c.facts.kinds_of_blocks or 0)),
             "the model has no list of blocks that repeat, called by itself.",
         ),
         Requirement("torch.compile of the whole takes a minute, or fails", _whole_takes_long),
@@ -88,8 +89,8 @@ def _shapes_vary(c: Context) -> Inapplicable | None:
         return Inapplicable(
             f"rewrites of the graph are in effect that need to know its sizes: {', '.join(c.plan.passes)}."
         )
-    vary = any("size mismatch" in again["why"] for again in c.facts.get("recompilations", []))
-    if int(c.facts.get("named_shapes", 0)) < SEVERAL and not vary:
+    vary = any("size mismatch" in again.why for again in c.facts.recompilations or ())
+    if (c.facts.named_shapes or 0) < SEVERAL and not vary:
         return Inapplicable(
             f"its inputs do not vary: the workload names fewer than {SEVERAL} shapes beside the measured one."
         )
@@ -130,4 +131,31 @@ FOREACH_WEIGHT_CASTS = inductor_rewrite(
     shrinks=lambda c: {"pointwise": (0.85, 1.0), "launch_gap": (0.9, 1.0)},
     effect="torch's kernels that copy many tensors",
     shown=("the rewrite of casts", named(r"multi_tensor_apply.*Copy", "such copies")),
+)
+
+
+GRAPH_LAUNCH = r"^(cuda|hip)GraphLaunch"
+
+
+def _replayable(c: Context) -> Inapplicable | None:
+    if c.training and (why := c.facts.optimizer_not_captured):
+        return Inapplicable(f"{why}.")
+    if hooked := c.facts.hooked:
+        return Inapplicable(f"{hooked} has a hook, whose Python no replay would run.")
+    return None
+
+
+CAPTURE = Rung(
+    name="capture",
+    level=2,
+    title="whole step as one graph",
+    contract="exact",
+    changes="forward, backward and optimizer replayed as one CUDA or HIP graph per input shape",
+    requires=(GPU, Requirement("no hooks, and an optimizer that can be captured", _replayable)),
+    shrinks=lambda c: {"launch_gap": (0.0, 0.25), "idle": (0.2, 1.0)},
+    change=lambda p: replace(p, capture=True),
+    effect="the step is a graph's replay",
+    proof=both(counted("captured", "shapes captured"), occurs(GRAPH_LAUNCH, "graph launches")),
+    replaces=("reduce-overhead",),
+    core=True,
 )

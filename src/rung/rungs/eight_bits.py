@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from rung.plan import Plan
 from rung.rungs.proofs import both, counted, told
 from rung.rungs.requirements import BFLOAT16, COMPILED, GPU, INFERENCE, allowed, unless
 from rung.rungs.rung import OTHER_CHIP, Context, Inapplicable, Requirement, Rung
-from rung.toml import shipped
+from rung.toml import Row, shipped_rows
 
 TUNED = "coordinate_descent_tuning"
 
 
-def fp8_format(arch: str) -> Mapping[str, Any] | None:
-    """The row of formats.toml for an architecture; None where it has no such units."""
-    return next((row for row in shipped("rungs/formats.toml")["fp8"] if re.fullmatch(row["arch"], arch)), None)
+class Format(Row, kw_only=True, frozen=True):
+    """A row of formats.toml, whose comment says what its fields are."""
+
+    arch: str
+    dtype: str
+    most: float
+    source: str
+
+
+def fp8_format(arch: str) -> Format | None:
+    """The format of an architecture; None where it has no such units."""
+    return next(
+        (row for row in shipped_rows("rungs/formats.toml", "fp8", Format) if re.fullmatch(row.arch, arch)), None
+    )
 
 
 def _has_units(c: Context) -> Inapplicable | None:
-    arch = str(c.facts.get("arch"))
+    arch = str(c.facts.arch)
     return None if fp8_format(arch) else Inapplicable(f"{arch} has no units for products in FP8.", group=OTHER_CHIP)
 
 
@@ -39,7 +48,7 @@ EITHER = (
     BFLOAT16,
     unless(
         "linear layers that can be taken",
-        lambda c: c.facts.get("linears"),
+        lambda c: c.facts.linears,
         "no linear layer can be taken: plain ones, without hooks, whose sizes are multiples of 16.",
     ),
 )
@@ -70,7 +79,7 @@ INT8 = Rung(
         COMPILED,  # uncompiled, it would widen every weight before its product
         unless(
             "one token a step, or max-autotune",
-            lambda c: c.facts.get("tokens") == 1 or dict(c.plan.inductor).get("max_autotune"),
+            lambda c: c.facts.tokens == 1 or dict(c.plan.inductor).get("max_autotune"),
             "with more than one token a step, Inductor writes every weight widened before its product, unless max-autotune is in effect.",
         ),
     ),

@@ -5,66 +5,84 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import cache
+
+import msgspec
 
 from rung.plan import CONTRACTS, Plan
 from rung.rungs.proofs import both, counted, told
 from rung.rungs.requirements import GPU, allowed, share_of, unless
 from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
-from rung.toml import shipped
+from rung.toml import Row, shipped, shipped_rows
 
 LEAST_MEMORY = 0.2  # of what is reserved, not in use at the peak: with less, sparing it is not worth the restarts
 FILES = "{files}"
 
 
-def _table() -> Mapping[str, Any]:
-    return shipped("rungs/environment.toml")
+class Setting(Row, kw_only=True, frozen=True):
+    """A row of environment.toml, whose comment says what its fields are. beside: its `with`."""
+
+    name: str
+    env: dict[str, str]
+    first: dict[str, str] = msgspec.field(default_factory=dict)
+    vendor: str
+    arch: str = ""
+    chips: str = ""
+    before: str = ""
+    beside: str = msgspec.field(default="", name="with")
+    unless: tuple[str, ...] = ()
+    title: str
+    changes: str
+    effect: str
+    contract: str
+    needs: str = ""
+    shrinks: dict[str, tuple[float, float]]
+    prepares: float = 0.0
+    spares: str = "step"
+    shows: dict[str, str] = msgspec.field(default_factory=dict)
+    replaces: tuple[str, ...] = ()
 
 
-def settings() -> tuple[Mapping[str, Any], ...]:
-    """The rows of environment.toml."""
-    return tuple(_table()["setting"])
+@cache
+def settings() -> tuple[Setting, ...]:
+    return shipped_rows("rungs/environment.toml", "setting", Setting)
 
 
 def left() -> Mapping[str, str]:
     """Variables that doctor lists and no rung sets, and why."""
-    found: Mapping[str, str] = _table()["left"]
+    found: Mapping[str, str] = shipped("rungs/environment.toml")["left"]
     return found
 
 
-def _requires(row: Mapping[str, Any]) -> Iterator[Requirement]:
+def _requires(row: Setting) -> Iterator[Requirement]:
     yield GPU
-    if row["vendor"] != "any":
-        what = f"{row['vendor'].upper()} GPUs"
-        yield _read(what, lambda c: c.facts.get("vendor") == row["vendor"], f"on this device: it is for {what}")
-    if "arch" in row:
+    if row.vendor != "any":
+        what = f"{row.vendor.upper()} GPUs"
+        yield _read(what, lambda c: c.facts.vendor == row.vendor, f"on this device: it is for {what}")
+    if row.arch:
         yield Requirement(
-            row["chips"],
+            row.chips,
             lambda c: (
-                None
-                if re.fullmatch(row["arch"], str(c.facts.get("arch", "")))
-                else already(f"nothing reads it on {c.facts.get('arch')}.")
+                None if re.fullmatch(row.arch, str(c.facts.arch)) else already(f"nothing reads it on {c.facts.arch}.")
             ),
         )
-    if "before" in row:
-        old = f"torch before {row['before']}"
-        yield _read(
-            old, lambda c: _older(str(c.facts.get("torch", "")), row["before"]), f"in this torch: it is for {old}"
-        )
-    if row["contract"] in CONTRACTS[1:]:
-        yield allowed(row["contract"])
+    if row.before:
+        old = f"torch before {row.before}"
+        yield _read(old, lambda c: _older(str(c.facts.torch), row.before), f"in this torch: it is for {old}")
+    if row.contract in CONTRACTS[1:]:
+        yield allowed(row.contract)
     yield Requirement("", lambda c: _set_already(row, c))
-    if "with" in row:
-        other = row["with"].replace("_", "-")
+    if row.beside:
+        other = row.beside.replace("_", "-")
         yield unless(
             other,
-            lambda c: getattr(c.plan, row["with"]),
+            lambda c: getattr(c.plan, row.beside),
             f"it matters together with {other}, which is not in effect so far.",
         )
-    if row.get("spares") == "memory":
+    if row.spares == "memory":
         yield Requirement("reserved memory that is not in use", _no_memory_to_spare)
-    if "needs" in row:
-        yield share_of(row["needs"])
+    if row.needs:
+        yield share_of(row.needs)
 
 
 def _read(what: str, holds: Callable[[Context], object], elsewhere: str) -> Requirement:
@@ -72,11 +90,11 @@ def _read(what: str, holds: Callable[[Context], object], elsewhere: str) -> Requ
     return Requirement(what, lambda c: None if holds(c) else already(f"nothing reads it {elsewhere}."))
 
 
-def _set_already(row: Mapping[str, Any], c: Context) -> Inapplicable | None:
-    here = {**c.facts.get("variables", {}), **dict(c.plan.env)}
-    if all(here.get(name) == value for name, value in row["env"].items()):
-        return already(f"{', '.join(f'{k}={v}' for k, v in row['env'].items())} holds already.")
-    if chosen := [f"{name}={here[name]}" for name in row.get("unless", ()) if here.get(name)]:
+def _set_already(row: Setting, c: Context) -> Inapplicable | None:
+    here = {**(c.facts.variables or {}), **dict(c.plan.env)}
+    if all(here.get(name) == value for name, value in row.env.items()):
+        return already(f"{', '.join(f'{k}={v}' for k, v in row.env.items())} holds already.")
+    if chosen := [f"{name}={here[name]}" for name in row.unless if here.get(name)]:
         return already(f"{chosen[0]} is set, and is left as it is.")
     return None
 
@@ -96,31 +114,30 @@ def _older(version: str, than: str) -> bool:
     return numbers[0] < numbers[1]
 
 
-def _change(row: Mapping[str, Any]) -> Callable[[Plan], Plan]:
-    return lambda plan: replace(plan, env=tuple({**dict(plan.env), **row["env"]}.items()))
+def _change(row: Setting) -> Callable[[Plan], Plan]:
+    return lambda plan: replace(plan, env=tuple({**dict(plan.env), **row.env}.items()))
 
 
-def _rung(row: Mapping[str, Any]) -> Rung:
-    proofs = [told(f"variable {name}", value, name) for name, value in row["env"].items() if FILES not in value]
-    proofs += [counted(key, what) for key, what in row.get("shows", {}).items()]
-    if row.get("first"):
+def _rung(row: Setting) -> Rung:
+    proofs = [told(f"variable {name}", value, name) for name, value in row.env.items() if FILES not in value]
+    proofs += [counted(key, what) for key, what in row.shows.items()]
+    if row.first:
         proofs.append(counted("tuned_products", "tuned products in use"))
-    shrinks = {part: (best, worst) for part, (best, worst) in row["shrinks"].items()}
     return Rung(
-        name=row["name"],
+        name=row.name,
         level=1,
-        title=row["title"],
-        contract=row["contract"],
-        changes=row["changes"],
+        title=row.title,
+        contract=row.contract,
+        changes=row.changes,
         requires=tuple(_requires(row)),
-        shrinks=lambda c: shrinks,
+        shrinks=lambda c: row.shrinks,
         change=_change(row),
-        effect=row["effect"],
+        effect=row.effect,
         proof=both(*proofs),
-        replaces=tuple(row.get("replaces", ())),
-        prepares=float(row.get("prepares", 0)),
-        spares=row.get("spares", "step"),
-        first=tuple(row.get("first", {}).items()),
+        replaces=row.replaces,
+        prepares=row.prepares,
+        spares=row.spares,
+        first=tuple(row.first.items()),
     )
 
 

@@ -64,9 +64,9 @@ def _written_out(c: Context) -> tuple[float, float]:
     its part of the operations, and its scores through memory once in each direction. Of training, three times that of forward.
     """
     times = 3 if c.training else 1
-    found = c.facts.get("written_out", {})
+    found = c.facts.written_out or {}
     flop, scores = found.get("flop", 0), found.get("scores", 0)
-    total, bandwidth = c.facts.get("flops"), c.facts.get("bandwidth")
+    total, bandwidth = c.facts.flops, c.facts.bandwidth
     pointwise = c.parts.get("pointwise", 0.0)
     moved = 2 * times * scores * (2 if c.half else 4)
     return (
@@ -103,7 +103,7 @@ _, MASKED = finds("sdpa-no-mask", "attention with a mask tensor or repeated head
 
 def _needless_found(c: Context) -> Inapplicable | None:
     # Once the model's own switch has put SDPA in the place of what the survey found, its masks are there to be seen.
-    switched = dict(c.plan.switches).get("attention") == "sdpa" and c.facts["matches"].get("sdpa")
+    switched = dict(c.plan.switches).get("attention") == "sdpa" and c.facts.matches.get("sdpa")
     return None if switched else MASKED.refuses(c)
 
 
@@ -189,7 +189,7 @@ HOISTED = graph_rewrite(
 
 
 def _narrow_logits_shrinks(c: Context) -> dict[str, tuple[float, float]]:
-    before, after = (float(c.facts.get(k, {}).get("layer_flop", 0)) for k in ("captured", "rewritten"))
+    before, after = ((counts or {}).get("layer_flop", 0) for counts in (c.facts.captured, c.facts.rewritten))
     left = after / before if before else 1.0
     return {"gemm": (0.9 * left, min(1.0, 1.1 * left)), "pointwise": (left, 1.0)}
 
@@ -234,10 +234,8 @@ GROUPED_EXPERTS = graph_rewrite(
             "weights in bfloat16",
             lambda c: (
                 None
-                if c.facts.get("dtype") == "torch.bfloat16"
-                else Inapplicable(
-                    f"torch's grouped product is for weights in bfloat16; these are {c.facts.get('dtype')}."
-                )
+                if c.facts.dtype == "torch.bfloat16"
+                else Inapplicable(f"torch's grouped product is for weights in bfloat16; these are {c.facts.dtype}.")
             ),
         ),
     ),
@@ -287,7 +285,7 @@ def captured(operator: str, what: str) -> Requirement:
     """The captured graph has such an operator."""
     return unless(
         what.partition(",")[0],
-        lambda c: c.facts.get("captured", {}).get(operator),
+        lambda c: (c.facts.captured or {}).get(operator),
         f"no {what} found in the captured graph.",
         NOT_FOUND,
     )
@@ -302,7 +300,7 @@ CHANNELS_LAST = Rung(
     requires=(
         unless(
             "a 2-D or 3-D convolution layer, its weight in the usual layout",
-            lambda c: c.facts.get("contiguous_convolutions"),
+            lambda c: c.facts.contiguous_convolutions,
             "no 2-D or 3-D convolution layer has a weight of its own in the usual layout.",
             NOT_FOUND,
         ),
@@ -317,7 +315,7 @@ CHANNELS_LAST = Rung(
 
 AUTOCAST_TO_BFLOAT16 = unless(
     "autocast to bfloat16",
-    lambda c: c.plan.bf16 or c.facts.get("amp") == "torch.bfloat16",
+    lambda c: c.plan.bf16 or c.facts.amp == "torch.bfloat16",
     "it needs autocast to bfloat16, which is not in effect so far.",
 )
 
@@ -341,7 +339,7 @@ BF16_STREAM = graph_rewrite(
 
 def _casts_left(c: Context) -> dict[str, tuple[float, float]]:
     """Six bytes an element, four read and two written, are no longer moved: at the memory's bandwidth, or at half of it."""
-    bandwidth, read = c.facts.get("bandwidth"), c.facts.get("weights_read", {}).get("4", 0)
+    bandwidth, read = c.facts.bandwidth, (c.facts.weights_read or {}).get("4", 0)
     among = c.parts.get("copy", 0.0) + c.parts.get("pointwise", 0.0)
     if not bandwidth or not among:
         return {"copy": (0.3, 1.0), "pointwise": (0.7, 1.0)}

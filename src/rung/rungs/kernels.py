@@ -3,41 +3,51 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from functools import cache
 
 from rung.rungs.graph_rewrites import graph_rewrite
 from rung.rungs.proofs import named
 from rung.rungs.requirements import COMPILED, TRAINING
 from rung.rungs.rung import Context, Inapplicable, Requirement
-from rung.toml import shipped
+from rung.toml import Row, shipped_rows
 
 WORTH = 1.02  # times Inductor's speed, from which a kernel is worth a try
 
 
-def measurements() -> tuple[Mapping[str, Any], ...]:
-    """The rows of kernels.toml."""
-    return tuple(shipped("rungs/kernels.toml")["measured"])
+class Measurement(Row, kw_only=True, frozen=True):
+    """A row of kernels.toml, whose comment says what its fields are."""
+
+    kernel: str
+    arch: str
+    infer: float
+    train: float
+    shape: str
+    source: str
 
 
-def measured(kernel: str, arch: str) -> Mapping[str, Any] | None:
+@cache
+def measurements() -> tuple[Measurement, ...]:
+    return shipped_rows("rungs/kernels.toml", "measured", Measurement)
+
+
+def measured(kernel: str, arch: str) -> Measurement | None:
     """The row of a kernel for an architecture; None where it was not measured."""
-    rows = (row for row in measurements() if row["kernel"] == kernel)
-    return next((row for row in rows if re.fullmatch(row["arch"], arch)), None)
+    rows = (row for row in measurements() if row.kernel == kernel)
+    return next((row for row in rows if re.fullmatch(row.arch, arch)), None)
 
 
 def beats_inductor(kernel: str) -> Requirement:
     """Where it was measured not to, it is not tried."""
 
     def refuses(c: Context) -> Inapplicable | None:
-        row = measured(kernel, str(c.facts.get("arch")))
-        mode = "train" if c.training else "infer"
-        if not row or row[mode] >= WORTH:
+        row = measured(kernel, str(c.facts.arch))
+        speed = (row.train if c.training else row.infer) if row else WORTH
+        if not row or speed >= WORTH:
             return None
         doing = "in training" if c.training else "going forward"
         return Inapplicable(
-            f"on {c.facts['arch']} its kernel takes no less time than Inductor's {doing}: {row[mode]:.2f} times its speed at "
-            f"{row['shape']} ({row['source']})."
+            f"on {c.facts.arch} its kernel takes no less time than Inductor's {doing}: {speed:.2f} times its speed at "
+            f"{row.shape} ({row.source})."
         )
 
     return Requirement("a chip on which its kernel was not measured to lose", refuses)

@@ -9,17 +9,17 @@ from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
 
 
 def _eager_attention(c: Context) -> Inapplicable | None:
-    now = c.facts.get("switches", {}).get("attention")
+    now = (c.facts.switches or {}).get("attention")
     if now is None:
         return Inapplicable("the model has no switch for its attention.")
     if now != "eager":
         return already(f"the model's attention is {now}.")
-    return None if c.facts.get("takes_sdpa", True) else Inapplicable("the model's class says that it has no SDPA.")
+    return None if c.facts.takes_sdpa is not False else Inapplicable("the model's class says that it has no SDPA.")
 
 
 def _growing_cache(c: Context) -> Inapplicable | None:
-    now = c.facts.get("switches", {}).get("cache")
-    if now is None or not c.facts.get("generates"):
+    now = (c.facts.switches or {}).get("cache")
+    if now is None or not c.facts.generates:
         return Inapplicable("the workload does not call a model's `generate`.")
     return already(f"the cache of `generate` is {now}.") if now != "dynamic" else None
 

@@ -14,10 +14,10 @@ def _float32_products(c: Context) -> Inapplicable | None:
         return Inapplicable("this chip's TF32 rate is its float32 rate.", group=OTHER_CHIP)
     if c.plan.bf16:
         return already("autocast already runs the matrix products in bfloat16.")
-    if c.facts["matmul_precision"] != "highest":
-        return already(f"the workload already sets float32 matmul precision to {c.facts['matmul_precision']!r}.")
-    if c.facts.get("dtype") in ("torch.bfloat16", "torch.float16"):
-        return already(f"the model's weights are {c.facts['dtype']}: no product is computed in float32.")
+    if c.facts.matmul_precision != "highest":
+        return already(f"the workload already sets float32 matmul precision to {c.facts.matmul_precision!r}.")
+    if c.facts.dtype in ("torch.bfloat16", "torch.float16"):
+        return already(f"the model's weights are {c.facts.dtype}: no product is computed in float32.")
     return None
 
 
@@ -28,10 +28,10 @@ def _tf32_shrinks(c: Context) -> dict[str, tuple[float, float]]:
 
 
 def _not_under_autocast(c: Context) -> Inapplicable | None:
-    if c.facts["amp"]:
-        return already(f"the workload already runs under autocast ({c.facts['amp']}).")
-    if c.facts["dtype"] != "torch.float32":
-        return already(f"the model's weights are already {c.facts['dtype']}.")
+    if c.facts.amp:
+        return already(f"the workload already runs under autocast ({c.facts.amp}).")
+    if c.facts.dtype != "torch.float32":
+        return already(f"the model's weights are already {c.facts.dtype}.")
     return None
 
 

@@ -33,7 +33,7 @@ COMPILED = unless("torch.compile", lambda c: c.plan.compiles, "it needs torch.co
 AUTOCAST = unless("autocast", lambda c: c.autocast, "it needs autocast to 16 bits, which is not in effect so far.")
 BFLOAT16 = unless(
     "products in bfloat16",
-    lambda c: c.facts.get("dtype") == "torch.bfloat16" or c.plan.bf16,
+    lambda c: c.facts.dtype == "torch.bfloat16" or c.plan.bf16,
     "it is for products in bfloat16, and nothing runs in bfloat16 so far.",
 )
 KNOWN_SIZES = unless(
@@ -44,8 +44,8 @@ KNOWN_SIZES = unless(
 CAST_WEIGHTS = Requirement(
     "weights that autocast casts in every step",
     lambda c: (
-        already(f"the weights are {c.facts.get('dtype')}: they are not cast.")
-        if c.facts.get("dtype") != "torch.float32"
+        already(f"the weights are {c.facts.dtype}: they are not cast.")
+        if c.facts.dtype != "torch.float32"
         else already("the weights of linear layers are kept in 8 bits: they are not cast.")
         if c.plan.linears
         else None
@@ -57,7 +57,7 @@ def allowed(contract: str) -> Requirement:
     """The climb's numeric contract covers this one."""
 
     def refuses(c: Context) -> Inapplicable | None:
-        if CONTRACTS.index(c.numerics) >= CONTRACTS.index(contract):  # type: ignore[arg-type]
+        if CONTRACTS.index(c.numerics) >= CONTRACTS.index(contract):
             return None
         return Inapplicable(
             f"the numeric contract is {c.numerics}; allow it with --numerics {contract}.", group=NOT_ALLOWED
@@ -72,8 +72,8 @@ def chip(pattern: str, names: str, why: str) -> Requirement:
         names,
         lambda c: (
             None
-            if re.fullmatch(pattern, str(c.facts.get("arch")))
-            else Inapplicable(f"it is for {names}: {why} (this is {c.facts.get('arch')}).", group=OTHER_CHIP)
+            if re.fullmatch(pattern, str(c.facts.arch))
+            else Inapplicable(f"it is for {names}: {why} (this is {c.facts.arch}).", group=OTHER_CHIP)
         ),
     )
 
@@ -93,15 +93,14 @@ def finds(rewrite: str, what: str) -> tuple[Requirement, Requirement]:
     """The survey's capture found something for this rewrite; else it says what it saw."""
 
     def refuses(c: Context) -> Inapplicable | None:
-        if c.facts["matches"].get(rewrite):
+        if c.facts.matches.get(rewrite):
             return None
-        skipped = [str(reason) for reason in c.facts["skipped"]]
-        failed = next((s for s in skipped if s.startswith("capture failed: ")), None)
+        failed = next((s for s in c.facts.skipped if s.startswith("capture failed: ")), None)
         if failed:  # nothing was looked at, so nothing can be said about what is there
             return Inapplicable(
                 f"the graph could not be captured, so no {what} could be looked for: {failed}", group=NOT_FOUND
             )
-        near = [s.removeprefix(f"{rewrite}: ") for s in skipped if s.startswith(f"{rewrite}: ")]
+        near = [s.removeprefix(f"{rewrite}: ") for s in c.facts.skipped if s.startswith(f"{rewrite}: ")]
         if near:
             more = f" (and {len(near) - 1} more)" if len(near) > 1 else ""
             return Inapplicable(f"{what} found, but none that can be rewritten: {near[0]}{more}", group=NOT_FOUND)
@@ -111,7 +110,7 @@ def finds(rewrite: str, what: str) -> tuple[Requirement, Requirement]:
 
 
 def _turned_on_the_way(c: Context) -> Inapplicable | None:
-    if c.autocast or c.facts.get("dtype") != "torch.float32":
+    if c.autocast or c.facts.dtype != "torch.float32":
         return Inapplicable("products are not computed in float32: in 16 bits the chip takes factors in both orders.")
     return None if c.tf32 else Inapplicable("float32 products do not use TF32 so far.")
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from rung.plan import Numerics, Plan
 from rung.records.climb import OverShapes
+from rung.records.workload import Facts
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a rung may know before it is tried. facts: what the survey of the workload found (ladder.survey);
+    """What a rung may know before it is tried. facts: what is known of the workload, all of it once it was surveyed;
     parts: nanoseconds a step by category, of the best so far; rates: matrix FLOP/s of the chip by precision;
     first_run: seconds of the best's first run, compiling included; failed: rungs whose candidate raised, hung or died;
     memory: the best's peaks in bytes (`allocated` and `reserved` on a GPU); early: what compiles sooner is wanted beside what may turn out
@@ -20,7 +21,7 @@ class Context:
 
     plan: Plan
     numerics: Numerics
-    facts: Mapping[str, Any]
+    facts: Facts
     parts: Mapping[str, float]
     rates: Mapping[str, float]
     first_run: float = 0.0
@@ -30,26 +31,26 @@ class Context:
 
     @property
     def gpu(self) -> bool:
-        return bool(self.facts["gpu"])
+        return self.facts.gpu
 
     @property
     def training(self) -> bool:
-        return bool(self.facts["mode"] == "train")
+        return self.facts.mode == "train"
 
     @property
     def autocast(self) -> bool:
         """Whether products of float32 weights are computed in 16 bits."""
-        return bool(self.plan.bf16 or self.facts.get("amp"))
+        return bool(self.plan.bf16 or self.facts.amp)
 
     @property
     def half(self) -> bool:
         """Whether products are computed in 16 bits, by autocast or because the weights are."""
-        return self.autocast or self.facts.get("dtype") in ("torch.bfloat16", "torch.float16")
+        return self.autocast or self.facts.dtype in ("torch.bfloat16", "torch.float16")
 
     @property
     def tf32(self) -> bool:
         """Whether products of float32 use TF32."""
-        return self.plan.tf32 or self.facts.get("matmul_precision") != "highest"
+        return self.plan.tf32 or self.facts.matmul_precision != "highest"
 
     def share(self, *names: str) -> float:
         total = sum(self.parts.values())
@@ -88,7 +89,7 @@ NOT_ALLOWED = "not allowed by --numerics"
 @dataclass(frozen=True)
 class Inapplicable:
     """Why a rung is not tried. verdict: `no-op` where it is already so, `not yet` in a plan where it waits for another rung
-    (`climb.waiting`), else `inapplicable`; group: of which kind the reason is, empty for one of its own."""
+    (`climb.attempt.waiting`), else `inapplicable`; group: of which kind the reason is, empty for one of its own."""
 
     why: str
     verdict: str = "inapplicable"
@@ -114,7 +115,7 @@ class Counters:
 class Evidence:
     """What can show that a rung is in effect. before, after: the traces of the best so far and of the candidate, None
     where there is none; worker: what the candidate's worker says of itself (`Candidate.warm`); of both sides, `best` and `candidate`,
-    over_shapes: where the rung is about them (`climb.spared.over_shapes`); memory: the peaks."""
+    over_shapes: where the rung is about them (`climb.verdict.over_shapes`); memory: the peaks."""
 
     before: Counters | None
     after: Counters | None

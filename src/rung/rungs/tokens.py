@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from functools import cache
 
 from rung.rungs.rung import Context
-from rung.toml import shipped
+from rung.toml import Row, shipped_rows
 
 
-def ranges() -> tuple[Mapping[str, Any], ...]:
-    """The rows of tokens.toml."""
-    return tuple(shipped("rungs/tokens.toml")["range"])
+class Seen(Row, kw_only=True, frozen=True):
+    tokens: int
+    left: float
+
+
+class Range(Row, kw_only=True, frozen=True):
+    """A row of tokens.toml, whose comment says what its fields are."""
+
+    rungs: list[str]
+    mode: str = ""
+    tokens_at_most: int | None = None
+    shrinks: dict[str, tuple[float, float]]
+    seen: list[Seen]
+    source: str
+
+    def covers(self, mode: str, tokens: int | None) -> bool:
+        most = self.tokens_at_most
+        return self.mode in ("", mode) and (most is None or (tokens is not None and tokens <= most))
+
+
+@cache
+def ranges() -> tuple[Range, ...]:
+    return shipped_rows("rungs/tokens.toml", "range", Range)
 
 
 def shrinks_by_tokens(rung: str) -> Callable[[Context], dict[str, tuple[float, float]]]:
     """The factors of the first row for this rung that covers the workload's mode and tokens a step."""
 
     def shrinks(c: Context) -> dict[str, tuple[float, float]]:
-        tokens = c.facts.get("tokens")
-        row = next(row for row in ranges() if rung in row["rungs"] and _covers(row, c.facts["mode"], tokens))
-        return {part: (best, worst) for part, (best, worst) in row["shrinks"].items()}
+        mode, tokens = c.facts.mode, c.facts.tokens or None
+        return next(row.shrinks for row in ranges() if rung in row.rungs and row.covers(mode, tokens))
 
     return shrinks
-
-
-def _covers(row: Mapping[str, Any], mode: str, tokens: int | None) -> bool:
-    most = row.get("tokens_at_most")
-    return row.get("mode", mode) == mode and (most is None or (tokens is not None and tokens <= most))

@@ -11,9 +11,9 @@ from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
 
 
 def _unfused(c: Context) -> Inapplicable | None:
-    if c.facts["optimizer_is_fused"]:
+    if c.facts.optimizer_is_fused:
         return already("the optimizer is already fused.")
-    if why := c.facts.get("optimizer_not_fused"):
+    if why := c.facts.optimizer_not_fused:
         return Inapplicable(f"{why}.")
     return None
 
@@ -35,9 +35,9 @@ FUSED_OPTIMIZER = Rung(
 
 
 def _widened(c: Context) -> Inapplicable | None:
-    if c.facts.get("dtype") != "torch.float32":
-        return already(f"the weights are {c.facts.get('dtype')}: their gradients are not widened.")
-    if not c.facts.get("products_widen"):
+    if c.facts.dtype != "torch.float32":
+        return already(f"the weights are {c.facts.dtype}: their gradients are not widened.")
+    if not c.facts.products_widen:
         return Inapplicable("this torch's Inductor has no product that reads half precision and writes float32.")
     return None
 
@@ -58,7 +58,7 @@ FLOAT32_GRADIENTS = inductor_rewrite(
 
 def _read_in_parts(c: Context) -> bool:
     rotated = {"fused-qkv", "triton-rope"} <= {*c.plan.passes}
-    return rotated or "fused-gate-up" in c.plan.passes or bool(c.facts.get("captured", {}).get("split"))
+    return rotated or "fused-gate-up" in c.plan.passes or bool((c.facts.captured or {}).get("split"))
 
 
 FUSED_DGRAD = inductor_rewrite(

@@ -19,8 +19,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from rung.errors import InputError
-from rung.runs.data import data_directory
 from rung.runs.history import BUSY, History, T, entries_in, log
+from rung.runs.store import data_directory
 
 APPLICATION = 0x52756E67  # "Rung", in the file's header
 # One step a version, never changed once released. A statement each: a script would commit in between.

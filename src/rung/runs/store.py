@@ -30,6 +30,15 @@ from rung.records.climb import Attempt, Baseline, ClimbRun, DryRun, Manifest, Re
 from rung.records.record import SCHEMA, plain
 from rung.renamed import with_current_names
 
+
+def data_directory() -> Path:
+    """$RUNG_DATA, else `rung` in the user's data directory (XDG)."""
+    if chosen := os.environ.get("RUNG_DATA"):
+        return Path(chosen)
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "rung"
+
+
 # What each file must be for a climb to go on and a report to be made.
 RECORDS: dict[str, type[msgspec.Struct]] = {
     "manifest.json": Manifest,

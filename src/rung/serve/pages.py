@@ -14,8 +14,7 @@ from rung.errors import InputError, RungError, UsageError
 from rung.measure.change_points import FALSE_ALARMS
 from rung.measure.trend import series_of
 from rung.records.history import Entry, Series, Trend
-from rung.records.record import plain
-from rung.report import climbs_page, history_page, trend_page
+from rung.report import climbs, history_page, trend_page
 from rung.report.climbs import climb_of
 from rung.runs.history import History
 from rung.serve.files import climb_run, files_of, open_file
@@ -82,12 +81,12 @@ class Pages:
         most = None if query.get("most") == ["all"] else MOST + 1
         entries = self.store.entries(of=chosen.get("of", ""), tag=chosen.get("tag", ""), most=most)
         more = most is not None and len(entries) > MOST
-        shown = [plain(entry) for entry in (entries[:MOST] if more else entries)]
+        shown = entries[:MOST] if more else entries
         return history_page.list_page(shown, store=self.store.name, more=more, chosen=chosen, commands=COMMANDS, nav=nav())  # fmt: skip
 
     def _entry(self, query: Query) -> str:
         entry = self._named(_one(query, "id"))
-        return history_page.entry_page(plain(entry), files_of(entry), nav=nav())
+        return history_page.entry_page(entry, files_of(entry), nav=nav())
 
     def _compare(self, query: Query) -> str:
         numbers = query.get("entry", ())
@@ -96,8 +95,8 @@ class Pages:
         a, b = sorted(map(self._named, numbers), key=lambda entry: (entry.created, entry.id))
         if a.of == b.of == "climb":  # their run directories say more, where they are still there
             with contextlib.suppress(InputError):
-                return climbs_page.page([climb_of(climb_run(entry).record()) for entry in (a, b)], nav=nav())
-        return history_page.compare_page(compare_entries(a, b), [plain(a), plain(b)], nav=nav())
+                return climbs.page([climb_of(climb_run(entry).record()) for entry in (a, b)], nav=nav())
+        return history_page.compare_page(compare_entries(a, b), [a, b], nav=nav())
 
     def _trend(self, query: Query) -> str:
         """Every series that a figure of the entry belongs to."""
@@ -110,13 +109,13 @@ class Pages:
         if not found:
             raise UsageError(f"entry {entry.id} has no measurement.")
         trend = Trend(store=self.store.name, false_alarms=FALSE_ALARMS, series=list(found.values()))
-        return trend_page.page(plain(trend), nav=nav())
+        return trend_page.page(trend, nav=nav())
 
     def _trends(self, query: Query) -> str:
         name = _one(query, "figure") if "figure" in query else FIGURES[0]
         if name not in FIGURES:
             raise UsageError(f"there is no figure {name!r}; there are {', '.join(FIGURES)}.")
-        series = [plain(one) for one in series_of(self.store.entries(documents=True), name=name) if len(one.points) > 1]
+        series = [one for one in series_of(self.store.entries(documents=True), name=name) if len(one.points) > 1]
         return history_page.trends_page(series, name=name, names=FIGURES, nav=nav())
 
     def _file(self, parts: Sequence[str]) -> Answer:

@@ -27,10 +27,10 @@ from rung.records.measured import Interval, Sensors
 from rung.records.record import record_of
 from rung.rungs import chosen
 from rung.side import Launcher, Limits, Setup, Side
-from rung.timing.climbed import held_beside, measured_by_the_climb
 from rung.timing.compile_cache import compiled_code
 from rung.timing.function import Function, Here, named
 from rung.timing.over_ranks import RanksSeen
+from rung.timing.saved import held_beside, measured_by_the_climb
 from rung.timing.timed import Opened, TimedBlock, Warmed
 from rung.timing.work import UNTOLD, Told, achieved
 from rung.timing.workers import open_side
@@ -80,7 +80,7 @@ def bench(
     median lies within `precision` (a share) of it, or for `seconds`; to warm up takes no longer than that, either.
 
     launcher: of the ranks of a job, where it is to be more than one process; timer, cold: `rung.measure.timers`; work: what is told of a step, beside the FLOP that a workload's step is counted to have; recipe:
-    the file that the side came from, whose climb's figures are held beside these (`rung.timing.climbed`). With a `trend` the interval is
+    the file that the side came from, whose climb's figures are held beside these (`rung.timing.saved`). With a `trend` the interval is
     wider than 95 %. What raises, hangs or dies raises WorkloadError; samples taken until then are in its `samples`.
     """
     chosen(side.rungs)

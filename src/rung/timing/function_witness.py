@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rung.hardware.device import Device, synchronize, to_device
-from rung.measure.clock import time_block
-from rung.measure.gpu_clock import launch, repeat
+from rung.measure.clock import launch, repeat, time_block
 from rung.measure.without_launch import Graph, recorded
 from rung.timing.function import Function
 from rung.workload import call_model

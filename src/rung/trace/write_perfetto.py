@@ -10,14 +10,13 @@ import numpy as np
 import polars as pl
 
 from rung.trace import counter_tracks
-from rung.trace.lanes import nested
 from rung.trace.links import counters_by_row, launches
 from rung.trace.output import Note, whole
 from rung.trace.perfetto.event import BEGIN, COUNTER, END, INSTANT
 from rung.trace.perfetto.names import EVENT, Names, TrackTree, counter_track, packet
 from rung.trace.perfetto.protobuf import put_bytes, put_double, put_fixed64, put_number, put_text
 from rung.trace.perfetto.table import COUNTER_CATEGORY
-from rung.trace.places import ON_GPU, places
+from rung.trace.places import ON_GPU, nested, places
 from rung.trace.table import SCHEMA, Trace
 
 _PACKETS = 20_000  # written at once

@@ -11,9 +11,9 @@ from rung.engine.step import Step
 from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, to_device
 from rung.plan import Plan
-from rung.verify.dropout import without_dropout
 from rung.verify.observe import Seen, identical, observe, refuse_unseen, rows, same
 from rung.verify.perturb import put, state
+from rung.verify.randomness import without_dropout
 from rung.workload import Workload, seeded_model, shapes
 
 

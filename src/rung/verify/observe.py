@@ -34,7 +34,7 @@ class Row:
 
     beside: of a gradient, the median over all gradients of the case of the untouched model's error, over the size of this one;
     why: what an infinite error means, as a sentence, where it is not that something is not finite; kink: what kinks may change of it
-    (`rung.verify.kinks`).
+    (`rung.verify.tolerance`).
     """
 
     what: str

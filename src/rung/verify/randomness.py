@@ -1,4 +1,4 @@
-"""Does a candidate draw its dropout as the baseline does?
+"""Dropout: where a model has it, the same workload without it, and whether a candidate draws it as the baseline does.
 
 Two programs never draw the same masks, so single runs cannot be compared; the distribution of many can. Of every output,
 of the loss and of every gradient, the runs of both, from the same weights and batch, are asked two things: are their
@@ -9,14 +9,17 @@ far apart chance puts them. It sees a dropout that was lost, one that is replaye
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from rung.verify.observe import GRADIENT, observe
 from rung.verify.perturb import perturbed
-from rung.workload import Batch
+from rung.workload import Batch, Workload
 
 RUNS = 24  # of each
 PERMUTATIONS = 4000  # a difference is claimed where none of them is as large: a false alarm in 4000
@@ -104,3 +107,34 @@ def _statistics(points: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.n
     apart = np.log(np.maximum(((signs @ products) * signs).sum(axis=1), 1e-12))
     wide = np.abs(signs @ np.log(np.maximum(np.diag(products), 1e-12)))
     return apart, wide
+
+
+def rates(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    """The modules, and their attributes, that hold a dropout rate above 0: of dropout modules, and the plain numbers named
+    after it (`attention_dropout`, `drop_path`) that a forward hands to `F.dropout` or to attention."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            names = ["p"]
+        else:
+            names = [name for name in vars(module) if "drop" in name.lower()]
+        for name in names:
+            value = getattr(module, name)
+            if isinstance(value, float) and 0.0 < value <= 1.0:
+                yield module, name
+
+
+def active(model: nn.Module) -> bool:
+    """Whether a run of this model, in the mode that it is in, may draw dropout masks."""
+    return any(module.training for module, _ in rates(model))
+
+
+def without_dropout(workload: Workload) -> Workload:
+    """The same workload with every dropout rate at 0: two precisions never draw the same mask."""
+
+    def model() -> torch.nn.Module:
+        made = workload.model()
+        for module, name in rates(made):
+            setattr(module, name, 0.0)
+        return made
+
+    return replace(workload, model=model)

@@ -12,7 +12,7 @@ from rung.engine.step import Step
 from rung.hardware.device import Device
 from rung.hardware.ranks import Ranks
 from rung.plan import Plan
-from rung.verify.dropout import active
+from rung.verify.randomness import active
 from rung.workload import Workload
 from rung.workload.own_model import copied
 

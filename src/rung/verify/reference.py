@@ -18,7 +18,7 @@ from rung.plan import Numerics, Plan
 from rung.verify.observe import Seen, observe
 from rung.verify.perturb import inexact, state
 from rung.workload import Batch, Workload
-from rung.workload.own_model import copied
+from rung.workload.base import copied
 
 LOW = (torch.bfloat16, torch.float16)
 DOUBLE = (torch.float64, torch.complex128)

@@ -22,21 +22,19 @@ from rung.engine.step import Step, matmul_precision
 from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, release_cache, to_device
 from rung.plan import Numerics, Plan
-from rung.verify.dropout import active, without_dropout
 from rung.verify.faint import Faint
-from rung.verify.kinks import Moves, beside_kinks
 from rung.verify.observe import Row, Seen, identical, missing, observe, refuse_unseen, rows, same
 from rung.verify.perturb import inexact, moved_on, perturbed, put, state, unlike
-from rung.verify.randomness import other_randomness
+from rung.verify.randomness import active, other_randomness, without_dropout
 from rung.verify.reference import Reference, exactly, full_precision, jittered, own_precision
-from rung.verify.tolerance import judge
+from rung.verify.tolerance import Moves, beside_kinks, judge
 from rung.verify.training import Path, Training, other_settings
 from rung.verify.unsteady import unsteady
 from rung.verify.untouched import changed, changed_settings, fingerprint, functions, process, replaced
 from rung.verify.values import other_integers, other_values, settled, value_rows, varying
 from rung.verify.verdict import Verification
 from rung.workload import Batch, Workload, seeded_model, shapes
-from rung.workload.own_model import copied
+from rung.workload.base import copied
 
 SEEDS = (11, 12, 13)  # 11 % 3 == 2: faint weights; 12 and 13: sharp ones
 OPTIMIZER_STEPS = 3

@@ -18,13 +18,13 @@ from torch.utils import _pytree as pytree
 from rung.engine.step import Step
 from rung.hardware.device import Device, synchronize
 from rung.plan import Plan
-from rung.verify.dropout import active
 from rung.verify.observe import Row, Seen, missing, noted, observe, rows
 from rung.verify.perturb import state
+from rung.verify.randomness import active
 from rung.verify.reference import Reference, own_precision
 from rung.verify.tolerance import judge
 from rung.workload import Batch, Workload, seeded_model
-from rung.workload.own_model import copied
+from rung.workload.base import copied
 
 NEW = 10_000  # the first seed of inputs that nothing has seen
 PAIRS, MOST_PAIRS = 9, 27  # of a step on new inputs and one on the same again; the most where they seem to differ

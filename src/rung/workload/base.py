@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -195,3 +196,13 @@ def shapes(workload: Workload) -> list[Callable[[int], Batch]]:
         return pytree.tree_unflatten(joined, leaves[0][1])
 
     return [workload.inputs, resized]
+
+
+def copied(model: torch.nn.Module) -> torch.nn.Module:
+    """Tensors that a module worked out of its parameters when it was made and keeps as plain attributes (`torch.nn.utils.prune`, the older
+    `weight_norm`) are copied as values: deepcopy takes none that has a history, and the next forward works them out anew."""
+    import torch
+
+    kept = [t for module in model.modules() for t in vars(module).values() if isinstance(t, torch.Tensor)]
+    known = {id(t): t.detach().clone() for t in kept if not t.is_leaf}
+    return copy.deepcopy(model, known)

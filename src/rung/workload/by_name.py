@@ -35,7 +35,7 @@ def factory(target: str) -> Callable[..., Workload]:
     if not name:
         raise UsageError(f"{target} names no model: give one, as in {prefix}{example}.")
     make = importlib.import_module(module).make
-    named = partial(make, name)
+    named: partial[Workload] = partial(make, name)
 
     def made(**options: Any) -> Workload:
         try:

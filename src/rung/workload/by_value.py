@@ -19,7 +19,7 @@ import cloudpickle
 import torch
 
 from rung.errors import UsageError, first_line
-from rung.workload.own_model import copied
+from rung.workload.base import copied
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def may_be_written(values: Mapping[str, Any]) -> bool:
     return bool(look.modules) and not isinstance(made, Copies)
 
 
-class _Look(cloudpickle.Pickler):  # type: ignore[misc]
+class _Look(cloudpickle.Pickler):
     """Pickles one part of a workload to nowhere, and looks at each of its objects. model: modules that only a model may refer to."""
 
     def __init__(self, part: str, value: Any, model: Mapping[int, torch.nn.Module] | None = None) -> None:

@@ -82,7 +82,7 @@ def find(target: str) -> Workload | Callable[..., Any]:
     where, name = _place(target)
     module = _module_of_file(Path(where)) if where.endswith(".py") else _module(where, target)
     try:
-        made = getattr(module, name)
+        made: Any = getattr(module, name)
     except AttributeError:
         names = [n for n, v in vars(module).items() if _makes(v, module)]
         near = get_close_matches(name, names, 1)
@@ -91,7 +91,8 @@ def find(target: str) -> Workload | Callable[..., Any]:
         raise UsageError(f"{where} has no {name!r}.{hint}") from None
     if not isinstance(made, Workload) and not callable(made):
         raise UsageError(f"{target} is a {type(made).__name__}; it must be a rung.Workload or a function.")
-    return made
+    found: Workload | Callable[..., Any] = made
+    return found
 
 
 def check_target(target: str) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 from attempt_records import attempt
 
 from rung.ladder.climb.state import Request, State
-from rung.records.climb import Baseline, Breakdown, Facts, Floor
+from rung.records.analyze import Breakdown
+from rung.records.climb import Baseline, Floor
 from rung.records.measured import Figure
 from rung.records.record import plain, record_of
+from rung.records.workload import Facts
 from rung.rungs import Rung
 from rung.rungs.proofs import told
 from rung.rungs.requirements import unless

@@ -12,8 +12,8 @@ from rung.ladder.climb import checks
 from rung.ladder.climb.ahead import prepare_next
 from rung.ladder.climb.schedule import as_one
 from rung.ladder.climb.state import State
-from rung.records.climb import Facts
 from rung.records.record import record_of
+from rung.records.workload import Facts
 from rung.rungs import BY_NAME
 from rung.timing.tasks import Task
 

@@ -10,10 +10,12 @@ from made_up import MANIFEST, state, tried
 from rung.ladder.climb.answer import Answer, offer, read_back, take_back, write
 from rung.ladder.climb.state import Request, State
 from rung.recipes.recipe import Recipe, Status
-from rung.records.climb import Batch, Breakdown, Shape, Stopped
+from rung.records.analyze import Breakdown
+from rung.records.climb import Shape, Stopped
 from rung.records.measured import Figure
 from rung.records.progress import Answered, Event
 from rung.records.record import record_of
+from rung.records.workload import Batch
 from rung.runs import Run
 
 PARTS: dict[str, Any] = {

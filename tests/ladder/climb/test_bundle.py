@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from attempt_records import restarts
+from known_facts import facts_of
 from made_up import MANIFEST, PASSED, STEP, answered, know, leave, rung, state, tried
 
 from rung.hardware.peaks import named
@@ -28,7 +29,8 @@ from rung.ladder.climb.state import State
 from rung.ladder.climb.verdict import taken_up
 from rung.measure import Comparison, Interval
 from rung.plan import Plan
-from rung.records.climb import Breakdown, Stopped
+from rung.records.analyze import Breakdown
+from rung.records.climb import Stopped
 from rung.rungs import BY_NAME, Context, Counters, Evidence, Rung, plan_of
 from rung.rungs.proofs import told
 from rung.rungs.requirements import COMPILED
@@ -39,7 +41,7 @@ THREE = [rung("a", 0.9), rung("b", 0.5), rung("c", 0.8)]
 
 
 def context() -> Context:
-    return Context(Plan(), "exact", {"gpu": False, "mode": "infer"}, {"gemm": 50.0, "pointwise": 50.0}, {})
+    return Context(Plan(), "exact", facts_of({"gpu": False, "mode": "infer"}), {"gemm": 50.0, "pointwise": 50.0}, {})
 
 
 def members(found: Rung | Stopped | None) -> list[str]:
@@ -99,7 +101,7 @@ def test_who_leaves_another_one_nothing_to_do_takes_its_place() -> None:
         "matches": {}, "optimizer_is_fused": True,
     }  # fmt: skip
     parts = {"gemm": 40.0, "pointwise": 30.0, "copy": 30.0}
-    at = Context(Plan(), "bf16", facts, parts, rates(named("H100")))
+    at = Context(Plan(), "bf16", facts_of(facts), parts, rates(named("H100")))
     found = bundled(at, [], [BY_NAME[n] for n in ("tf32", "compile", "bf16", "k-major-wgrad")], lambda _: 30.0)
     assert members(found) == ["compile", "bf16"]
     assert found is not None

@@ -20,9 +20,9 @@ from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.measure.core_time import CoreTime
 from rung.recipes.recipe import Status
-from rung.records.climb import Batch
 from rung.records.measured import Figure
 from rung.records.record import record_of
+from rung.records.workload import Batch
 from rung.runs import Run
 from rung.timing.duel import Duel, SideFailed
 from rung.timing.tasks import Task

@@ -7,7 +7,7 @@ import pytest
 from attempt_records import attempt
 
 from rung.ladder.climb.answer import noise
-from rung.ladder.climb.cpu_time import by_cpu_time, clocks_disagree, of_record
+from rung.ladder.climb.trust import by_cpu_time, by_cpu_time_of, clocks_disagree
 from rung.measure import CLIMB, Comparison, Restart, judge
 from rung.measure.core_time import CoreTime
 from rung.records.climb import Noise
@@ -54,7 +54,7 @@ def test_a_recipe_stays_provisional_where_both_clocks_speak_for_it(
         assert "waited for a core 50% of the time" in doubt
         assert "1.50 (" in doubt
     record = attempt(comparison=made.comparison, cpu_time=seen, waited=made.waited)
-    assert of_record(record) == doubt  # which is what is on disk
+    assert by_cpu_time_of(record) == doubt  # which is what is on disk
 
 
 @pytest.mark.parametrize(

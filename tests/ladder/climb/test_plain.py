@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from attempt_records import attempt, mode
+from known_facts import facts_of
 from made_up import MANIFEST, PASSED, STEP, Added, answered, state, warm
 from msgspec import UNSET
 
@@ -21,9 +22,11 @@ from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.plan import Numerics, Plan
-from rung.records.climb import Attempt, Breakdown, Facts, Mode
+from rung.records.analyze import Breakdown
+from rung.records.climb import Attempt, Mode
 from rung.records.measured import Figure
 from rung.records.record import record_of
+from rung.records.workload import Facts
 from rung.rungs import BY_NAME, Context, plan_of
 from rung.side import Limits, Setup
 from rung.timing.duel import Duel, between
@@ -47,7 +50,7 @@ def started(made: State, memory: dict[str, int] | None = None, launching: float 
 
 
 def found(facts: dict[str, Any], numerics: Numerics = "exact", slow: bool = True) -> dict[str, tuple[str, ...]]:
-    return modes(Context(Plan(), numerics, facts, {}, {}), slow)
+    return modes(Context(Plan(), numerics, facts_of(facts), {}, {}), slow)
 
 
 # Which modes

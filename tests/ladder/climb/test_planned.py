@@ -10,7 +10,7 @@ from made_up import STEP, know, leave, rung, state
 from rung.ladder.climb.climb import Climb
 from rung.ladder.climb.schedule import LATE, NAME, next_rung, seconds
 from rung.ladder.climb.state import State
-from rung.records.climb import Breakdown
+from rung.records.analyze import Breakdown
 from rung.records.progress import Event, Planned, Warned
 from rung.rungs import BY_NAME, Rung
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from attempt_records import attempt
 
-from rung.ladder.climb.spared import spared
-from rung.ladder.climb.verdict import no_gain
+from rung.ladder.climb.verdict import no_gain, spared
 from rung.measure import Comparison, Interval
 from rung.measure.compare import Answer
 from rung.rungs import BY_NAME

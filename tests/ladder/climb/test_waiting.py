@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from known_facts import facts_of
 from made_up import state, tried
 
-from rung.ladder.climb.attempt import opened
-from rung.ladder.climb.waiting import needed
+from rung.ladder.climb.attempt import needed, opened
 from rung.plan import Plan
-from rung.records.climb import Facts
 from rung.records.record import record_of
+from rung.records.workload import Facts
 from rung.rungs import BY_NAME, Context
 
 TRAINED: dict[str, Any] = {
@@ -35,7 +35,7 @@ DECODED = TRAINED | {"gpu": True, "mode": "infer", "arch": "sm90", "linears": 8,
     ],
 )
 def test_the_fewest_other_rungs_that_one_needs_are_found(name: str, facts: dict[str, Any], needs: tuple[str]) -> None:
-    at = Context(Plan(), "fp8", facts, {}, {})
+    at = Context(Plan(), "fp8", facts_of(facts), {}, {})
     assert BY_NAME[name].applies(at)
     assert needed(at, BY_NAME[name]) == needs
 

@@ -23,7 +23,6 @@ from rung.analysis.costs import (
     pointwise,
     pooling,
     quantized,
-    sage,
     selection,
 )
 from rung.analysis.costs.call import Call, Cost, Model, Tensor, Unknown, checked, read_call
@@ -32,10 +31,10 @@ LIST_ITEM = indexing.LIST_ITEM  # the element types of lists that are the same i
 _FAMILIES = {
     "gemm": gemm.MODELS | quantized.MODELS,
     "moe": moe.MODELS | expert_kernels.MODELS,
-    "attention": attention.MODELS | sage.MODELS,
+    "attention": attention.MODELS,
     "convolution": convolution.MODELS,
     "normalization": normalization.MODELS,
-    "pointwise": pointwise.MODELS | quantized.CASTS | sage.CASTS,
+    "pointwise": pointwise.MODELS | quantized.CASTS | attention.CASTS,
     "indexing": indexing.MODELS,
     "copy": copies.MODELS,
     "pooling": pooling.MODELS,

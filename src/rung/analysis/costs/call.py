@@ -1,4 +1,4 @@
-"""A call of an operator as a trace records it, and what such a call costs."""
+"""A call of an operator as a trace records it, what such a call costs, and how long that takes at the least on a GPU: the time at the roof."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
+
+from rung.hardware.peaks import Peaks
 
 Dims = tuple[int, ...]
 
@@ -259,3 +261,33 @@ def broadcast(*tensors: Tensor) -> Dims:
 def words(text: str) -> list[str]:
     """The words of a text: how families name many operators."""
     return text.split()
+
+
+class Roof(NamedTuple):
+    """Seconds: of the arithmetic alone and of the memory traffic alone at the data sheet's peaks; and of the longer of
+    the two at the peaks that benchmarks reached, the data sheet's where none is known.
+    """
+
+    compute: float
+    memory: float
+    measured: float
+
+    @property
+    def floor(self) -> float:
+        return max(self.compute, self.memory)
+
+    @property
+    def bound(self) -> str:
+        return "compute" if self.compute > self.memory else "memory"
+
+
+def roof(cost: Cost, peaks: Peaks, precision: str = "") -> Roof:
+    """The roof of one call, in the cost's precision or in another one that its kernels are known to use."""
+    kind = precision or cost.precision
+    rate = peaks.rate(kind, matrix=cost.matrix)
+    reached = peaks.measured.get(kind, rate) if cost.matrix else rate
+    return Roof(
+        cost.flops / rate,
+        cost.bytes / peaks.bandwidth,
+        max(cost.flops / reached, cost.bytes / peaks.measured.get("bandwidth", peaks.bandwidth)),
+    )

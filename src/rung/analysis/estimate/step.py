@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rung.analysis.costs.call import Cost
+from rung.analysis.costs.call import Cost, roof
 from rung.analysis.estimate.architecture import Architecture
 from rung.analysis.estimate.block import PARTS, Step, Work
 from rung.analysis.estimate.memory import SHARDINGS, Serving, Training, serving, training
-from rung.analysis.roof import roof
 from rung.errors import UsageError
 from rung.hardware.peaks import Peaks
 

@@ -8,8 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rung.hardware.doctor.gpus import Here
-from rung.hardware.doctor.line import NOTE, OK, WARN, Line
-from rung.hardware.doctor.machine import Machine
+from rung.hardware.doctor.machine import NOTE, OK, WARN, Line, Machine
 from rung.toml import shipped
 
 _NETWORK = ("nfs", "nfs4", "lustre", "cifs", "smb3", "beegfs", "gpfs", "ceph", "9p", "fuse.sshfs", "wekafs")

@@ -9,8 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from rung.hardware.doctor.gpus import Here
-from rung.hardware.doctor.line import NOTE, OK, UNKNOWN, WARN, Line
-from rung.hardware.doctor.machine import Machine
+from rung.hardware.doctor.machine import NOTE, OK, UNKNOWN, WARN, Line, Machine
 
 # Python looks first into the current folder, where a stranger's torch.py may lie.
 _ASK = """

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rung.hardware.doctor.gpus import Here
-from rung.hardware.doctor.line import NOTE, OK, UNKNOWN, WARN, Line
-from rung.hardware.doctor.machine import Machine
+from rung.hardware.doctor.machine import NOTE, OK, UNKNOWN, WARN, Line, Machine
 from rung.hardware.state import crowded
 
 _TUNING = "AMD Instinct MI300X workload and system optimization guides"

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rung.hardware.doctor.gpus import Here
-from rung.hardware.doctor.line import NOTE, OK, WARN, Line
-from rung.hardware.doctor.machine import Machine
+from rung.hardware.doctor.machine import NOTE, OK, WARN, Line, Machine
 from rung.hardware.doctor.software import rocm_version
 from rung.toml import shipped
 

@@ -172,7 +172,7 @@ def _dense(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _padded(length: int) -> int:
-    return triton.cdiv(length, PADDED) * PADDED
+    return int(triton.cdiv(length, PADDED)) * PADDED
 
 
 def _turn(x: torch.Tensor, tf32: bool, other: torch.Tensor | None = None) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from rung.ladder.climb.answer import PROVISIONAL_GAIN
 from rung.ladder.climb.checks import end_checks, verifying
 from rung.ladder.climb.schedule import next_rung, room, stacked, with_effect
 from rung.ladder.climb.state import CONTEXT_BYTES, WARM, State
-from rung.records.climb import Breakdown
+from rung.records.analyze import Breakdown
 from rung.rungs import LADDER, Counters, Evidence, Rung, plan_of
 from rung.timing.tasks import Task
 from rung.timing.timed import Warmed

@@ -1,4 +1,5 @@
-"""One rung: predict, measure in fresh pairs of processes, prove that it is in effect, verify, keep or revert."""
+"""One rung: does it apply, or which others does it need; predict, measure in fresh pairs of processes, prove that it is in effect, verify, keep
+or revert."""
 
 from __future__ import annotations
 
@@ -9,12 +10,10 @@ from dataclasses import replace
 
 from msgspec import UNSET
 
-from rung.ladder.climb import predictions
 from rung.ladder.climb.ahead import Seen, champion_of, note_memory, prepare_next
-from rung.ladder.climb.answer import PROVISIONAL_GAIN, answer_of, offer
+from rung.ladder.climb.answer import PROVISIONAL_GAIN, answer_of, offer, prediction_error, prediction_of
 from rung.ladder.climb.begun import Begun, keep, same
 from rung.ladder.climb.checks import checks_of, end_checks
-from rung.ladder.climb.cpu_time import clocks_disagree
 from rung.ladder.climb.restarts import end_restarts, fresh_restarts, time_for_blocks
 from rung.ladder.climb.schedule import (
     as_one,
@@ -26,17 +25,25 @@ from rung.ladder.climb.schedule import (
     with_effect,
     without_effect,
 )
-from rung.ladder.climb.spared import over_shapes, spared
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
-from rung.ladder.climb.trust import distrusted
-from rung.ladder.climb.verdict import conclude, disturbed, finish, no_gain, pay_back, set_cut, set_failed
-from rung.ladder.climb.waiting import waiting
+from rung.ladder.climb.trust import clocks_disagree, distrusted
+from rung.ladder.climb.verdict import (
+    conclude,
+    disturbed,
+    finish,
+    no_gain,
+    over_shapes,
+    pay_back,
+    set_cut,
+    set_failed,
+    spared,
+)
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, Comparison, Restart, decide, judge, until_next_look
 from rung.records.climb import Attempt, Effect, Prediction
 from rung.records.progress import Planned, Verifies, Warned
 from rung.records.record import record_of, take
-from rung.rungs import BY_NAME, Evidence, Rung
+from rung.rungs import BY_NAME, LADDER, Context, Evidence, Inapplicable, Rung
 from rung.rungs.environment import FILES
 from rung.timing.duel import Duel, SideFailed, Start
 from rung.timing.tasks import Task, end_all
@@ -262,9 +269,9 @@ def _judge(state: State, rung: Rung, record: Attempt, duel: Duel, name: str, see
     speedup = duel.comparison.speedup
     # A budget that ended before a planned look leaves the question open; resuming asks it again.
     record.cut = duel.comparison.cut
-    if not record.cut and (told := predictions.of(record)):
+    if not record.cut and (told := prediction_of(record)):
         record.forecast = told.judge(speedup.value)
-        record.prediction_error = predictions.error(record)
+        record.prediction_error = prediction_error(record)
     record.pay_back = pay_back(record)
     if rung.spares == "graphs" and (
         duel.comparison.answer == "faster" or speedup.low > 1 - state.request.slower_at_most
@@ -307,3 +314,49 @@ def _let_go(state: State) -> None:
     end_checks(state, keep=of_next)
     end_all([state.challenger] if state.challenger else [])
     state.verifying, state.challenger = [], None
+
+
+MOST_NEEDED = 3  # rungs that one may need, as int8 weights do: bf16, compile and max-autotune
+
+
+def waiting(state: State, rung: Rung, no: Inapplicable, planned: bool) -> Inapplicable:
+    """The reason `no`, or in its place which other rungs are missing. planned: nothing was tried yet, so they may still come."""
+    needs = needed(state.context(), rung) if no.verdict == "inapplicable" else ()
+    if not needs:
+        return no
+    it_needs, were = f"it needs {' and '.join(needs)}", "were" if len(needs) > 1 else "was"
+    order = state.request.rungs
+    if order and rung.name in order and not {*needs} <= {*order[: order.index(rung.name)]}:
+        return replace(no, why=f"{it_needs}: name {'them' if len(needs) > 1 else 'it'} before it in --rungs.")
+    if planned:
+        return replace(no, verdict="not yet", why=f"{it_needs}.")
+    tried = {name for a in state.attempts if a.log for name in (a.rung, *(a.members or ()))}
+    return replace(no, why=f"{it_needs}, which {were} not {'kept' if tried & {*needs} else 'tried'}.")
+
+
+def needed(context: Context, rung: Rung) -> tuple[str, ...]:
+    """The fewest other rungs, each of which applies in its turn, beside which this one does; empty where none change that.
+
+    Only those are followed that take away the reason of the moment, so that few are: a rung says one reason after the other.
+    """
+    stacks: list[tuple[Context, tuple[str, ...]]] = [(context, ())]
+    for _ in range(MOST_NEEDED):
+        further = []
+        for at, names in stacks:
+            no = rung.applies(at)
+            for other in LADDER:
+                if other.name in (rung.name, *names) or _apart(rung, other) or other.applies(at):
+                    continue
+                beside = replace(at, plan=other.change(at.plan))
+                then = rung.applies(beside)
+                if then is None:
+                    return (*names, other.name)
+                if no and then != no and then.verdict == no.verdict:
+                    further.append((beside, (*names, other.name)))
+        stacks = further
+    return ()
+
+
+def _apart(rung: Rung, other: Rung) -> bool:
+    """Whether one would take the place of the other."""
+    return rung.name in other.replaces or other.name in rung.replaces

@@ -179,9 +179,8 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
     facts = state.known = found.facts
     take(facts, task.answer("audit", Audited))
     facts.surveyed, facts.flops = True, found.workload.flops
-    aiter = facts.aiter or {}
-    if command := list_untuned(aiter, state.run.directory):
-        aiter["command"] = command
+    if facts.aiter and (command := list_untuned(facts.aiter, state.run.directory)):
+        facts.aiter.command = command
     manifest = state.run.manifest()
     manifest.workload, manifest.facts = found.workload, facts
     state.run.write("manifest.json", manifest)
@@ -191,8 +190,9 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
     state.say(progressing.Surveyed(facts))
     if why := state.facts.one_shape:
         state.say(Warned(f"the workload runs on one input shape alone ({why}): so will the recipe."))
-    if command:
-        state.say(Warned(f"{len(aiter['untuned'])} shapes of linear layers are not in aiter's tables; to tune them: {command}"))  # fmt: skip
+    if facts.aiter and facts.aiter.command:
+        left = f"{len(facts.aiter.untuned or ())} shapes of linear layers are not in aiter's tables"
+        state.say(Warned(f"{left}; to tune them: {facts.aiter.command}"))
     return True
 
 

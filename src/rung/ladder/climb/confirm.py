@@ -9,10 +9,10 @@ from dataclasses import replace
 from rung.ladder.climb.answer import Answer, lower, offer
 from rung.ladder.climb.begun import Begun, forget, keep, same
 from rung.ladder.climb.checks import end_checks
-from rung.ladder.climb.cpu_time import by_cpu_time
 from rung.ladder.climb.restarts import end_restarts, fresh_restarts, time_for_blocks
 from rung.ladder.climb.schedule import looks, restarts_at_once
 from rung.ladder.climb.state import OutOfTime, State
+from rung.ladder.climb.trust import by_cpu_time
 from rung.ladder.climb.verdict import refute
 from rung.measure import CLIMB, Comparison, Looks, judge, until_next_look
 from rung.records.climb import Shape

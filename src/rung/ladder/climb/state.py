@@ -18,9 +18,11 @@ from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.answers import Untouched
 from rung.ladder.climb.begun import Begun, read_begun
 from rung.plan import Numerics, contract
-from rung.records.climb import Attempt, Baseline, Breakdown, Facts, Moment, Plain, TakenBack
+from rung.records.analyze import Breakdown
+from rung.records.climb import Attempt, Baseline, Moment, Plain, TakenBack
 from rung.records.progress import Event, Now, Warned
-from rung.records.record import plain, record_of
+from rung.records.record import record_of
+from rung.records.workload import Facts
 from rung.rungs import Context, Counters, Rung, plan_of
 from rung.runs import Run
 from rung.side import Limits, Setup, Side
@@ -290,8 +292,7 @@ class State:
         first = firsts[-1] if firsts else self.measured.first_run_seconds if self.measured else 0.0
         peaks = [a.memory["candidate"] for a in self.kept_attempts if a.memory]
         memory = peaks[-1] if peaks else self.measured.memory if self.measured else {}
-        facts = plain(self.facts)  # which rungs ask by name
-        return Context(plan_of(self.kept), self.numerics, facts, parts, self.facts.rates, first, failed, memory)
+        return Context(plan_of(self.kept), self.numerics, self.facts, parts, self.facts.rates, first, failed, memory)
 
     def side(self, rungs: Sequence[str], env: Mapping[str, str] | None = None, shape: int = 0) -> Side:
         one = bool(self.known and self.known.one_shape)

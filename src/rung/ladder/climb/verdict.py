@@ -1,4 +1,4 @@
-"""The verdict on a candidate, and what it does to the answer."""
+"""The verdict on a candidate, what it may be kept for at the same step, and what it does to the answer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from msgspec import UNSET
 
@@ -15,17 +16,17 @@ from rung.ladder.climb.answer import offer, take_back, verified_answer
 from rung.ladder.climb.begin import surveyed
 from rung.ladder.climb.begun import forget, keep_verified
 from rung.ladder.climb.checks import end_checks, precision_of, verified
-from rung.ladder.climb.cpu_time import of_record
 from rung.ladder.climb.schedule import confirming, room
-from rung.ladder.climb.spared import spared
 from rung.ladder.climb.state import OutOfTime, State
-from rung.ladder.climb.trust import distrusted
+from rung.ladder.climb.trust import by_cpu_time_of, distrusted
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
-from rung.records.climb import Attempt, PayBack
+from rung.records.climb import Attempt, OverShapes, PayBack
 from rung.records.progress import Judged
+from rung.records.record import record_of
 from rung.rungs import Rung
 from rung.timing.tasks import Task, end_all
+from rung.timing.workers import open_worker
 from rung.verify.verdict import joined
 
 progress = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ def no_gain(record: Attempt, rung: Rung, comparison: Comparison, slower_at_most:
     if record.cut:
         times = f"{comparison.restarts} restart{'' if comparison.restarts == 1 else 's'}"
         return "inconclusive", f"cut short by the budget after {times}; `--resume` tries it anew."
-    if doubt := of_record(record):
+    if doubt := by_cpu_time_of(record):
         return "inconclusive", f"the interval includes 1, so it is not kept; it stays provisional{but}: {doubt}."
     return "inconclusive", f"the interval includes 1: no gain was shown, so it is not kept{but}."
 
@@ -142,7 +143,7 @@ def finish(state: State, record: Attempt, seen: Seen) -> None:
         state.add(record)
         if not record.cut:  # where it was only cut short, what was seen of it still holds
             forget(state, begun)
-            if not of_record(record):
+            if not by_cpu_time_of(record):
                 take_back(state, state.offered or record.stack, record.why.rstrip("."))
     state.offered = []
     state.say(Judged(record))
@@ -216,3 +217,48 @@ def pay_back(record: Attempt) -> PayBack:
     gain = (times["best"].value - times["candidate"].value) / 1e9
     steps = 0 if longer <= 0 else math.ceil(longer / gain) if gain > 0 else None
     return PayBack(seconds=longer, steps=steps)
+
+
+LESS_TIME = 0.5  # of the best's first run
+LESS_MEMORY = 0.9  # of the best's peak
+SIDES = ("best", "candidate")
+
+
+def spared(record: Attempt, rung: Rung) -> str | None:
+    """What the candidate of an attempt spares, in words; None where that is too little, or the rung is there for the
+    step alone."""
+    if rung.spares == "first run":
+        assert record.first_run_seconds
+        best, mine = (record.first_run_seconds[side] for side in SIDES)
+        return f"its first run takes {mine:.0f} s instead of {best:.0f} s" if mine < LESS_TIME * best else None
+    if rung.spares == "memory":
+        assert record.memory
+        for key, verb in (("allocated", "takes"), ("reserved", "reserves")):
+            peaks = [record.memory[side].get(key, 0) for side in SIDES]
+            if peaks[1] < LESS_MEMORY * peaks[0]:
+                return f"it {verb} {_gib(peaks[1])} instead of {_gib(peaks[0])} at its peak"
+        return None
+    if rung.spares == "graphs":
+        assert record.over_shapes
+        before, now = (record.over_shapes[side] for side in SIDES)
+        times = f"{now.seconds:.0f} s instead of {before.seconds:.0f} s for {now.shapes} shapes"
+        graphs = f"it compiles {now.graphs} graph{'s' if now.graphs != 1 else ''} instead of {before.graphs}"
+        return f"{graphs}, {times}" if now.graphs < before.graphs else None
+    return None
+
+
+def over_shapes(state: State, candidate: list[str], name: str) -> dict[str, OverShapes]:
+    """By side, what compiling takes for all shapes that the workload offers, in a fresh worker each (`Candidate.over_shapes`)."""
+    found = {}
+    for side, rungs in zip(SIDES, (state.kept, candidate), strict=True):
+        with ExitStack() as stack:
+            worker = open_worker(stack, state.setup, state.side(rungs), f"{name}-shapes-{side}")
+            progress.info("compiling for every shape, %s", side)
+            limit = state.setup_within(room(state)).limits.prepare
+            worker.receive("open", limit)
+            found[side] = record_of(OverShapes, worker.call("over_shapes", limit))
+    return found
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"

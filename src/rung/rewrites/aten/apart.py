@@ -91,7 +91,7 @@ def _copy(graph: fx.Graph, part: fx.Node) -> None:
     while todo:
         node = todo.pop()
         told = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-        node.meta["val"] = node.target(*told[0], **told[1])  # type: ignore[operator]
+        node.meta["val"] = node.target(*told[0], **told[1])
         todo += [user for user in node.users if _is_view(user)]
 
 

@@ -31,7 +31,7 @@ def _(parts: list[torch.Tensor], dim: int) -> torch.Tensor:
     return torch.cat(parts, dim)
 
 
-@register_lowering(torch.ops.rung.join.default, type_promotion_kind=None)  # type: ignore[untyped-decorator]
+@register_lowering(torch.ops.rung.join.default, type_promotion_kind=None)
 def _in_place(parts: list[ir.TensorBox], dim: int) -> ir.TensorBox:
     return ir.TensorBox(ir.ConcatKernel.create(parts, dim))
 

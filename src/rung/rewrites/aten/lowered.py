@@ -64,7 +64,7 @@ def size(node: fx.Node) -> int:
 
 def dimension(cat: fx.Node) -> int:
     """Along which the parts of a join lie one after another, counted from the first."""
-    dim: int = cat.args[1] if len(cat.args) > 1 else cat.kwargs.get("dim", 0)  # type: ignore[assignment]
+    dim: int = cat.args[1] if len(cat.args) > 1 else cat.kwargs.get("dim", 0)
     return dim % int(cat.meta["val"].dim())
 
 

@@ -40,7 +40,7 @@ def place_rotated(graph: fx.Graph) -> int:
 
 
 def _rewrite(joined: fx.Node) -> bool:
-    chains, made = [_chain(part) for part in joined.args[0]], joined.meta["val"]  # type: ignore[union-attr]
+    chains, made = [_chain(part) for part in joined.args[0]], joined.meta["val"]
     rotated = {
         k: found
         for k, chain in enumerate(chains)
@@ -67,20 +67,20 @@ def _chain(part: fx.Node) -> list[fx.Node]:
     """It, what it is a view of, what that is a view of, ..."""
     chain = [part]
     while chain[-1].target in THROUGH:
-        chain.append(chain[-1].args[0])  # type: ignore[arg-type]
+        chain.append(chain[-1].args[0])
     return chain
 
 
 def _rotated(node: fx.Node) -> Rotated | None:
     """How it is made: by the operator or, where AOTAutograd took that apart, by the kernel, which writes to Y."""
     if node.target is kernel_ops.operator("rope"):
-        return Rotated(*node.args)  # type: ignore[arg-type]
+        return Rotated(*node.args)
     call = node.args[0] if is_item(node) else None
     if not isinstance(call, fx.Node) or call.target is not triton_kernel_wrapper_functional or len(call.users) > 1:
         return None
     from rung.kernels.families.rope import rope_rotate
 
-    kernel: Any = kernel_side_table.get_kernel(call.kwargs["kernel_idx"])  # type: ignore[arg-type]
+    kernel: Any = kernel_side_table.get_kernel(call.kwargs["kernel_idx"])
     given: Any = call.kwargs["kwargs"]
     # Where the number of warps is given, the kernel is one of an autotuner.
     ours = rope_rotate in (kernel, kernel.fn)
@@ -100,12 +100,12 @@ def _tokens_first(chain: list[fx.Node]) -> bool:
     try:
         for node in reversed(chain[:-1]):
             if node.target in RESHAPES:
-                made = made.view(node.args[1])  # type: ignore[arg-type]
+                made = made.view(node.args[1])
             elif node.target in VIEWS:
-                made = node.target(made, *node.args[1:])  # type: ignore[operator]
+                made = node.target(made, *node.args[1:])
     except RuntimeError:
         return False
-    return made.is_contiguous() and made.shape[-1] == heads * dim
+    return bool(made.is_contiguous() and made.shape[-1] == heads * dim)
 
 
 def _rows(x: fx.Node) -> tuple[int, int]:
@@ -114,7 +114,7 @@ def _rows(x: fx.Node) -> tuple[int, int]:
 
 
 def _mixed(joined: fx.Node) -> bool:
-    return any(part.meta["val"].dtype != joined.meta["val"].dtype for part in joined.args[0])  # type: ignore[union-attr]
+    return any(part.meta["val"].dtype != joined.meta["val"].dtype for part in joined.args[0])
 
 
 def _with_heads(chain: list[fx.Node], batch: int, tokens: int) -> fx.Node:

@@ -73,7 +73,7 @@ def _leads_to_matmul(node: Any) -> bool:
     return False
 
 
-def _filled(scores: Any, mask: Any, form: Literal["drop", "keep"], fill: Any, node: fx.Node) -> Any:
+def _filled(scores: Any, mask: Any, form: Literal["drop", "keep"], fill: Any, node: fx.Node) -> tuple[Any, Mask] | None:
     flags = value(mask)
     if not isinstance(scores, fx.Node) or flags is None or flags.dtype != torch.bool:
         return None
@@ -192,7 +192,7 @@ def _closed(dtype: torch.dtype) -> float:
     """What is added to scores that were filled: by hand all are one number then, so a row of such has equal weights. Beside a small fill
     (-1e4) they would tell apart what is hidden. Half the lowest: kernels multiply it by log2(e)."""
     lowest = torch.finfo(dtype).min
-    return lowest if dtype == torch.float16 else lowest / 2
+    return float(lowest if dtype == torch.float16 else lowest / 2)
 
 
 def _narrowed(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> fx.Node:

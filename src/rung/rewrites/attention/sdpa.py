@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from rung.rewrites.attention.chain import Chain, Skip, compute_dtype, read_chain, scaling
-from rung.rewrites.attention.flex import flex_attention, obstacle
-from rung.rewrites.attention.flex_calls import fuse_windows
+from rung.rewrites.attention.flex import flex_attention, fuse_windows, obstacle
 from rung.rewrites.attention.grouped import repeated_from, takes_groups
 from rung.rewrites.attention.masks import as_argument, is_causal, is_open, window_of
 from rung.rewrites.attention.plain import plain_copy

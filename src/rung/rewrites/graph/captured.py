@@ -19,7 +19,7 @@ def own_copy(gm: fx.GraphModule) -> fx.GraphModule:
     graph.output(graph.graph_copy(gm.graph, nodes))
     for old, new in nodes.items():
         if hasattr(old, "_dynamo_source"):
-            new._dynamo_source = old._dynamo_source  # type: ignore[attr-defined]
+            new._dynamo_source = old._dynamo_source
     made = fx.GraphModule(gm, graph)
     for name, held in vars(gm).items():
         if name not in vars(made):
@@ -42,7 +42,7 @@ def add_weight(graph: fx.Graph, example: torch.Tensor, meta: dict[str, Any]) -> 
         made = graph.placeholder(f"joined_{len(inputs)}")
     made.meta = {**meta, "example_value": example, "tensor_dict": {"_dynamo_static_input_type": "unguarded"}}
     # AOTAutograd asks every input where in the user's program it comes from, and no two may come from one place.
-    made._dynamo_source = ConstantSource(source_name=str(made.target))  # type: ignore[attr-defined]
+    made._dynamo_source = ConstantSource(source_name=str(made.target))
     return made
 
 

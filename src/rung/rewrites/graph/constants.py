@@ -73,7 +73,7 @@ def _evaluate(node: fx.Node, allowed: frozenset[str], there: bool) -> torch.Tens
             if item.op == "call_method":
                 values[item] = getattr(args[0], str(item.target))(*args[1:], **kwargs)
             else:
-                values[item] = item.target(*args, **kwargs)  # type: ignore[operator]
+                values[item] = item.target(*args, **kwargs)
     result = values[node]
     return result if isinstance(result, torch.Tensor) else None
 

@@ -62,7 +62,7 @@ def decoder_of_thread(pid: int | str, tid: int | str) -> Callable[[bytes | memor
 
     Its ids are literals: none is made for an event, nor has to be looked at.
     """
-    ids: dict[str, Any] = {"pid": Literal[pid], "tid": Literal[tid]}  # type: ignore[valid-type]
+    ids: dict[str, Any] = {"pid": Literal[pid], "tid": Literal[tid]}
     fields = [(field.name, ids.get(field.name, field.type)) for field in msgspec.structs.fields(Frame)]
     frame: Any = msgspec.defstruct("FrameOfThread", fields, gc=False)
     return msgspec.json.Decoder(list[frame]).decode

@@ -1,4 +1,9 @@
-"""The timeline as it is without a script and on paper: the whole span, a line a row, each column in the colour of what took most of it."""
+"""The pictures of a trace's page, as they are without a script and on paper.
+
+timeline        the whole span, a line a row, each column in the colour of what took most of it
+memory_curves   curves that hold a value until the next
+icicle_svg      a rectangle a node, as wide as its time, below what it is part of
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,11 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from rung.analysis.icicle import Icicle
+from rung.analysis.kernel_names import readable
 from rung.analysis.lanes import Lanes
 from rung.report import units
-from rung.report.svg import line, svg, text
+from rung.report.svg import escaped, line, svg, text
 from rung.report.trace_record import ON_HOST, colour
 
 COLUMNS = 800  # of the picture
@@ -94,3 +101,76 @@ def _row(columns: pl.DataFrame, y: float) -> str:
         for name, places in runs.items()
     )
     return f'<svg y="{y:.0f}" width="100%" height="{_ROW - 1:.0f}" viewBox="0 0 {COLUMNS} 1" preserveAspectRatio="none">{drawn}</svg>'
+
+
+_TOP, _PLOT, _BELOW = 18.0, 160.0, 24.0  # pixels
+_WIDE = 1000.0
+
+
+def curve_names(curves: pl.DataFrame) -> list[str]:
+    """The curves in bytes, in the order of their colours."""
+    return curves.filter(pl.col("unit") == "bytes")["name"].unique(maintain_order=True).to_list()
+
+
+def memory_curves(curves: pl.DataFrame, span: tuple[int, int]) -> str:
+    """The curves in bytes of one device in one picture; "" where there are none. curves: columns as in CURVES; span: the first and
+    the last ns that the picture shows."""
+    known = curves.filter(pl.col("unit") == "bytes", pl.col("value").is_finite()).sort("ts", maintain_order=True)
+    if known.is_empty() or span[1] <= span[0]:
+        return ""
+    begin, end = min(span[0], int(known["ts"][0])), max(span[1], int(known["ts"][-1]))
+    values = known["value"].to_list()
+    low, high = min(0.0, *values), max(0.0, *values)
+    reach = (high - low) or 1.0
+    body = []
+    for value in dict.fromkeys((low, low + reach / 2, low + reach)):
+        y = _TOP + _PLOT * (1 - (value - low) / reach)
+        body += [line(0, y, 100, y, "grid"), text(units.data_size(value), 0, y - 4, "tick")]
+    for place, name in enumerate(curve_names(curves)):
+        curve = known.filter(pl.col("name") == name)
+        points: list[str] = []
+        last = 0.0
+        for ts, value in curve.select("ts", "value").iter_rows():
+            x, y = _WIDE * (ts - begin) / (end - begin), _PLOT * (1 - (value - low) / reach)
+            points.append(f"M{x:.1f} {y:.1f}" if not points else f"H{x:.1f}V{y:.1f}")
+            last = x
+        path = "".join(points) + (f"H{_WIDE:.0f}" if last < _WIDE else "")
+        body.append(
+            f'<svg y="{_TOP:.0f}" width="100%" height="{_PLOT:.0f}" viewBox="0 0 {_WIDE:.0f} {_PLOT:.0f}" preserveAspectRatio="none">'
+            f'<path d="{path}" class="curve c{place % 4}"><title>{escaped(name)}</title></path></svg>'
+        )
+    bottom = _TOP + _PLOT
+    body += [text("0", 0, bottom + 16, "tick"), text(units.duration(end - begin), 100, bottom + 16, "tick", "end")]
+    return svg(bottom + _BELOW, "curves", "Memory over time", body)
+
+
+_NODE = 20.0  # pixels
+_LEAST = 0.4  # percent of the width: what is narrower is left out
+_NAMED = 4.0  # percent: what is narrower has no name in it
+
+
+def icicle_svg(icicle: Icicle, steps: int) -> str:
+    """The picture. Times are of a step."""
+    nodes = icicle.nodes
+    total = max(1, int(nodes["time_ns"][0]))
+    places: list[tuple[float, int]] = []  # (left in percent, depth) of each node
+    filled: list[float] = []  # how far its children reach
+    body, deepest = [], 0
+    for name, category, parent, time_ns, count in nodes.iter_rows():
+        left, depth = (0.0, 0) if parent is None else (filled[parent], places[parent][1] + 1)
+        wide = 100 * time_ns / total
+        if parent is not None:
+            filled[parent] += wide
+        places.append((left, depth))
+        filled.append(left)
+        if wide < _LEAST:
+            continue
+        deepest = max(deepest, depth)
+        css, short = colour(category or ""), readable(units.one_line(name))
+        tip = f"{units.one_line(name)}: {units.duration(time_ns / steps)}, {units.percent(round(time_ns / total, 3))}, {units.count(count / steps)} events"
+        label = f'<text x="4" y="14" class="on-{css}">{escaped(short)}</text>' if wide >= _NAMED else ""
+        body.append(
+            f'<svg x="{left:.3f}%" y="{depth * _NODE:.0f}" width="{wide:.3f}%" height="{_NODE - 1:.0f}" class="node">'
+            f'<rect width="100%" height="100%" class="part p-{css}"/>{label}<title>{escaped(tip)}</title></svg>'
+        )
+    return svg((deepest + 1) * _NODE, "icicle", f"GPU time by {icicle.by.replace('_', ' ')}", body)
