@@ -14,7 +14,7 @@ from rung.hardware.ranks import Ranks
 from rung.plan import Plan
 from rung.verify.randomness import active
 from rung.workload import Workload
-from rung.workload.own_model import copied
+from rung.workload.base import copied
 
 # Relative L2 error of a gradient: bfloat16 leaves far less, a gradient that another rank had no part in far more.
 APART = 0.1
