@@ -87,7 +87,7 @@ class Replayed:
     def profile(self, path: str, steps: int) -> None:
         shutil.copy(self.folder / f"trace-{self.rungs}.json.gz", path)
 
-    def facts(self, save: str) -> Any:
+    def facts(self, save: str, neighbours: bool = False) -> Any:
         return self.said["facts"]
 
     def audit(self) -> Any:
