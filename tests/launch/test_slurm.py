@@ -101,6 +101,15 @@ def test_a_job_that_scontrol_has_forgotten_is_in_the_accounts(cluster: Path, tmp
     assert "trace.json" in done.stdout
 
 
+def test_a_job_that_slurm_has_forgotten_tells_its_own_exit_code(cluster: Path, tmp_path: Path) -> None:
+    run("analyze", "missing.json", "--slurm", "1")
+    (tmp_path / "jobs" / "1" / "forgotten").touch()
+    (tmp_path / "bin" / "sacct").unlink()
+    began = time.monotonic()
+    assert run("jobs", "follow", "1").returncode == 3
+    assert time.monotonic() - began < 60
+
+
 def test_ctrl_c_cancels_the_job_and_keeps_what_it_wrote(cluster: Path, tmp_path: Path) -> None:
     (cluster / "slow.py").write_text("import time\ndef nap():\n    print('asleep', flush=True)\n    time.sleep(600)\n")
     command = words("bench", "slow.py:nap", "--call", "--device", "cpu", "--slurm", "1")

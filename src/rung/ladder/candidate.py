@@ -126,8 +126,9 @@ class Candidate(Timed):
         kept = bool(save) and self.device.is_gpu and made > SLOW_TO_MAKE and save_model(self.model, Path(save))
         facts = quick_facts(self.workload, self.step, self.device)
         idle = idle_like(self.device) if neighbours else []
+        gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())] if self.device.is_gpu else []
         workload = of_workload(self.workload, self.model)
-        return plain(Loaded(workload=workload, facts=facts, making_seconds=made, saved=kept, idle_gpus=idle))
+        return plain(Loaded(workload=workload, facts=facts, making_seconds=made, saved=kept, gpus=gpus, idle_gpus=idle))
 
     def survey(self) -> dict[str, Any]:
         """The facts that decide which rungs apply, of a workload that was audited."""

@@ -24,7 +24,7 @@ from rung.launch.team import NAME, PORT
 progress = logging.getLogger(__name__)
 
 IN_JOB = "RUNG_IN_JOB"  # a variable of the job: what would submit it runs it there
-SCRIPT, ANSWER, LOG, RECORD = "job.sh", "answer", "log", "job.json"  # in the job's folder
+SCRIPT, ANSWER, LOG, RECORD, CODE = "job.sh", "answer", "log", "job.json", "exit-code"  # in the job's folder
 LOOKING = 2.0  # seconds between two looks
 SILENT = 300.0  # seconds that SLURM may say nothing of a job before its follower gives up
 STOPPING = 30  # seconds before its time is over in which a job ends its measurement
@@ -96,7 +96,9 @@ def script(wanted: Wanted, words: Sequence[str], folder: Path, cwd: Path, run: P
         clear = f"rm -rf {_quoted(run)}; " if folder in run.parents else ""  # what the user named is not ours to clear
         given = f"if [ -e {_quoted(run / 'manifest.json')} ]; then exec {again}; else {clear}{given}; fi"
     # In the background, because a shell hears no signal while it waits for a command in the foreground.
-    return "\n".join([*lines, f"({given}) > {_quoted(folder / ANSWER)} & child=$!", _WAIT])
+    return "\n".join(
+        [*lines, f"({given}) > {_quoted(folder / ANSWER)} & child=$!", _WAIT.replace("CODE", _quoted(folder / CODE))]
+    )
 
 
 def _quoted(path: Path) -> str:
@@ -108,6 +110,7 @@ trap 'kill -TERM $child' TERM
 trap 'echo "rung: the time of the job is nearly over, so it stops here; give it more with --walltime." >&2; kill -TERM $child' USR1
 wait $child; code=$?
 while kill -0 $child 2> /dev/null; do wait $child; code=$?; done
+echo $code > CODE
 exit $code
 """
 
@@ -159,6 +162,8 @@ def follow(job: int, folder: Path, tell: Callable[[str], None]) -> State:
     while True:
         state = look(job)
         read = _told(log, read, tell)
+        if state is None and (code := _left(folder)) is not None:  # SLURM forgets, some minutes after the end
+            return State("FAILED" if code else "COMPLETED", code)
         if state is None:
             if time.monotonic() - heard > SILENT:
                 raise WorkloadError(
@@ -183,6 +188,14 @@ _DOING = {
     "RUNNING": "runs", "COMPLETING": "is ending", "COMPLETED": "has ended", "FAILED": "has failed", "CANCELLED": "was cancelled",
     "TIMEOUT": "ran out of its time", "NODE_FAIL": "lost a node", "PREEMPTED": "had to make room for another", "OUT_OF_MEMORY": "ran out of memory",
 }  # fmt: skip
+
+
+def _left(folder: Path) -> int | None:
+    """The exit code that a job's script wrote; None where it did not come to that."""
+    try:
+        return int((folder / CODE).read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _words(job: int, state: State) -> str:

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from made_up import GIB, MANIFEST, STEP, answered, on_a_gpu, state
 
-from rung.errors import WorkloadError
+from rung.errors import UsageError, WorkloadError
+from rung.ladder.answers import Loaded
 from rung.ladder.climb import begin as beginning
 from rung.ladder.climb.begin import begin, surveyed, warn_of_another_machine
 from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
 from rung.records.progress import Warned
+from rung.records.workload import Facts, Workload
 from rung.timing.tasks import Task
 
 BLOCK: dict[str, Any] = {
@@ -243,3 +245,47 @@ def test_a_climb_that_is_gone_on_with_runs_within_the_same_limits(
     assert not made.model_file.exists()
     assert [(task.name, task.passing) for task in tasks] == [("resume", True)]
     assert made.side([]).saved_model == str(made.model_file)  # which that worker writes
+
+
+@pytest.mark.parametrize(
+    ("devices", "idle", "there"),
+    [
+        ("", [1], []),
+        ("0", [], []),
+        ("0,1", [], ["1"]),
+        ("1,0", [], ["0"]),
+        ("auto", [1, 3], ["1", "3"]),
+        ("auto", [], []),
+    ],
+)
+def test_what_is_not_timed_has_the_other_gpus_of_the_request(
+    devices: str, idle: list[int], there: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    made = SimpleNamespace(request=SimpleNamespace(devices=devices), pool=SimpleNamespace(elsewhere=()))
+    beginning.spread(made, loaded(idle))  # type: ignore[arg-type]
+    assert [next(iter(place.variables.values())) for place in made.pool.elsewhere] == there
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [("0,2", "GPU 2 is a MI300X, and the one that is timed a H100"), ("0,4", "GPU 4 is not there: there are 4")],
+)
+def test_gpus_of_another_kind_do_not_verify(devices: str, said: str) -> None:
+    made = SimpleNamespace(request=SimpleNamespace(devices=devices), pool=SimpleNamespace(elsewhere=()))
+    with pytest.raises(UsageError, match=said):
+        beginning.spread(made, loaded([]))  # type: ignore[arg-type]
+
+
+def loaded(idle: list[int]) -> Loaded:
+    facts = Facts(gpu=True, vendor="nvidia", mode="train", rates={})
+    gpus = ["H100", "H100", "MI300X", "H100"]
+    return Loaded(
+        workload=Workload(name="x", mode="train"),
+        facts=facts,
+        making_seconds=0.0,
+        saved=False,
+        gpus=gpus,
+        idle_gpus=idle,
+    )

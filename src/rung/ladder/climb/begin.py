@@ -99,6 +99,15 @@ def spread(state: State, found: Loaded) -> None:
     numbers = found.idle_gpus if asked == AUTO else [int(number) for number in asked.split(",")[1:]] if asked else []
     if not (numbers and found.facts.gpu):
         return
+    timed = found.gpus[int(asked.split(",")[0])] if asked != AUTO else ""
+    for n in numbers if asked != AUTO else ():
+        if n >= len(found.gpus) or found.gpus[n] != timed:
+            what = (
+                f"a {found.gpus[n]}, and the one that is timed a {timed}"
+                if n < len(found.gpus)
+                else f"not there: there are {len(found.gpus)}"
+            )
+            raise UsageError(f"--devices {asked}: GPU {n} is {what}; name GPUs of one kind, as torch counts them.")
     vendor = str(found.facts.vendor)
     state.pool.elsewhere = tuple(Place("cuda", shown_alone(n, vendor, os.environ)) for n in numbers)
     progress.info("verifying on GPU %s, too", ", ".join(map(str, numbers)))
