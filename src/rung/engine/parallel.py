@@ -44,7 +44,7 @@ def _sharded(model: torch.nn.Module, device: Device) -> torch.nn.Module:
     return model
 
 
-def without_exchange(called: torch.nn.Module) -> contextlib.AbstractContextManager[Any] | None:
+def without_exchange(called: torch.nn.Module | None) -> contextlib.AbstractContextManager[Any] | None:
     """While it lasts, ranks exchange no gradients, and their weights go apart; None where that cannot be left out."""
     if isinstance(called, torch.nn.parallel.DistributedDataParallel):
         apart: contextlib.AbstractContextManager[Any] = called.no_sync()

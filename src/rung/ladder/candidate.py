@@ -68,6 +68,7 @@ class Candidate(Timed):
     _first: float | None = None
     _watched: Watched | None = None
     _together: TrainedTogether | None = None  # of the ranks of a job
+    called: torch.nn.Module | None = None  # in the place of the model, by ranks that train it together
     _made = False
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rung.errors import InputError
@@ -168,6 +168,7 @@ def microseconds(ns):
 
 @settings(max_examples=60, deadline=None)
 @given(EVENTS)
+@example([{"ts": 0, "dur": 0, "name": "BeginNs", "correlation": 0, "stream": 0}])  # as another format calls a field
 def test_what_is_written_is_what_is_read(events):
     texts = [
         f'{{"ph": "X", "cat": "kernel", "pid": 1, "tid": 5, "ts": {microseconds(e["ts"])}, '

@@ -51,7 +51,7 @@ def sniff(head: bytes) -> bool:
     """Kineto's traces have neither the empty first event nor BeginNs."""
     start = head.lstrip()
     return start[:1] == b"{" and b'"traceEvents"' in start[:200] and (
-        b'"BeginNs"' in start or re.match(rb'\{\s*"traceEvents"\s*:\s*\[\s*\{\s*\}', start) is not None
+        re.search(rb'"BeginNs"\s*:', start) is not None or re.match(rb'\{\s*"traceEvents"\s*:\s*\[\s*\{\s*\}', start) is not None
     )  # fmt: skip
 
 
