@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from ended import gone
 
 from rung.errors import UsageError
 from rung.launch import Team, WorkerFailed, launcher
@@ -42,18 +42,6 @@ def make(tmp_path: Path) -> Iterator[Make]:
     yield of
     for team in made:
         team.kill()
-
-
-def gone(pid: int, seconds: float = 30) -> bool:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_every_rank_answers_in_its_place_and_one_answer_is_made_of_them(make: Make) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ended import gone
 
 from rung.errors import WorkloadError
 from rung.launch import Worker, WorkerFailed, first_answer, kill_all, quiet
@@ -23,18 +24,6 @@ PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHON
 def worker(tmp_path: Path) -> Iterator[Worker]:
     with Worker("served:Served", tmp_path / "log", PATH) as w:
         yield w
-
-
-def gone(pid: int, seconds: float = 60) -> bool:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_what_the_workload_prints_does_not_disturb_the_answer(worker: Worker) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from ended import gone
 
 from rung.launch import Worker
 from rung.side import Limits, Setup, Side
@@ -58,18 +59,6 @@ def told(name: str, *calls: str, memory: float = 0.0, side: Side = SIDE, **argum
 def done(pool: Pool, *waited_for: Task) -> None:
     until = time.monotonic() + PLENTY
     assert pool.wait(lambda: all(task.done for task in waited_for), lambda: until - time.monotonic())
-
-
-def gone(pid: int) -> bool:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_a_task_answers_its_calls_one_after_the_other(pool: Pool) -> None:
