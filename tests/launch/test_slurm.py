@@ -176,6 +176,7 @@ def test_without_slurm_that_is_said(cluster: Path, monkeypatch: pytest.MonkeyPat
     done = run("analyze", "trace.json", "--slurm", "1")
     assert done.returncode == 2
     assert "there is no sbatch here" in done.stderr
+    assert not list((cluster / ".rung" / "jobs").iterdir())
 
 
 def test_the_script_of_a_dry_run_is_the_one_that_runs(cluster: Path) -> None:

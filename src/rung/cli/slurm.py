@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import itertools
 import shlex
+import shutil
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -68,7 +69,11 @@ def in_job(parsed: argparse.Namespace) -> int:
         return 0
     stop_when_asked()
     write_whole(folder / SCRIPT, text, "run it from another folder")
-    job = submit(folder / SCRIPT)
+    try:
+        job = submit(folder / SCRIPT)
+    except RungError:
+        shutil.rmtree(folder, ignore_errors=True)  # there is no job that it would be of
+        raise
     kept = SlurmJob(
         job=job,
         words=words,
