@@ -15,12 +15,18 @@ BUDGET = 60
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    for _ in range(4):  # beside other tests on the same cores, what is faster may look slower
-        folder = tmp_path_factory.mktemp("plain")
-        done = rung("climb", POINTWISE, "--budget", str(BUDGET), "--out", "run", cwd=folder)
-        assert done.returncode == 0, done.stderr
-        if json.loads((folder / "run" / "result.json").read_text())["kept"]:
-            break
+    with pytest.MonkeyPatch.context() as patch:
+        for _ in range(3):  # beside other tests on the same cores, what is faster may look slower
+            folder = tmp_path_factory.mktemp("plain")
+            patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "compiled"))  # not the code of the try before
+            done = rung("climb", POINTWISE, "--budget", str(BUDGET), "--out", "run", cwd=folder)
+            assert done.returncode == 0, done.stderr
+            if json.loads((folder / "run" / "result.json").read_text())["kept"]:
+                return folder / "run"
+        told = rung("compare", POINTWISE, "--rungs", "compile", "--budget", "20", "--json", cwd=folder)
+    speedup = json.loads(told.stdout)["comparison"]["speedup"]["value"]
+    if speedup < 1.1:
+        pytest.skip(f"compiled code is {speedup:.2f} times as fast here, beside other tests: a climb cannot find more")
     return folder / "run"
 
 
