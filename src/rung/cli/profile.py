@@ -24,7 +24,7 @@ from rung.cli.common import (
     stop_when_asked,
     target_options,
 )
-from rung.cli.ranks import add_rank_options, launcher_of
+from rung.cli.ranks import add_rank_options, check_ranks, launcher_of
 from rung.cli.remember import remembered
 from rung.cli.slurm import add_options as add_job_options
 from rung.errors import UsageError
@@ -216,8 +216,7 @@ def check(parsed: argparse.Namespace) -> None:
     several = bool(parsed.nproc_per_node or parsed.launcher)
     if several and parsed.program:
         raise UsageError("a command starts its ranks itself: give `-- torchrun ...`, and leave --nproc-per-node out.")
-    if len(parsed.nproc_per_node) > 1 or (parsed.nproc_per_node and parsed.launcher):
-        raise UsageError("give one number with --nproc-per-node, or a --launcher.")
+    check_ranks(parsed)
     if (parsed.ranks or parsed.every) and not several:
         raise UsageError("--ranks and --every choose among several ranks: add --nproc-per-node or --launcher.")
     if parsed.ranks and parsed.every:

@@ -31,7 +31,7 @@ def check_ranks(parsed: argparse.Namespace) -> None:
         return
     if parsed.nproc_per_node and parsed.launcher:
         raise UsageError("give --nproc-per-node or --launcher, not both.")
-    if parsed.call:
+    if getattr(parsed, "call", False):
         raise UsageError("--call times a plain function, in one process; several ranks run a workload.")
     if len(parsed.nproc_per_node) > 1 and (not parsed.several or getattr(parsed, "sweep", None)):
         raise UsageError(

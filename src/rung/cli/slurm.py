@@ -193,7 +193,7 @@ def _words(parsed: argparse.Namespace) -> list[str]:
 
 def _check(parsed: argparse.Namespace) -> None:
     """Refuses now what the job would refuse after it has waited in a queue. Raises UsageError."""
-    if parsed.command in ("bench", "compare"):
+    if hasattr(parsed, "nproc_per_node"):
         check_ranks(parsed)
     if parsed.command == "profile" and parsed.program and parsed.nproc_per_node:
         raise UsageError("a command starts its ranks itself: give `-- torchrun ...`, and leave --nproc-per-node out.")

@@ -20,6 +20,12 @@ def said(method: str) -> str:
     return WORDS.get(method, method)
 
 
+def last_line(text: str) -> str:
+    """What to add to a sentence of what a process printed; empty where it printed nothing."""
+    lines = text.strip().splitlines()
+    return f" Its last line: {lines[-1][:200]}" if lines else ""
+
+
 class WorkerFailed(WorkloadError):
     """A call that did not return a value. `kind`: raised, refused, out of memory, killed, hung; what was refused
     keeps the exit code of the error that refused it."""

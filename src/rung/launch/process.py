@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 import psutil
 
 from rung.errors import RungError, UsageError
-from rung.launch.channel import Channel, Reply, WorkerFailed, said, unreadable
+from rung.launch.channel import Channel, Reply, WorkerFailed, last_line, said, unreadable
 from rung.runs import keep, temporary_folder
 
 START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")
@@ -182,8 +182,7 @@ class Worker(Caller):
             code = 0
         self.kill()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        tail = self.log.read_text(errors="replace").strip().splitlines()[-1:] if self.log.exists() else []
-        last = f" Its last line: {tail[0][:200]}" if tail else ""
+        last = last_line(self.log.read_text(errors="replace")) if self.log.exists() else ""
         return WorkerFailed(f"the worker {how} during {said(method)}.{last} Its output: {self.log}", "killed")
 
     def kill(self) -> None:

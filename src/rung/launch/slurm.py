@@ -199,7 +199,7 @@ def _left(folder: Path) -> int | None:
 
 
 def _words(job: int, state: State) -> str:
-    """ "job 12 runs on n[1-2]"."""
+    """As in: job 12 runs on n[1-2]."""
     if state.name == "PENDING":
         return f"job {job} waits" + (f": {state.reason}" if state.reason not in ("", "None") else "")
     doing = _DOING.get(state.name, f"is {state.name.lower().replace('_', ' ')}")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import UsageError
-from rung.launch.channel import Channel, Reply, WorkerFailed, said, unreadable
+from rung.launch.channel import Channel, Reply, WorkerFailed, last_line, said, unreadable
 from rung.launch.process import START, Caller, variables
 from rung.launch.rank import NAMES, TEAM
 from rung.side import Launcher
@@ -52,6 +52,16 @@ def launcher(text: str) -> Launcher:
     return Launcher((*words, *([] if agent else [sys.executable]), START), here=False, meets=agent)
 
 
+@dataclass(frozen=True)
+class _End:
+    """How a rank ended. status: as `os.waitpid` says it, LOST where nobody knows, None where somebody asked it to end; at: when that was
+    heard of, by `time.monotonic`."""
+
+    status: int | None
+    output: str
+    at: float
+
+
 @dataclass
 class _Rank:
     """One that joined. ended: how and with what output, as its guard told; None while it runs."""
@@ -62,18 +72,7 @@ class _Rank:
     guard: Channel
     reply: Reply | None = None
     failed: WorkerFailed | None = None
-    ended: dict[str, Any] | None = None
-    ended_at: float = 0.0
-
-    @property
-    def died(self) -> bool:
-        """Whether it ended although nobody asked it to."""
-        return self.ended is not None and self.ended["status"] is not None
-
-    @property
-    def taken(self) -> bool:
-        """Whether somebody else asked it to end: its launcher, or SLURM."""
-        return self.ended is not None and self.ended["status"] is None
+    ended: _End | None = None
 
 
 class Team(Caller):
@@ -259,9 +258,9 @@ class Team(Caller):
         """Takes in what came; whether every rank has answered, failed or ended."""
         for rank in self._ranks:
             while rank.ended is None and rank.guard.answered() and rank.guard.has_line():
-                rank.ended, rank.ended_at = _report(rank.guard.line(time.monotonic())), time.monotonic()
+                rank.ended = _report(rank.guard.line(time.monotonic()))
             if rank.ended is None and rank.guard.ended:  # its host is gone
-                rank.ended, rank.ended_at = {"status": LOST, "output": ""}, time.monotonic()
+                rank.ended = _End(LOST, "", time.monotonic())
             if rank.reply or rank.failed or not rank.calls.answered():
                 continue
             if rank.calls.has_line():
@@ -277,28 +276,21 @@ class Team(Caller):
 
     def _failure(self, method: str) -> WorkerFailed | None:
         """What to tell, of all that failed: a rank that died before those that lost their connection to it."""
-        dead = [rank for rank in self._ranks if rank.died]
+        ends = [(end.status, end.at, rank, end) for rank in self._ranks if (end := rank.ended)]
+        dead = [(_follows(status), at, status, rank, end) for status, at, rank, end in ends if status is not None]
         if dead:
-            # NCCL's watchdog aborts ranks that wait for one that is gone.
-            rank = min(dead, key=lambda rank: (_follows(rank.ended), rank.ended_at))
-            assert rank.ended
-            lines = str(rank.ended["output"]).strip().splitlines()
-            last = f" Its last line: {lines[-1][:200]}" if lines else ""
-            how = _how(int(rank.ended["status"]))
+            _, _, status, rank, end = min(dead, key=lambda one: one[:2])
             return WorkerFailed(
-                f"rank {rank.number} on {rank.host} {how} during {said(method)}.{last} The ranks' output: {self.log}",
+                f"rank {rank.number} on {rank.host} {_how(status)} during {said(method)}.{last_line(end.output)} The ranks' output: {self.log}",
                 "killed",
             )
         failed = [rank for rank in self._ranks if rank.failed]
         if not failed:
-            taken = any(rank.taken for rank in self._ranks)
-            return (
-                WorkerFailed(
-                    f"the launcher, or who started it, ended the ranks during {said(method)}.{self._last_line()} Their output: {self.log}",
-                    "killed",
-                )
-                if taken
-                else None
+            if not ends:
+                return None
+            return WorkerFailed(
+                f"the launcher, or who started it, ended the ranks during {said(method)}.{self._last_line()} Their output: {self.log}",
+                "killed",
             )
         # What is refused, or lacks memory, is a cause; an error of communication may be what came of it elsewhere.
         first = min(failed, key=lambda rank: (rank.failed.kind == "raised", "onnection" in str(rank.failed)))  # type: ignore[union-attr]
@@ -314,14 +306,13 @@ class Team(Caller):
         )
 
     def _last_line(self) -> str:
-        lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
-        return f" Its last line: {lines[-1][:200]}" if lines else ""
+        return last_line(self.log.read_text(errors="replace")) if self.log.exists() else ""
 
     def _write_log(self) -> None:
         with self.log.open("a") as log:
             for rank in self._ranks:
-                if rank.ended and str(rank.ended["output"]).strip():
-                    log.write(f"--- rank {rank.number} on {rank.host}\n{str(rank.ended['output']).rstrip()}\n")
+                if rank.ended and rank.ended.output.strip():
+                    log.write(f"--- rank {rank.number} on {rank.host}\n{rank.ended.output.rstrip()}\n")
 
     def _refuse_if_ended(self, method: str) -> None:
         if self._door.fileno() < 0:
@@ -386,19 +377,19 @@ def _channel(connection: socket.socket) -> Channel:
     return Channel(fd, fd)
 
 
-def _report(line: bytes | None) -> dict[str, Any]:
-    """What a guard says of the rank's end. status: None where it was asked to end it."""
+def _report(line: bytes | None) -> _End:
+    """What a guard says of the rank's end."""
+    now = time.monotonic()
     try:
         report = json.loads(line or b"")
         status = report["status"]
-        return {"status": None if status is None else int(status), "output": str(report["output"])}
+        return _End(None if status is None else int(status), str(report["output"]), now)
     except (ValueError, KeyError, TypeError):
-        return {"status": LOST, "output": ""}
+        return _End(LOST, "", now)
 
 
-def _follows(ended: dict[str, Any] | None) -> bool:
-    """Whether this end may be what the end of another rank did to it."""
-    status = int(ended["status"]) if ended else LOST
+def _follows(status: int) -> bool:
+    """Whether this end may be what the end of another rank did to it: NCCL's watchdog aborts ranks that wait for one that is gone."""
     return status == LOST or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGABRT)
 
 

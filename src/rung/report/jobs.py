@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rung.records.slurm_job import ListedJob
 from rung.report import units
+from rung.report.benchmarks import columns
 
 HEADS = ("job", "state", "hosts", "submitted", "command")
 
@@ -25,5 +26,4 @@ def job_lines(jobs: Sequence[ListedJob]) -> list[str]:
             for job in jobs
         ),
     ]
-    wide = [max(len(row[k]) for row in rows) for k in range(len(HEADS) - 1)]
-    return ["  ".join([*(cell.ljust(w) for cell, w in zip(row, wide, strict=False)), row[-1]]) for row in rows]
+    return columns(rows)
