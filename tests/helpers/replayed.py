@@ -57,7 +57,13 @@ class Replayed:
     """Answers as `rung.ladder.candidate.Candidate` did."""
 
     def open(
-        self, target: str, options: dict[str, str], rungs: list[str], device: str | None, saved_model: str = ""
+        self,
+        target: str,
+        options: dict[str, str],
+        rungs: list[str],
+        device: str | None,
+        saved_model: str = "",
+        one_shape: bool = False,
     ) -> Any:
         self.fused = options.get("fused", "fast")
         self.rungs = "fused-optimizer" if "fused-optimizer" in rungs else ""
@@ -108,5 +114,5 @@ class Replayed:
     def witness(self) -> Any:
         return self.said["witness"]
 
-    def verify(self, numerics: str, alone: bool, backwards: bool) -> Any:
+    def verify(self, numerics: str, alone: bool, backwards: bool = False, others: bool = False) -> Any:
         return self.said["verify"]

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import faint_attention
@@ -642,8 +643,11 @@ def test_a_shape_on_which_the_untouched_model_fails_is_refused(changes: dict[str
         verifying.verify(for_eight_rows(**changes), EXACT, CPU)
 
 
+@pytest.mark.parametrize("others", [False, True])
 @pytest.mark.parametrize("backwards", [False, True])
-def test_a_candidate_that_stays_with_the_shape_it_saw_first_is_refused_in_either_order(backwards: bool) -> None:
+def test_a_candidate_that_stays_with_the_shape_it_saw_first_is_refused_in_either_order(
+    backwards: bool, others: bool
+) -> None:
     w = workload("infer")
     seen: list[int] = []  # rows of the batches, as they came
 
@@ -661,12 +665,23 @@ def test_a_candidate_that_stays_with_the_shape_it_saw_first_is_refused_in_either
         Wrong(stays)(step)
         return step
 
-    found = verifying.verify(w, EXACT, CPU, build, backwards=backwards).record()
+    found = verifying.verify(w, EXACT, CPU, build, backwards=backwards, others=others).record()
     first, second = (rows(make(0)) for make in shapes(w))
     assert [*dict.fromkeys(seen)] == ([second, first] if backwards else [first, second])
     assert not found.passed
     assert ("shape 1" if backwards else "shape 2") in found.failures[0]
-    assert verifying.verify(w, EXACT, CPU, backwards=backwards).passed
+    assert verifying.verify(w, EXACT, CPU, backwards=backwards, others=others).passed
+
+
+def test_of_other_shapes_alone_nothing_is_compared_that_a_verification_of_the_first_has_compared() -> None:
+    w = workload("train")
+    found = verifying.verify(w, EXACT, CPU, others=True)
+    assert found.checks
+    assert all("shape 2" in check.case for check in found.checks)
+    alone = verifying.verify(replace(w, one_shape=True, other_shapes=()), EXACT, CPU)
+    both = verifying.verify(w, EXACT, CPU)
+    assert alone.cases + found.cases == both.cases
+    assert {(c.what, c.case) for c in (*alone.checks, *found.checks)} == {(c.what, c.case) for c in both.checks}
 
 
 class Observed(nn.Module):

@@ -370,7 +370,7 @@ class Candidate(Timed):
         return list(self.plan.phases(own_precision(self.workload, seeded_model(self.workload), self.device)))
 
     def precompile(self) -> None:
-        """Compiles what `verify` comes to last in full precision, so that it finds that in the cache."""
+        """Compiles what `verify` comes to last in full precision, the step with dropout, so that it finds that in the cache."""
         expect_changes()
         precompile(self.workload, self.plan, self.device)
 
@@ -380,9 +380,10 @@ class Candidate(Timed):
         against: dict[str, Any] | None = None,
         alone: bool = True,
         backwards: bool = False,
+        others: bool = False,
     ) -> dict[str, Any]:
         """Compares this recipe with the reference at one precision. alone: whether no other worker has memory of the device;
-        backwards: whether the first shape comes last.
+        backwards: whether the first shape comes last; others: only what shapes beside the measured one add.
 
         against: another workload (target and options) that is the reference; its weights are given to this one.
         """
@@ -393,7 +394,13 @@ class Candidate(Timed):
             found = verify(reference, self.plan, self.device, self._twin, precisions=[numerics])
         else:
             found = verify(
-                self.workload, self.plan, self.device, precisions=[numerics], alone=alone, backwards=backwards
+                self.workload,
+                self.plan,
+                self.device,
+                precisions=[numerics],
+                alone=alone,
+                backwards=backwards,
+                others=others,
             )
         record = with_fields(found.record(), seconds=time.perf_counter() - began)
         return {**plain(record), "memory": peak_memory(self.device)}

@@ -34,6 +34,7 @@ from rung.records.workload import Batch, Break, Facts, Recompilation, TunedProdu
 from rung.records.workload import Workload as Described
 from rung.rungs.inductor import names
 from rung.timing.work import rates
+from rung.verify.randomness import active
 from rung.verify.reference import own_precision
 from rung.workload import Workload, seeded_model, shapes
 
@@ -94,6 +95,7 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> Facts:
         optimizer_not_captured=not_captured(optimizer) if optimizer else "",
         rates=rates(peaks) if peaks else {},
         bandwidth=peaks.bandwidth if peaks else None,
+        dropout=workload.mode == "train" and active(step.model),
         hooked=ModelGuards(step.model).hooked,
         shapes=[batch_of(workload.inputs(0))],
         own_precision=own_precision(workload, step.model, device),

@@ -232,7 +232,8 @@ class Predicted(Part, kw_only=True):
 
 class Result(Part, kw_only=True):
     """result.json: the best answer so far. kept: its rungs; speedup: over the untouched model; over_plain: over the best plain mode;
-    times: ns a step, by side (`baseline`, `plain`, `best`); memory: bytes; doubt: why it is provisional although it was more; history:
+    times: ns a step, by side (`baseline`, `plain`, `best`); memory: bytes; doubt: why it is provisional although it was more; all_shapes: whether it
+    was verified on every shape that the workload runs on, and not on the measured one alone; history:
     every answer; taken_back: answers that a later check refuted; recipe: the file; seconds: of the whole climb. What belongs to an
     answer is null without one."""
 
@@ -248,6 +249,7 @@ class Result(Part, kw_only=True):
     restarts: Sequence[Mapping[str, Sequence[Sample]]] | None = None
     shapes: list[Shape] | None = None
     doubt: str = ""
+    all_shapes: bool = True
     noise: Noise | None = None
     plain: Plain | None = None
     history: list[Moment] | None = None

@@ -83,6 +83,13 @@ class Answered:
 
 
 @dataclass(frozen=True)
+class OnAllShapes:
+    """The answer is verified on all shapes that the workload runs on."""
+
+    kept: list[str]
+
+
+@dataclass(frozen=True)
 class Confirms:
     """The answer is compared in fresh processes. plain: with the best plain mode, too."""
 
@@ -97,7 +104,7 @@ class Warned:
 
 Event = (
     Begins | Opened | TimesBaseline | Measured | Surveyed | Planned | Inapplicable | Raced | Verifies | Judged | Answered
-    | TakenBack | Confirms | Warned
+    | TakenBack | OnAllShapes | Confirms | Warned
 )  # fmt: skip
 
 

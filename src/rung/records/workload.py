@@ -79,7 +79,7 @@ class Facts(Part, kw_only=True):
     """What decides which rungs apply (`rung.ladder.survey`). Before `surveyed`, of the graph nothing is known; another version may not
     have had a field.
 
-    rates: matrix FLOP/s by precision; bandwidth: bytes/s; flops: FLOP of a step, None where torch cannot count them; amp, dtype: torch's names; hooked, optimizer_not_fused,
+    rates: matrix FLOP/s by precision; bandwidth: bytes/s; flops: FLOP of a step, None where torch cannot count them; amp, dtype: torch's names; dropout: whether a step draws it; hooked, optimizer_not_fused,
     optimizer_not_captured, one_shape: why, empty where not; shapes: the measured one first; weights_read: elements by bytes of an element;
     stepped_bytes: that the optimizer moves; inductor, variables: settings in effect; captured, rewritten: counts of operators in the
     graph; written_out: FLOP and scores of attention written by hand; aiter: what its tables have.
@@ -105,6 +105,7 @@ class Facts(Part, kw_only=True):
     optimizer_not_captured: str | UnsetType = UNSET
     rates: dict[str, float]
     bandwidth: float | UnsetType | None = UNSET
+    dropout: bool | UnsetType = UNSET
     hooked: str | UnsetType = UNSET
     shapes: list[Batch] | UnsetType = UNSET
     own_precision: str = "exact"

@@ -121,10 +121,17 @@ def recipe_lines(found: Applied, path: str) -> list[str]:
     lines += [f"+ {c.rung:<{width}}  {units.clean(c.changes)}  [{c.contract}]" for c in found.changes]
     if not found.changes:
         lines.append("  nothing: the recipe has no rungs")
-    for key, words in (("elements_at_most", "at most"), ("elements_at_least", "at least")):
-        if key in found.original:
-            count = units.count(found.original[key])
-            lines.append(f"  inputs of {words} {count} elements: the model as it is, which was faster there")
+    most, least = (found.original.get(f"elements_at_{end}") for end in ("most", "least"))
+    if most is not None and least == most + 2:
+        lines.append(
+            "  inputs of another size than the measured one: the model as it is, since nothing was verified there"
+        )
+        most = least = None
+    for words, count in (("at most", most), ("at least", least)):
+        if count is not None:
+            lines.append(
+                f"  inputs of {words} {units.count(count)} elements: the model as it is, which was faster there"
+            )
     if found.shapes:
         lines.append(f"  {found.shapes}")
     measured = found.measured

@@ -16,6 +16,7 @@ from rung.records.progress import (
     Judged,
     Measured,
     Now,
+    OnAllShapes,
     Opened,
     Planned,
     Raced,
@@ -34,7 +35,7 @@ from rung.report.words import recompilations
 from rung.runs import Run
 
 PAGE = "report.html"
-NEW_ANSWER = (Answered, TakenBack)  # events after which the run directory has another result
+NEW_ANSWER = (Answered, OnAllShapes, TakenBack)  # events after which the run directory has another result
 
 
 def progress_lines(event: Event) -> list[str]:
@@ -66,6 +67,10 @@ def progress_lines(event: Event) -> list[str]:
             return [answer_line(event)]
         case TakenBack():
             return [f"  taken back: {' + '.join(event.kept)}: {event.why}."]
+        case OnAllShapes():
+            return [
+                "  recipe.toml: verified on all input shapes; before, other shapes than the measured one went to the untouched model"
+            ]
         case Confirms(kept, plain):
             also = " and the best plain mode" if plain else ""
             return [f"confirming {' + '.join(kept)} against the untouched model{also}, in fresh processes ..."]

@@ -27,6 +27,7 @@ STATUSES = {
     "verified": "Verified: outputs, gradients and optimizer steps agree with the untouched model; the speed was not confirmed in fresh restarts.",
     "confirmed": "Confirmed: verified, and the speed shown again in fresh restarts.",
 }
+VERIFIED_HERE = "Verified on inputs of the measured shape: outputs, gradients and optimizer steps agree with the untouched model, to which other shapes are left; the speed was not confirmed in fresh restarts."
 CLAIMED = 1.08  # times as fast: less is claimed once it was confirmed (ladder/climb/answer.py)
 OTHER = "each for a reason of its own"
 _TURNS = "The best so far and the candidate ran in separate worker processes, in alternating blocks."
@@ -345,6 +346,8 @@ def standing_of_recipe(result: Result) -> str:
         return f"Provisional: verified, and not confirmed: {doubt}."
     if status == "provisional" and gain is not None and gain < CLAIMED:
         return "Provisional: verified, and a gain below 8 % is claimed once fresh restarts have shown it."
+    if status == "verified" and not result.all_shapes:
+        return VERIFIED_HERE
     return STATUSES.get(status, f"Status: {status or 'unknown'}.")
 
 

@@ -54,12 +54,14 @@ def verify(
     precisions: Sequence[Numerics] | None = None,
     alone: bool = True,
     backwards: bool = False,
+    others: bool = False,
 ) -> Verification:
     """Compares a candidate with the reference, first in full precision, then at the lowest that it runs in.
 
     build: `(model, plan) -> step`, `Step` unless a test brings its own candidate; precisions: only these; alone: whether no other
     process has memory of the device that this one could use: then a reference in float64 that does not fit is one in float32;
-    backwards: whether the first shape comes last, because another process compiles it meanwhile.
+    backwards: whether the first shape comes last; others: only what further shapes add to a verification of the first, which another
+    process has done.
     Raises WorkloadError where the untouched workload itself cannot be run or is not finite.
     """
     result = Verification()
@@ -68,9 +70,10 @@ def verify(
         exact = numerics == "exact"
         judged = exactly(workload) if exact else workload
         with full_precision() if exact else matmul_precision(plan.at(numerics)):
-            _At(without_dropout(judged), plan.at(numerics), device, build, numerics, result, alone).verify(backwards)
+            at = _At(without_dropout(judged), plan.at(numerics), device, build, numerics, result, alone)
+            at.verify(backwards, others)
             # In full precision only: over thousands of elements the test sees two programs' rounding in bfloat16, too.
-            if exact and not result.wrong:
+            if exact and not result.wrong and not others:
                 result.failures += _with_dropout(judged, plan.at(numerics), device, build)
         if result.wrong:
             break
@@ -78,16 +81,13 @@ def verify(
 
 
 def precompile(workload: Workload, plan: Plan, device: Device) -> None:
-    """Runs a candidate once on the last shape as `verify` builds it in full precision, and with dropout as well, so that its compiled
-    code is in the cache when another process verifies it. Nothing is compared."""
-    at = replace(plan.at("exact"), capture=False)
-    judged = without_dropout(exactly(workload))
+    """Runs a candidate once with dropout, as `verify` comes to it last in full precision, so that its compiled code is in the cache by
+    then. Nothing is compared."""
+    workload = exactly(workload)
     with full_precision():
-        step = Step(judged, seeded_model(judged).to(device.torch_name), at, device)
-        step(to_device(shapes(judged)[-1](SEEDS[0] + 100), device))
-        if workload.mode == "train" and active(model := seeded_model(exactly(workload))):
-            step = Step(exactly(workload), model.to(device.torch_name), at, device)
-            step(to_device(shapes(workload)[-1](SEEDS[0]), device))
+        model = seeded_model(workload).to(device.torch_name)
+        step = Step(workload, model, replace(plan.at("exact"), capture=False), device)
+        step(to_device(shapes(workload)[-1](SEEDS[0]), device))
 
 
 def _with_dropout(workload: Workload, plan: Plan, device: Device, build: Build | None) -> list[str]:
@@ -137,7 +137,7 @@ class _At:
         self.settled: set[str] = set()
         self.double = False  # the workload's own precision
 
-    def verify(self, backwards: bool) -> None:
+    def verify(self, backwards: bool, others: bool) -> None:
         mine = copied(self.model)
         with contextlib.suppress(Exception):  # what the workload itself loads and sets when it first runs is its own
             self._look_at_the_untouched()
@@ -148,9 +148,12 @@ class _At:
             numbered = list(enumerate(shapes(self.workload)))
             for index, make in reversed(numbered) if backwards else numbered:
                 self._until_replayed(make)
+                if others and not index and not backwards:  # it is there for the change to the next shape
+                    _theirs(self.candidate, to_device(make(0), self.device))
+                    continue
                 for seed in SEEDS:
                     self._case(make, seed, f"{self._shape(index)}, seed {seed}")
-            if self.workload.mode == "train":
+            if self.workload.mode == "train" and not others:
                 self._trained()
             if self.plan.linears:
                 self.result.failures += self.candidate.unlike()

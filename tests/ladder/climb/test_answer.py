@@ -202,13 +202,15 @@ def test_what_was_measured_is_in_the_recipe(made: State) -> None:
     assert (recipe.workload, recipe.mode, recipe.numerics) == ("x", "infer", "exact")
 
 
-def test_a_provisional_recipe_leaves_other_shapes_to_the_original(made: State) -> None:
+def test_a_recipe_leaves_other_shapes_to_the_original_until_it_is_verified_on_them(made: State) -> None:
     def taken(elements: int) -> bool:
         return Recipe.read(made.run.directory / "recipe.toml").plan.original.takes(elements)
 
-    offer(made, answer("provisional", 1.5))
-    assert [taken(elements) for elements in (999, 1000, 1001)] == [True, False, True]
-    offer(made, answer("verified", 1.5))  # which is seen on another shape
+    for status in ("provisional", "verified"):
+        offer(made, answer(status, 1.5))
+        assert [taken(elements) for elements in (999, 1000, 1001)] == [True, False, True]
+    made.everywhere.add(made.answer.kept)
+    write(made)
     assert [taken(elements) for elements in (1, 1000, 9000)] == [False, False, False]
 
 

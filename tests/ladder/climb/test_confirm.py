@@ -95,6 +95,7 @@ def made(tmp_path: Path) -> State:
     made.facts.shapes = record_of(list[Batch], [{"shape": "8 x 8", "elements": 64}])
     made.pool = Pool()  # type: ignore[assignment]
     made.kept = ["compile", "sdpa"]
+    made.everywhere = {("compile",), BOTH}
     made.plain = the_best(mode("compile", title="torch.compile", speedup=1.8), [])
     offer(made, Answer(("compile",), "verified", Figure(value=1.8)))
     offer(made, Answer(("compile", "sdpa"), "verified", Figure(value=2.2)))
@@ -356,6 +357,7 @@ def test_restarts_of_a_climb_that_was_killed_count(made: State, monkeypatch: pyt
         confirm(made)
     again = State(made.run, made.request, made.say)
     again.known, again.measured, again.kept, again.plain = made.known, made.measured, made.kept, made.plain
+    again.everywhere = made.everywhere
     again.answer, again.pool = made.answer, Pool()  # type: ignore[assignment]
     assert len(again.begun["confirm"].duel.restarts) == 2
     assert confirmed(again, monkeypatch, FASTER) == ("confirmed", BOTH)

@@ -177,8 +177,9 @@ def test_blocks_compile_beside_the_whole_and_are_verified_first_where_there_are_
     started(made)
     many = cores == 64
     assert ("01-plain-blocks-and-graph" in pool.names, "01-plain-compile-and-graph" in pool.names) == (many, True)
-    assert made.likely == ("blocks-and-graph" if many else "")
-    assert {task.side.rungs for task in made.ahead} == ({made.racing["blocks-and-graph"].side.rungs} if many else set())
+    assert made.likely == (["blocks-and-graph", "compile-and-graph"] if many else [])
+    verified = [task.side.rungs for task in made.ahead if task.name.endswith("exact")]
+    assert verified == [made.racing[name].side.rungs for name in made.likely]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,7 @@ def test_where_the_gpu_waits_for_no_launch_compiled_code_without_a_graph_comes_f
     started(made, launching=0.01)
     assert "01-plain-default" in pool.names
     assert not any("capture" in task.side.rungs for task in pool.tasks)
-    assert made.likely == "default"
+    assert made.likely == ["default"]
     assert list(made.racing) == ["default", "compile-and-graph", "reduce-overhead"]
 
 
@@ -265,7 +266,7 @@ def test_modes_that_compile_nothing_are_tried_where_the_host_is_ahead_of_the_gpu
     made.numerics = "tf32"
     started(made, launching=launching)
     assert [name for name in ("channels-last", "eager") if f"01-plain-{name}" in pool.names] == there
-    assert made.likely not in there
+    assert not {*made.likely} & {*there}
 
 
 def test_the_model_as_it_is_is_no_mode_where_nothing_is_permitted() -> None:
@@ -290,7 +291,7 @@ def test_what_adds_to_a_mode_that_is_much_slower_is_not_waited_for(
     made, _ = climb({**INFERENCE, **LAYERS})
     made.numerics = "bf16" if precision else "exact"
     started(made)
-    assert made.likely == "blocks-and-graph"
+    assert made.likely == ["blocks-and-graph", "compile-and-graph"]
     rungs = [*([precision] if precision else []), "capture"]
     race = mode_timing.Race({"cuda-graph": timed(tuple(rungs), speedup)})
     open_ = {name: made.racing[name] for name in ("blocks-and-graph", "compile-and-graph")}
@@ -299,42 +300,51 @@ def test_what_adds_to_a_mode_that_is_much_slower_is_not_waited_for(
     assert [name for name in MODES if name in race.modes and race.modes[name].error] == given_up
     assert not {*given_up} & {*open_}
     assert {*later} == {"default", "reduce-overhead"}
-    assert (made.likely == "") == bool(given_up)
+    assert (made.likely == []) == bool(given_up)
+    assert (made.ahead == []) == bool(given_up)
 
 
+@pytest.mark.parametrize("dropout", [True, False])
 def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
-    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, dropout: bool
 ) -> None:
     for room in (racing, checks, mode_checks):
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
-    made, pool = climb(TRAINING)
+    made, pool = climb({**TRAINING, "dropout": dropout})
     made.numerics = "bf16"
     started(made)
-    assert [task.name for task in made.ahead] == ["01-plain-verify-exact", "01-plain-verify-bf16"]
+    name = "01-plain-compile-and-graph"
+    assert [task.name for task in made.ahead] == [f"{name}-verify-exact", f"{name}-verify-bf16"]
     second = [
         task for task in pool.tasks if "precompile" in task.name
-    ]  # nobody else would compile it before it is verified
-    assert [task.name for task in second] == ["01-plain-precompile-exact"]
-    assert {task.side.rungs for task in (*made.ahead, *second)} == {made.racing[made.likely].side.rungs}
-    assert second[0].yielding
+    ]  # with dropout nobody else would compile it before it is verified
+    assert [task.name for task in second] == ([f"{name}-precompile-exact"] if dropout else [])
+    assert {task.side.rungs for task in (*made.ahead, *second)} == {made.racing["compile-and-graph"].side.rungs}
+    assert all(task.side.one_shape for task in (*made.ahead, *second))
+    assert all(task.yielding for task in second)
 
 
-@pytest.mark.parametrize("why", ["", "it cannot be captured"])
-def test_where_the_likely_one_fails_the_next_is_verified_in_its_place(
-    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, why: str
+def test_where_the_likely_ones_fail_the_next_is_verified_in_their_place(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for room in (racing, checks, mode_checks):
         monkeypatch.setattr(room, "usable_cores", lambda: 64)
     made, _ = climb({**TRAINING, **LAYERS})
     started(made)
-    blocks, whole = (made.racing[name] for name in ("blocks-and-graph", "compile-and-graph"))
-    before = list(made.ahead)
-    if why:
-        blocks.error = WorkerFailed(why, "raised")
-    racing._note_likely(made, {"blocks-and-graph": blocks}, {"compile-and-graph": whole})
-    assert made.likely == ("compile-and-graph" if why else "")
-    assert [task.ended for task in before] == [bool(why)] * len(before)
-    assert {task.side.rungs for task in made.ahead} == {(whole if why else blocks).side.rungs}
+    blocks, whole, default = (made.racing[name] for name in ("blocks-and-graph", "compile-and-graph", "default"))
+
+    def verified() -> set[tuple[str, ...]]:
+        return {task.side.rungs for task in made.ahead if not task.ended}
+
+    racing._note_likely(made, {"cuda-graph": made.racing["cuda-graph"]}, {})
+    assert verified() == {blocks.side.rungs, whole.side.rungs}
+    blocks.error = whole.error = WorkerFailed("it cannot be captured", "raised")
+    racing._note_likely(made, {"blocks-and-graph": blocks}, {"compile-and-graph": whole, "default": default})
+    assert (made.likely, verified()) == (["compile-and-graph"], {whole.side.rungs})
+    racing._note_likely(made, {"compile-and-graph": whole}, {"default": default})
+    assert (made.likely, verified()) == (["default"], {default.side.rungs})
+    racing._note_likely(made, {"default": default}, {})
+    assert (made.likely, verified()) == ([], {default.side.rungs})
 
 
 @pytest.mark.parametrize(
@@ -451,7 +461,7 @@ def test_the_best_so_far_gives_up_its_memory_to_what_should_replace_it(
     climb: Callable[..., tuple[State, Added]], tmp_path: Path, best: str, held: float, waiting: float, needs: bool
 ) -> None:
     made, _ = climb(TRAINING)
-    made.likely, made.mode_bytes = "compile-and-graph", 3.0
+    made.likely, made.mode_bytes = ["compile-and-graph"], 3.0
     ready = answered("01-plain-best", made.side([]))
     ready.memory = held
     made.pool = Pool(Setup(None, tmp_path, Limits()), 8, 10.0)
@@ -489,14 +499,6 @@ def test_a_mode_that_leaves_its_launches_to_the_host_says_nothing_of_the_precisi
         {n: timed(made.racing[n].side.rungs, gain) for n, gain in gains.items()}, "compile-and-graph"
     )
     assert racing.at_higher_precision(made, race) == {}
-
-
-def test_a_shape_that_the_candidates_own_worker_compiles_is_verified_last(
-    climb: Callable[..., tuple[State, Added]],
-) -> None:
-    made, _ = climb(TRAINING)
-    exact, bf16 = verifying(made, ["bf16", "compile"], ["exact", "bf16"], "02-compile")
-    assert [task._calls[0][1]["backwards"] for task in (exact, bf16)] == [False, True]
 
 
 @pytest.mark.parametrize("facts", [TRAINING, CPU], ids=["gpu", "cpu"])
@@ -578,9 +580,9 @@ def test_a_mode_that_finds_no_code_in_the_cache_waits_for_the_verification(
     made, _ = climb(TRAINING)
     later = ["default", "default-tf32", "reduce-overhead", "reduce-overhead-tf32"]
     assert not any(racing._waits(made, name) for name in later)
-    made.likely = "compile-and-graph"
+    made.likely = ["compile-and-graph"]
     assert [name for name in later if racing._waits(made, name)] == later[2:]
-    made.likely, made.ahead = "", [Task("01-plain-verify-exact", made.side([]), [("verify", {})])]
+    made.likely, made.ahead = [], [Task("01-plain-verify-exact", made.side([]), [("verify", {})])]
     assert [name for name in later if racing._waits(made, name)] == later[2:]
     made.ahead = [answered("01-plain-verify-exact", made.side([]), verify=PASSED)]
     assert not any(racing._waits(made, name) for name in later)

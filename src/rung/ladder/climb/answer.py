@@ -1,7 +1,7 @@
 """The best answer so far, on disk from the first one on: `recipe.toml` and `result.json`, each written whole.
 
 A recipe has a status. `provisional`: timed in one restart, its outputs checked in the process that was timed, more than 5 %
-faster. `verified`: all checks of docs/verification.md passed, more than 8 % faster. `confirmed`: in fresh restarts that chose
+faster. `verified`: all checks of docs/verification.md passed on the measured shape, more than 8 % faster. `confirmed`: in fresh restarts that chose
 nothing, faster than the untouched model and no slower than the best plain mode of torch.compile, on other shapes too.
 """
 
@@ -154,6 +154,7 @@ def write(state: State, stopped: Stopped | None = None) -> Recipe | None:
         restarts=answer.restarts if answer else [],
         shapes=answer.shapes if answer else [],
         doubt=answer.doubt if answer else "",
+        all_shapes=answer is None or bool(state.facts.one_shape) or answer.kept in state.everywhere,
         noise=noise(state.attempts),
         plain=state.plain,
         history=state.history,
@@ -209,6 +210,8 @@ def read_back(state: State) -> None:
     status = next((status for status in STATUSES if status == result.status), None)
     if not result.kept or status is None or result.speedup is None:
         return
+    if result.all_shapes and status != "provisional":
+        state.everywhere.add(tuple(result.kept))
     state.answer = Answer(
         tuple(result.kept), status, result.speedup, result.over_plain, result.confidence, result.times or {}, result.memory or {},
         result.shapes or [], Recipe.parse(result.recipe_text).original if result.recipe_text else {}, result.restarts or [],
@@ -241,9 +244,10 @@ def recipe_of(state: State, answer: Answer) -> Recipe:
 
 
 def _measured_shape_only(state: State, answer: Answer) -> dict[str, int]:
-    """Other inputs are left to the untouched model where nobody has seen the recipe run on them."""
+    """Other inputs are left to the untouched model where the recipe was not verified on them."""
     measured = state.facts.shapes[0].elements if state.facts.shapes else 0
-    if not measured or not (answer.status == "provisional" or state.facts.one_shape):
+    everywhere = answer.status != "provisional" and answer.kept in state.everywhere and not state.facts.one_shape
+    if not measured or everywhere:
         return {}
     only = Original(measured - 1, measured + 1)
     return {"elements_at_most": only.elements_at_most, "elements_at_least": only.elements_at_least or 0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.answers import Verified
@@ -22,18 +23,12 @@ WIDTHS = {"torch.bfloat16": 2, "torch.float16": 2, "torch.float64": 8}  # bytes 
 
 
 def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics], name: str) -> list[Task]:
-    """Has workers verify a candidate in the background, one a precision. In full precision, of which nobody else compiles the code, the
-    shapes come in their order, and a further worker compiles the last one ahead. Elsewhere the candidate's own worker compiles the first
-    shape meanwhile, so that comes last."""
+    """Has workers verify a candidate on the measured shape in the background, one a precision. Until the others are verified
+    (`rung.ladder.climb.other_shapes`), its recipe leaves them to the untouched model."""
     note_verified(state)
-    peak = peak_of(state)
+    peak, side = peak_of(state), replace(state.side(stack), one_shape=True)
     checks = [
-        Task(
-            f"{name}-verify-{n}",
-            state.side(stack),
-            [("verify", {"numerics": n, "alone": False, "backwards": n != "exact"})],
-            verifying_bytes(state, peak, n),
-        )
+        Task(f"{name}-verify-{n}", side, [("verify", {"numerics": n, "alone": False})], verifying_bytes(state, peak, n))
         for n in precisions
     ]
     for task in checks:
@@ -46,12 +41,13 @@ def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics]
 
 
 def precompiling(state: State, stack: Sequence[str], name: str) -> None:
-    """Where there are many cores, a further worker compiles a candidate meanwhile for the second shape, which the verification in full
-    precision comes to last."""
-    if not plan_of(stack).compiles or state.facts.one_shape or usable_cores() < MANY_CORES:
+    """Where there are many cores, a further worker compiles a candidate meanwhile with dropout, which the verification in full precision
+    comes to last."""
+    if not plan_of(stack).compiles or state.facts.dropout is not True or usable_cores() < MANY_CORES:
         return
     memory = COMPILED * peak_of(state) + CONTEXT_BYTES if state.facts.gpu else 0.0
-    helper = Task(f"{name}-precompile-exact", state.side(stack), [("precompile", {})], memory)
+    side = replace(state.side(stack), one_shape=True)
+    helper = Task(f"{name}-precompile-exact", side, [("precompile", {})], memory)
     helper.passing = helper.yielding = helper.apart = True
     state.checking.append(state.pool.add(helper))
 
@@ -67,9 +63,8 @@ def end_checks(state: State, keep: Sequence[Task] = ()) -> None:
 def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Task] = ()) -> list[Task]:
     """The verification of a candidate at each precision. ahead: what was begun before it was known which candidate is next; of
     another one it is given up, and where it failed at a precision, it is begun anew at that one."""
-    of_another = [task for task in ahead if list(task.side.rungs) != list(stack)]
-    end_all(of_another)
-    going_on = [] if of_another else [task for task in ahead if not _failed(task)]
+    end_all(task for task in ahead if list(task.side.rungs) != list(stack))
+    going_on = [task for task in ahead if list(task.side.rungs) == list(stack) and not _failed(task)]
     checks = [*going_on, *answered_before(state, stack, name)]
     there = {precision_of(task) for task in checks}
     missing = [n for n in plan_of(stack).phases(state.own_precision) if n not in there]
@@ -95,6 +90,14 @@ def answered_before(state: State, stack: Sequence[str], name: str) -> list[Task]
 def verified(task: Task) -> Verified | None:
     """What a task of the verification found, once it has."""
     return task.answer("verify", Verified) if "verify" in task.answers else None
+
+
+def refusal(task: Task) -> str:
+    """Why the verification at one precision refused the candidate, as a sentence without its end; empty where it did not, or not yet."""
+    found = verified(task)
+    return (
+        "" if found is None or found.passed else f"it does not compute what the baseline computes: {found.failures[0]}"
+    )
 
 
 def precision_of(task: Task) -> str:

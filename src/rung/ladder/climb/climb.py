@@ -13,6 +13,7 @@ import msgspec
 
 from rung.errors import InputError, RungError, UsageError
 from rung.hardware.limits import usable_cores
+from rung.ladder.climb import other_shapes
 from rung.ladder.climb.ahead import prepared_rung
 from rung.ladder.climb.answer import read_back, write
 from rung.ladder.climb.attempt import attempt, begun_rung, opened
@@ -100,9 +101,11 @@ class Climb:
         if resumed:
             confirm(state)  # what is there is raised to a higher status before more is tried
         warn_of_another_machine(state)
+        other_shapes.look(state)
         while not isinstance(said := begun_rung(state) or prepared_rung(state) or next_rung(state, rungs), Stopped):
             attempt(state, said)
             time_late(state)
+            other_shapes.look(state)
             warn_of_another_machine(state)
         if said.rule != "budget" or request.rungs is None:  # a named one is tried again by --resume
             for rung in untold(state, rungs):

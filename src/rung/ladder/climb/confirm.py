@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
+from rung.ladder.climb import other_shapes
 from rung.ladder.climb.answer import Answer, lower, offer
 from rung.ladder.climb.begun import Begun, forget, keep, same
 from rung.ladder.climb.checks import end_checks
@@ -34,17 +35,20 @@ def confirm(state: State) -> None:
     """Raises the answer's status to `confirmed`, or takes it back, and then looks at the one before it in the same way. Where the
     budget ends before, it stays what it is."""
     while (answer := state.answer) and answer.status != "confirmed" and list(answer.kept) == state.kept:
-        if why := _refuted(state, answer):
+        end_all_but_the_pool(state)
+        verified = other_shapes.finish(state)
+        if state.answer is not answer:  # taken back
+            continue
+        if why := _refuted(state, answer, verified):
             refute(state, answer.kept, why)
         else:
             return
 
 
-def _refuted(state: State, answer: Answer) -> str:
-    """Why fresh restarts take the answer back, as a sentence without its end. Otherwise it is confirmed, where there was time for it.
-    What was kept was verified."""
+def _refuted(state: State, answer: Answer, on_all_shapes: bool) -> str:
+    """Why fresh restarts take the answer back, as a sentence without its end. Otherwise it is confirmed, where there was time for it
+    and it was verified on all shapes."""
     state.say(Confirms(list(answer.kept), state.plain_is_another))
-    end_all_but_the_pool(state)
     sides = {"best": state.side([])}
     if state.plain and state.plain_is_another:
         sides["plain"] = state.side(state.plain.rungs)
@@ -79,7 +83,8 @@ def _refuted(state: State, answer: Answer) -> str:
             f"{why}; {doubt}",
         )
         return ""
-    _offer_confirmed(state, answer, begun.duel, found["best"], plain, _told_of_shapes(state, begun))
+    shapes = _told_of_shapes(state, begun)
+    _offer_confirmed(state, answer, begun.duel, found["best"], plain, shapes, on_all_shapes)
     forget(state, "confirm")
     return ""
 
@@ -212,7 +217,13 @@ def _told_of_shapes(state: State, begun: Begun) -> list[Shape]:
 
 
 def _offer_confirmed(
-    state: State, answer: Answer, duel: Duel, over: Comparison, plain: Comparison | None, shapes: list[Shape]
+    state: State,
+    answer: Answer,
+    duel: Duel,
+    over: Comparison,
+    plain: Comparison | None,
+    shapes: list[Shape],
+    on_all_shapes: bool,
 ) -> None:
     """over, plain: the answer against the untouched model and the best plain mode."""
     seen = duel.record()
@@ -222,7 +233,7 @@ def _offer_confirmed(
         state,
         replace(
             answer,
-            status="confirmed" if all(shape.answer != "unknown" for shape in shapes) else "verified",
+            status="confirmed" if on_all_shapes and all(shape.answer != "unknown" for shape in shapes) else "verified",
             speedup=record_of(Ratio, over.speedup),
             over_plain=record_of(Ratio, plain.speedup) if plain else Figure(value=1.0) if state.plain else None,
             confidence=over.confidence,
@@ -231,7 +242,7 @@ def _offer_confirmed(
             first_run_seconds={names[side]: seconds for side, seconds in seen.first_run_seconds.items()},
             restarts=duel.samples,
             shapes=shapes,
-            original=guard(shapes, measured),
+            original=guard(shapes, measured) if on_all_shapes else {},
         ),
     )  # fmt: skip
 

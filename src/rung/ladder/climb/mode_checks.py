@@ -15,6 +15,7 @@ from rung.ladder.climb.modes import BLOCKS, NAME, mode_of
 from rung.ladder.climb.state import CONTEXT_BYTES, State
 from rung.records.measured import Figure
 from rung.rungs import plan_of
+from rung.timing.tasks import Task, end_all
 
 # To be the answer for a while, or for good: verified while it is compiled, where there are many cores.
 LIKELY = (BLOCKS, "compile-and-graph", "default", "channels-last", "eager")
@@ -29,9 +30,20 @@ def verifies_beside(state: State, mode: float) -> bool:
     return usable_cores() >= MANY_CORES and (not state.facts.gpu or needed <= state.pool.memory)
 
 
-def verify_ahead(state: State, rungs: Sequence[str], name: str) -> None:
-    """Begins to verify the mode that is likely to be the fastest, while it compiles."""
-    state.ahead = verifying(state, rungs, plan_of(rungs).phases(state.own_precision), name)
+def verify_ahead(state: State, name: str) -> None:
+    """Begins to verify a mode that may become the answer, while it compiles for the first time."""
+    rungs = state.racing[name].side.rungs
+    state.likely.append(name)
+    state.ahead += verifying(state, rungs, plan_of(rungs).phases(state.own_precision), f"01-{NAME}-{name}")
+
+
+def give_up_ahead(state: State, name: str) -> None:
+    """Ends the verification of a mode that will not be the answer."""
+    if name in state.likely:
+        state.likely.remove(name)
+    rungs = state.racing[name].side.rungs
+    end_all(task for task in state.checking if task.side.rungs == rungs)
+    state.ahead = [task for task in state.ahead if task.side.rungs != rungs]
 
 
 def use_the_time(state: State, result: Race) -> None:
@@ -40,7 +52,10 @@ def use_the_time(state: State, result: Race) -> None:
     best = result.modes.get(result.best)
     if best is None or mode_of(result.best) not in LIKELY or (best.speedup or 0.0) < PROVISIONAL_GAIN:
         return
-    of_best = [task for task in state.ahead if list(task.side.rungs) == best.rungs]
+    of_best = _of(state, best.rungs)
+    if of_best and _is_verified(state, best.rungs):  # what else is verified is slower
+        end_checks(state, keep=[*of_best, *state.next_ahead])
+        state.ahead = of_best
     fits = verifies_beside(state, result.task.memory if result.task else state.mode_bytes)
     if not of_best and not state.likely and state.audited and fits and not _nearly_verified(state, result):
         end_checks(state, keep=state.next_ahead)
@@ -51,39 +66,45 @@ def use_the_time(state: State, result: Race) -> None:
 def _offer_verified(state: State, result: Race) -> None:
     """Offers the best mode once all checks of it have passed; one that was the best for a while, too, as long as nothing else is verified:
     that is worth more than a faster answer which is not."""
-    answer = _answer_checked(state, result)
-    if answer is None or answer.status != "provisional" or not state.audited or state.facts.one_shape:
+    if not state.audited:
         return
-    kept = list(answer.kept)
-    if kept not in [
+    timed = [
         mode.rungs for mode in result.modes.values() if mode.speedup
-    ]:  # it failed when it was timed once more
-        return
-    if _is_verified(state) and not (result.best and kept == result.modes[result.best].rungs):
-        return
-    phases = plan_of(answer.kept).phases(state.own_precision)
-    complete = {precision_of(task) for task in state.ahead} == {*phases}
-    passed = all((found := verified(task)) and found.passed for task in state.ahead)
-    if complete and passed and answer.speedup.value >= VERIFIED_GAIN:
-        fastest = max(mode.speedup for mode in result.modes.values() if mode.speedup)
-        offer(state, replace(answer, status="verified", over_plain=Figure(value=answer.speedup.value / fastest)))
+    ]  # without those that failed when they were timed once more
+    best = result.modes[result.best].rungs if result.best else []
+    for answer in _checked(state, result):
+        kept = list(answer.kept)
+        if answer.status != "provisional" or kept not in timed or (_is_verified(state) and kept != best):
+            continue
+        tasks = _of(state, kept)
+        complete = {precision_of(task) for task in tasks} == {*plan_of(kept).phases(state.own_precision)}
+        passed = all((found := verified(task)) and found.passed for task in tasks)
+        if complete and passed and answer.speedup.value >= VERIFIED_GAIN:
+            fastest = max(mode.speedup for mode in result.modes.values() if mode.speedup)
+            offer(state, replace(answer, status="verified", over_plain=Figure(value=answer.speedup.value / fastest)))
 
 
-def _is_verified(state: State) -> bool:
-    return state.answer is not None and state.answer.status != "provisional"
+def _of(state: State, rungs: Sequence[str]) -> list[Task]:
+    """The verification of this mode, as far as it was begun ahead."""
+    return [task for task in state.ahead if list(task.side.rungs) == list(rungs)]
+
+
+def _is_verified(state: State, rungs: Sequence[str] | None = None) -> bool:
+    """Whether the answer is verified; rungs: and is this one."""
+    answer = state.answer
+    return answer is not None and answer.status != "provisional" and (rungs is None or list(answer.kept) == list(rungs))
 
 
 def _nearly_verified(state: State, result: Race) -> bool:
     """Whether an answer is being checked, and there is none yet that was: it comes first, even where another is faster by now."""
-    checking = any(not task.done for task in state.ahead)
-    return checking and not _is_verified(state) and _answer_checked(state, result) is not None
+    checking = (task for answer in _checked(state, result) for task in _of(state, answer.kept))
+    return not _is_verified(state) and any(not task.done for task in checking)
 
 
-def _answer_checked(state: State, result: Race) -> Answer | None:
-    """The answer, or what might have become one, that the verification which is under way is of."""
-    answers = [*([state.answer] if state.answer else []), *result.answers]
-    stacks = {tuple(task.side.rungs) for task in state.ahead}
-    return next((a for a in answers if {a.kept} == stacks), None)
+def _checked(state: State, result: Race) -> list[Answer]:
+    """The answer, and what was one for a while, as far as their verification was begun."""
+    answers = {answer.kept: answer for answer in [*result.answers, *([state.answer] if state.answer else [])]}
+    return [answer for kept, answer in answers.items() if _of(state, kept)]
 
 
 def prepare_after(state: State, result: Race) -> None:

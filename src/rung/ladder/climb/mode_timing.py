@@ -124,7 +124,7 @@ def _replaces(mode: Mode, best: Mode) -> bool:
 
 def _needs_memory(state: State, result: Race) -> bool:
     """Whether the next mode has no room beside the best so far; or what verifies the mode that should replace it has none."""
-    replaced = bool(state.likely) and result.best != state.likely
+    replaced = bool(state.likely) and result.best not in state.likely
     return state.pool.held() + state.mode_bytes > state.pool.memory or (replaced and state.pool.lacks_memory())
 
 

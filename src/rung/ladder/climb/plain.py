@@ -25,7 +25,6 @@ from rung.measure import CLIMB, judge
 from rung.records.climb import Attempt, Plain
 from rung.records.record import take
 from rung.timing.duel import Start
-from rung.timing.tasks import Task, end_all
 
 progress = logging.getLogger(__name__)
 
@@ -73,7 +72,8 @@ def _verified(state: State, record: Attempt) -> Seen:
     record.verdict, record.why, record.cut = "", "", False
     state.plain = record.plain or None
     audited(state)
-    checks = checks_of(state, record.stack, name, _ahead(state))
+    ahead, state.ahead = state.ahead, []
+    checks = checks_of(state, record.stack, name, ahead)
     champion = champion_of(state, record.stack, name)
     try:
         state.wait(champion)
@@ -138,12 +138,3 @@ def _record(state: State, found: Race) -> Attempt:
     elif why := distrusted(record, best.speedup or 0.0):
         record.verdict, record.why = "reverted", why
     return record
-
-
-def _ahead(state: State) -> list[Task]:
-    """The verification that was begun before it was known which mode is the fastest, and on which shapes the workload runs."""
-    tasks, state.ahead = state.ahead, []
-    if not state.facts.one_shape:
-        return tasks
-    end_all(tasks)  # it asks for a second shape
-    return []

@@ -16,7 +16,14 @@ from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.answers import Untouched
 from rung.ladder.climb.begin import audited, surveyed
 from rung.ladder.climb.checks import end_checks, peak_of
-from rung.ladder.climb.mode_checks import LIKELY, prepare_after, use_the_time, verifies_beside, verify_ahead
+from rung.ladder.climb.mode_checks import (
+    LIKELY,
+    give_up_ahead,
+    prepare_after,
+    use_the_time,
+    verifies_beside,
+    verify_ahead,
+)
 from rung.ladder.climb.mode_timing import Race, time_modes
 from rung.ladder.climb.modes import BLOCKS, MODES, NAME, SLOW, mode_of, mode_of_task, modes
 from rung.ladder.climb.schedule import LEAST_GAIN, PRECISIONS, much_slower
@@ -58,15 +65,16 @@ def start_modes(state: State, warm: Untouched) -> None:
         if name not in timed:
             state.pool.add(state.racing[name])
     if not timed:
-        _verify_likely(state, list(wanted), first=True)
+        _verify_likely(state, _first(state))
 
 
-def _verify_likely(state: State, names: Sequence[str], *, first: bool = False) -> None:
-    """Has the first of these modes that may become the answer verified while it compiles, where there is room for that."""
-    likely = next((name for name in names if mode_of(name) in LIKELY), "")
-    if likely and verifies_beside(state, state.racing[likely].memory):
-        state.likely = likely
-        verify_ahead(state, state.racing[likely].side.rungs, f"01-{NAME}" + ("" if first else f"-{likely}"))
+def _verify_likely(state: State, names: Sequence[str]) -> None:
+    """Has the first of these modes that may become the answer verified while it compiles, where there is room for that; beside a model's
+    blocks the whole, which takes longer and is a little faster."""
+    likely = [name for name in names if mode_of(name) in LIKELY]
+    for name in likely[: 2 if likely and mode_of(likely[0]) == BLOCKS else 1]:
+        if verifies_beside(state, state.racing[name].memory):
+            verify_ahead(state, name)
 
 
 def _modes(state: State, slow: bool, without: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
@@ -182,14 +190,13 @@ def race(state: State) -> Race:
 
 
 def _note_likely(state: State, done: Mapping[str, Task], open_: Mapping[str, Task]) -> None:
-    """Once the mode that is verified ahead is ready, it is likely no more. Where it failed, the next one is verified in its place."""
-    if state.likely not in done:
-        return
-    failed, state.likely = done[state.likely].error, ""
-    if failed:
-        end_checks(state, keep=state.next_ahead)
-        state.ahead = []
-        _verify_likely(state, list(open_))
+    """Once a mode that is verified ahead is ready, it is likely no more. Where it failed, the next one is verified in its place."""
+    for name in [name for name in state.likely if name in done]:
+        state.likely.remove(name)
+        if done[name].error:
+            give_up_ahead(state, name)
+            if not state.likely:
+                _verify_likely(state, list(open_))
 
 
 def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str, Task]) -> None:
@@ -202,10 +209,7 @@ def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str
         open_.pop(name, None)
         later.pop(name, None)
         task.end()
-        if name == state.likely:
-            state.likely = ""
-            end_checks(state)
-            state.ahead = []
+        give_up_ahead(state, name)
         why = f"given up, since it adds to what is slower than the untouched model: {slow.title}, {slow.speedup:.2f}×"
         result.modes[name] = mode_of_task(name, task, error=why)
         state.say(Raced(result.modes[name]))
@@ -269,12 +273,11 @@ def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
     verified = bool(state.ahead or state.likely)
     if first in tasks and verified:  # what is verified is not the fastest, by all that is seen
         end_checks(state)
-        state.ahead = []
+        state.ahead, state.likely = [], []
     for name in sorted(tasks, key=lambda name: name != first):
         state.pool.add(tasks[name])
     if first in tasks and verified:
-        state.likely = first
-        verify_ahead(state, wanted[first], f"01-{NAME}-{first}")
+        verify_ahead(state, first)
     if tasks:
         text = f"the untouched model is slower with {lowest}; the plain modes are prepared without it, too."
         state.say(Warned(text))
@@ -292,9 +295,9 @@ def _something_new(state: State, result: Race, tasks: Sequence[Task]) -> bool:
     modes that are left take much longer than the best did while that is verified already."""
     began = time.monotonic()
 
-    def others() -> tuple[bool, bool, bool]:
+    def others() -> tuple[bool, int, bool]:
         known = state.surveying is None or state.surveying.done
-        return known, all(task.done for task in state.ahead), state.next is not None and state.next.ready
+        return known, sum(task.done for task in state.ahead), state.next is not None and state.next.ready
 
     before = (state.surveying is None, *others()[1:])
 

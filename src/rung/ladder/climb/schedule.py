@@ -51,7 +51,8 @@ KERNELS, A_PRODUCT = 2000, 5
 LEAST_OF_A_GUESS = 0.25
 PROFILING = {True: 1.0, False: 4.0}  # seconds of a restart beside its blocks, by whether it is on a GPU
 SETTLING = 1.0  # seconds of a restart beside its blocks and its preparation: a shape is warmed up, workers are asked
-VERIFYING = 1.5  # times as long as preparing: it compiles for two shapes, and finds some of it in the cache
+VERIFYING = 1.1  # times as long as preparing: it compiles in another precision, and compares
+OTHER_SHAPES = 1.3  # the same of the verification on other shapes, for which it compiles once more
 
 
 def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stopped:
@@ -95,7 +96,8 @@ def room(state: State) -> float:
 
 def confirming(state: State) -> float:
     """Seconds that confirming the answer takes: three restarts of the untouched model, the best plain mode and the best, whose
-    compiled code is in the cache, on each input shape; 0 where there is no answer."""
+    compiled code is in the cache, on each input shape, and before that the verification on other shapes than the measured one; 0 where
+    there is no answer."""
     if not state.kept or state.request.budget is None:
         return 0.0
     others = 2 if state.plain_is_another else 1
@@ -104,7 +106,16 @@ def confirming(state: State) -> float:
     shapes = max(1, len(state.facts.shapes or [0]))
     timed = shapes * CLIMB[0][0] * (blocks_seconds(sides, state.facts.gpu) + SETTLING)
     other_shapes = (shapes - 1) * state.compiled_again
-    return rounds * (state.prepared_again + other_shapes) + timed
+    wider = 0.0
+    if shapes > 1 and tuple(state.kept) not in {*state.everywhere, *state.narrow}:
+        precisions = len(plan_of(state.kept).phases(state.own_precision))
+        wider = _rounds(state, precisions) * OTHER_SHAPES * state.prepared_in
+    return rounds * (state.prepared_again + other_shapes) + timed + wider
+
+
+def _rounds(state: State, precisions: int) -> int:
+    """Of a verification: on a GPU that of one precision runs beside another's."""
+    return math.ceil(precisions / (2 if state.facts.gpu else 1))
 
 
 def restarts_at_once(state: State, others: int) -> int:
@@ -124,7 +135,7 @@ def _deciding(state: State, prepares: float, precisions: int) -> float:
     gpu, more = state.facts.gpu, _guessed(state, prepares)
     one = blocks_seconds([state.step_ns] * 2, gpu) + PROFILING[gpu]
     rounds = math.ceil((CLIMB[0][0] - 1) / pairs_at_once(state, [state.peak] * 2).together)
-    verifying = math.ceil(precisions / (2 if gpu else 1)) * VERIFYING * (state.prepared_in + more)
+    verifying = _rounds(state, precisions) * VERIFYING * (state.prepared_in + more)
     further = (CLIMB[0][0] - 1) * one + rounds * state.prepared_again
     # On many cores, further restarts load while it is verified.
     rest = max(verifying, further) if usable_cores() >= MANY_CORES else verifying + further / 2

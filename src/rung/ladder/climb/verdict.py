@@ -15,7 +15,7 @@ from rung.ladder.climb.ahead import Seen, prepare_next
 from rung.ladder.climb.answer import offer, take_back, verified_answer
 from rung.ladder.climb.begin import surveyed
 from rung.ladder.climb.begun import forget, keep_verified
-from rung.ladder.climb.checks import end_checks, precision_of, verified
+from rung.ladder.climb.checks import end_checks, precision_of, refusal, verified
 from rung.ladder.climb.schedule import confirming, room
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import by_cpu_time_of, distrusted
@@ -65,7 +65,7 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
     def decided() -> bool:
         prepare_next(state, record.stack, seen)
         keep_verified(state, record.stack, {precision_of(t): found for t in checks if (found := verified(t))})
-        return all(task.done for task in checks) or any(_refused(task) for task in checks)
+        return all(task.done for task in checks) or any(map(refusal, checks))
 
     if not state.pool.wait(decided, lambda: state.left() - confirming(state)):
         end_all(checks)
@@ -73,7 +73,7 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
     record.verified_seconds = max(
         t.since_open("verify") if "verify" in t.took else time.monotonic() - began for t in checks
     )
-    refused = [task for task in checks if _refused(task)]
+    refused = [task for task in checks if refusal(task)]
     end_all(checks)
     if not refused and any(task.error and task.error.lacked_memory for task in checks):
         checks = _one_at_a_time(state, checks)
@@ -83,20 +83,12 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
     # What one precision refuses needs no other.
     found = joined([answer for task in refused or checks if (answer := verified(task))])
     record.verification, record.gain = found, gain
-    if not found.passed:
-        failure = found.failures[0]
-        record.verdict = "reverted"
-        record.why = f"it does not compute what the baseline computes: {failure}."
+    if why := next(filter(None, map(refusal, refused or checks)), ""):
+        record.verdict, record.why = "reverted", f"{why}."
         return
     record.verdict, record.why = "kept", "verified, and faster with confidence."
     if len(record.restarts or ()) == 1:
         record.why = "verified, and faster in one restart by more than processes differ."
-
-
-def _refused(task: Task) -> bool:
-    """Whether the verification at one precision found that something else is computed."""
-    found = verified(task)
-    return found is not None and not found.passed
 
 
 def _one_at_a_time(state: State, checks: Sequence[Task]) -> list[Task]:

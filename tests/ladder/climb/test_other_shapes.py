@@ -1,0 +1,220 @@
+"""The answer on the workload's other input shapes: verified after the measured one, and before it is confirmed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attempt_records import attempt
+from made_up import MANIFEST, PASSED, Added, answered, state
+
+from rung.ladder.climb import other_shapes
+from rung.ladder.climb.answer import Answer, offer, read_back
+from rung.ladder.climb.confirm import confirm
+from rung.ladder.climb.schedule import confirming
+from rung.ladder.climb.state import State
+from rung.launch import WorkerFailed
+from rung.recipes.recipe import Recipe
+from rung.records.measured import Figure
+from rung.records.progress import OnAllShapes, Warned
+from rung.records.record import record_of
+from rung.records.workload import Batch
+from rung.runs import Run
+
+KEPT = ["bf16", "compile"]
+WRONG = {**PASSED, "passed": False, "failures": ["output is off by 1.0"]}
+ELEMENTS = 64
+
+
+class Verifying(Added):
+    """A pool whose workers answer, once they are waited for: each task as `says` tells, the last one for all that follow."""
+
+    def __init__(self, *says: dict[str, Any] | WorkerFailed | None) -> None:
+        super().__init__()
+        self.says = list(says)
+
+    def answer(self) -> None:
+        for task in self.tasks:
+            if not (task.ended or task.error or task.answers) and (said := self.says[0]):
+                self.says = self.says[1:] or self.says
+                if isinstance(said, WorkerFailed):
+                    task.error = said
+                else:
+                    task.worker, task.answers = answered(task.name, task.side).worker, {"verify": said}
+
+    def wait(self, until: Callable[[], bool], left: Callable[[], float]) -> bool:
+        self.answer()
+        return until()
+
+
+@pytest.fixture
+def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[State, Verifying]]:
+    monkeypatch.setattr(other_shapes, "usable_cores", lambda: 64)
+
+    def make(*says: dict[str, Any] | WorkerFailed | None) -> tuple[State, Verifying]:
+        made, pool = state(tmp_path), Verifying(*says)
+        made.run.write("manifest.json", MANIFEST)
+        made.facts.shapes = record_of(
+            list[Batch], [{"shape": "8 x 8", "elements": ELEMENTS}, {"shape": "4 x 8", "elements": 32}]
+        )
+        made.numerics, made.pool, made.said = "bf16", pool, []  # type: ignore[assignment, attr-defined]
+        made.say = made.said.append  # type: ignore[attr-defined, assignment]
+        made.add(
+            attempt(rung="plain", stack=KEPT, verdict="kept", number=1, log="x", verification=PASSED, comparison=None)
+        )
+        made.kept = KEPT
+        offer(made, Answer(tuple(KEPT), "verified", Figure(value=2.0)))
+        return made, pool
+
+    return make
+
+
+def original(made: State) -> dict[str, int]:
+    """The inputs that the recipe on disk leaves to the untouched model."""
+    return Recipe.parse((made.run.directory / "recipe.toml").read_text()).original
+
+
+ONLY_MEASURED = {"elements_at_most": ELEMENTS - 1, "elements_at_least": ELEMENTS + 1}
+
+
+def test_other_shapes_are_left_to_the_untouched_model_until_they_are_verified(
+    climb: Callable[..., tuple[State, Verifying]],
+) -> None:
+    made, pool = climb(PASSED)
+    assert original(made) == ONLY_MEASURED
+    other_shapes.look(made)
+    assert [task.name.rpartition("-")[2] for task in pool.tasks] == ["exact", "bf16"]
+    assert all(task.side.rungs == tuple(KEPT) and not task.side.one_shape and task.yielding for task in pool.tasks)
+    other_shapes.look(made)
+    assert (original(made), len(pool.tasks)) == (ONLY_MEASURED, 2)
+    pool.answer()
+    other_shapes.look(made)
+    assert original(made) == {}
+    assert made.said[-1] == OnAllShapes(KEPT)  # type: ignore[attr-defined]
+    seen = made.attempts[-1].verification
+    assert seen
+    assert seen.cases == 3
+    other_shapes.look(made)
+    assert len(pool.tasks) == 2
+
+
+def test_a_climb_that_is_gone_on_with_knows_on_which_shapes_its_answer_is_verified(
+    climb: Callable[..., tuple[State, Verifying]],
+) -> None:
+    made, _ = climb(PASSED)
+
+    def again() -> State:
+        resumed = State(Run.open_(made.run.directory), made.request, lambda event: None)
+        resumed.known = made.known
+        read_back(resumed)
+        return resumed
+
+    assert again().everywhere == set()
+    assert other_shapes.finish(made)
+    assert again().everywhere == {tuple(KEPT)}
+
+
+def test_what_computes_something_else_on_another_shape_is_taken_back(
+    climb: Callable[..., tuple[State, Verifying]],
+) -> None:
+    made, pool = climb(PASSED, WRONG)
+    assert not other_shapes.finish(made)
+    assert (made.answer, made.kept) == (None, [])
+    assert not (made.run.directory / "recipe.toml").exists()
+    assert "output is off by 1.0" in made.taken_back[-1].why
+    assert made.attempts[-1].verdict == "reverted"
+    assert all(task.ended for task in pool.tasks)
+
+
+def test_a_worker_that_dies_refutes_nothing(climb: Callable[..., tuple[State, Verifying]]) -> None:
+    made, pool = climb(WorkerFailed("killed by SIGSEGV", "died"))
+    assert not other_shapes.finish(made)
+    assert original(made) == ONLY_MEASURED
+    assert isinstance(made.said[-1], Warned)  # type: ignore[attr-defined]
+    assert "SIGSEGV" in made.said[-1].text  # type: ignore[attr-defined]
+    assert not other_shapes.finish(made)
+    other_shapes.look(made)
+    assert len(pool.tasks) == 2  # it is not tried for ever
+
+
+def test_what_finds_no_memory_beside_others_is_tried_alone_in_the_end(
+    climb: Callable[..., tuple[State, Verifying]],
+) -> None:
+    lacked = WorkerFailed("CUDA out of memory", "out of memory")
+    assert lacked.lacked_memory
+    made, pool = climb(lacked, PASSED)
+    other_shapes.look(made)
+    pool.answer()
+    other_shapes.look(made)
+    assert original(made) == ONLY_MEASURED
+    pool.says = [lacked, PASSED]
+    assert other_shapes.finish(made)
+    assert original(made) == {}
+    alone = [task for task in pool.tasks if "again" in task.name]
+    assert [task._calls[0][1].get("alone") for task in alone] == [None]
+
+
+def test_where_the_time_is_over_it_stays_what_it_is(climb: Callable[..., tuple[State, Verifying]]) -> None:
+    made, _ = climb(None)
+    assert not other_shapes.finish(made)
+    assert made.answer is not None
+    assert (made.answer.status, original(made)) == ("verified", ONLY_MEASURED)
+
+
+def test_it_does_not_begin_while_others_need_the_cores(
+    climb: Callable[..., tuple[State, Verifying]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, pool = climb(PASSED)
+    monkeypatch.setattr(pool, "waiting", lambda: ["03-sdpa-verify-exact"])
+    other_shapes.look(made)
+    monkeypatch.undo()
+    monkeypatch.setattr(other_shapes, "usable_cores", lambda: 2)
+    other_shapes.look(made)
+    assert pool.tasks == []
+
+
+def test_of_an_answer_that_was_replaced_it_is_given_up(climb: Callable[..., tuple[State, Verifying]]) -> None:
+    made, pool = climb(PASSED)
+    other_shapes.look(made)
+    made.kept = [*KEPT, "sdpa"]
+    offer(made, Answer(tuple(made.kept), "verified", Figure(value=2.2)))
+    before = list(pool.tasks)
+    other_shapes.look(made)
+    assert all(task.ended for task in before)
+    assert {task.side.rungs for task in made.widening} == {tuple(made.kept)}
+
+
+def test_a_workload_of_one_shape_needs_none(climb: Callable[..., tuple[State, Verifying]]) -> None:
+    made, pool = climb(PASSED)
+    made.facts.one_shape = "its batch norm needs eight rows"
+    other_shapes.look(made)
+    assert other_shapes.finish(made)
+    assert (pool.tasks, original(made)) == ([], ONLY_MEASURED)
+
+
+def test_confirming_looks_at_the_answer_before_one_that_other_shapes_refute(
+    climb: Callable[..., tuple[State, Verifying]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = climb(WRONG, PASSED)
+    made.kept = [*KEPT, "sdpa"]
+    made.add(
+        attempt(rung="sdpa", stack=made.kept, verdict="kept", number=2, log="x", verification=PASSED, comparison=None)
+    )
+    offer(made, Answer(tuple(made.kept), "verified", Figure(value=2.2)))
+    asked: list[tuple[tuple[str, ...], bool]] = []
+    monkeypatch.setattr(
+        "rung.ladder.climb.confirm._refuted",
+        lambda state, answer, everywhere: asked.append((answer.kept, everywhere)) or "",
+    )
+    confirm(made)
+    assert asked == [(tuple(KEPT), True)]
+    assert made.taken_back[-1].kept == [*KEPT, "sdpa"]
+
+
+def test_the_time_that_it_takes_is_kept_of_the_budget(climb: Callable[..., tuple[State, Verifying]]) -> None:
+    made, _ = climb(PASSED)
+    made.request = replace(made.request, budget=300.0)
+    before = confirming(made)
+    made.everywhere.add(tuple(KEPT))
+    assert confirming(made) < before
