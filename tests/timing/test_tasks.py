@@ -137,6 +137,23 @@ def test_where_nothing_goes_on_that_would_make_room_what_waits_starts_all_the_sa
     assert large.ready
 
 
+def test_memory_that_tasks_need_in_turns_is_counted_once(pool: Pool, tmp_path: Path) -> None:
+    file = tmp_path / "go"
+    pool.most, pool.memory = 4, 10.0
+    turns = [told(name, "until", path=str(file), memory=2.0) for name in ("a", "b", "c")]
+    for task in turns:
+        task.in_turns = 5.0
+        pool.add(task)
+    assert [task.worker is not None for task in turns] == [True, True, False]
+    assert pool.held() == 9.0
+    assert pool.lacks_memory()
+    file.touch()
+    assert pool.wait(lambda: turns[0].done and turns[1].done, lambda: PLENTY)
+    for task in turns[:2]:
+        task.end()
+    assert pool.wait(lambda: turns[2].done, lambda: PLENTY)
+
+
 def test_what_is_larger_than_all_memory_waits_until_it_is_alone_and_then_runs(
     pool: Pool, started: list[str], tmp_path: Path
 ) -> None:

@@ -24,7 +24,6 @@ from rung.errors import WorkloadError
 from rung.hardware import Device, environment, pick
 from rung.hardware.device import (
     expandable_segments,
-    peak_memory,
     release_cache,
     reset_peak_memory,
     synchronize,
@@ -50,6 +49,7 @@ from rung.verify.observe import too_large
 from rung.verify.randomness import active, without_dropout
 from rung.verify.ranks import TrainedTogether
 from rung.verify.reference import own_precision
+from rung.verify.turns import Turns
 from rung.verify.verify import precompile, verify
 from rung.verify.witness import NEW, Watched, against_the_untouched, refill, unseen
 from rung.workload import Workload, load, of_rank, seeded_model, shapes
@@ -381,14 +381,16 @@ class Candidate(Timed):
         alone: bool = True,
         backwards: bool = False,
         others: bool = False,
+        turns: str = "",
     ) -> dict[str, Any]:
         """Compares this recipe with the reference at one precision. alone: whether no other worker has memory of the device;
-        backwards: whether the first shape comes last; others: only what shapes beside the measured one add.
+        backwards: whether the first shape comes last; others: only what shapes beside the measured one add;
+        turns: a file of those who verify on this GPU in turns.
 
         against: another workload (target and options) that is the reference; its weights are given to this one.
         """
         expect_changes()  # the same function is built several times over, each at two shapes
-        began = time.perf_counter()
+        began, taken = time.perf_counter(), Turns(turns, self.device)
         if against:
             reference = load(against["target"], against["options"])
             found = verify(reference, self.plan, self.device, self._twin, precisions=[numerics])
@@ -401,9 +403,10 @@ class Candidate(Timed):
                 alone=alone,
                 backwards=backwards,
                 others=others,
+                turns=taken,
             )
         record = with_fields(found.record(), seconds=time.perf_counter() - began)
-        return {**plain(record), "memory": peak_memory(self.device)}
+        return {**plain(record), "memory": taken.memory()}
 
 
 def probed(workload: Workload, device: Device) -> tuple[Workload, str]:

@@ -44,11 +44,13 @@ class Task:
     """One side in a worker of its own, and the calls that it answers one after the other, after `open`.
 
     answers: what it said so far, by method; took: seconds from the start of the worker to each answer; error: why no more answers
-    come. memory: bytes of the GPU that it needs.
+    come. memory: bytes of the GPU that it needs; in_turns: more of them that it needs at times, and never while another does.
     """
 
-    def __init__(self, name: str, side: Side, calls: Sequence[Call], memory: float = 0.0) -> None:
-        self.name, self.side, self.memory = name, side, memory
+    def __init__(
+        self, name: str, side: Side, calls: Sequence[Call], memory: float = 0.0, in_turns: float = 0.0
+    ) -> None:
+        self.name, self.side, self.memory, self.in_turns = name, side, memory, in_turns
         self._calls = list(calls)
         self.worker: Worker | None = None
         self.answers: dict[str, Any] = {}
@@ -208,17 +210,18 @@ class Pool:
     def lacks_memory(self) -> bool:
         """Whether tasks wait for the GPU's memory."""
         here = (task for task in self._tasks if not (task.apart and self.elsewhere))
-        waiting = sum(task.memory for task in here if task.worker is None and not task.ended)
-        return self.held() + waiting > self.memory
+        waiting = [task for task in here if task.worker is None and not task.ended]
+        return self.held(waiting=waiting) > self.memory
 
     def busy(self) -> list[str]:
         """The names of tasks that load, compile or verify now."""
         return [task.name for task in list(self._tasks) if task.worker is not None and not task.done]
 
-    def held(self, place: int = 0) -> float:
-        """Bytes of a GPU that tasks hold, by default of the one that is timed."""
-        there = (task for task in self._tasks if task.worker is not None and not task.ended and task.place == place)
-        return sum(task.memory for task in there)
+    def held(self, place: int = 0, waiting: Sequence[Task] = ()) -> float:
+        """Bytes of a GPU that tasks hold, by default of the one that is timed. waiting: those who would hold some, too."""
+        there = [task for task in self._tasks if task.worker is not None and not task.ended and task.place == place]
+        there += waiting
+        return sum(task.memory for task in there) + max((task.in_turns for task in there), default=0.0)
 
     def idle(self) -> int:
         """How many tasks could be started now, as far as cores go."""
@@ -233,9 +236,9 @@ class Pool:
             task.apart and self.elsewhere
         ):  # never beside what is timed: what it takes is a guess, and others would lack it
             places = sorted(range(1, len(self.elsewhere) + 1), key=self.held)
-            fits = [place for place in places if self.held(place) + task.memory <= self.memory or not self.held(place)]
+            fits = [place for place in places if self.held(place, [task]) <= self.memory or not self.held(place)]
             return next(iter(fits), None)
-        return 0 if not running or self.held() + task.memory + beside <= self.memory else None
+        return 0 if not running or self.held(waiting=[task]) + beside <= self.memory else None
 
     def _start(self, task: Task, place: int = 0) -> None:
         task.place = place

@@ -29,6 +29,7 @@ from rung.verify.randomness import active, other_randomness, without_dropout
 from rung.verify.reference import Reference, exactly, full_precision, jittered, own_precision
 from rung.verify.tolerance import Moves, beside_kinks, judge
 from rung.verify.training import Path, Training, other_settings
+from rung.verify.turns import Turns
 from rung.verify.unsteady import unsteady
 from rung.verify.untouched import changed, changed_settings, fingerprint, functions, process, replaced
 from rung.verify.values import other_integers, other_values, settled, value_rows, varying
@@ -55,22 +56,24 @@ def verify(
     alone: bool = True,
     backwards: bool = False,
     others: bool = False,
+    turns: Turns | None = None,
 ) -> Verification:
     """Compares a candidate with the reference, first in full precision, then at the lowest that it runs in.
 
     build: `(model, plan) -> step`, `Step` unless a test brings its own candidate; precisions: only these; alone: whether no other
     process has memory of the device that this one could use: then a reference in float64 that does not fit is one in float32;
     backwards: whether the first shape comes last; others: only what further shapes add to a verification of the first, which another
-    process has done.
+    process has done; turns: with other verifications on this GPU.
     Raises WorkloadError where the untouched workload itself cannot be run or is not finite.
     """
     result = Verification()
+    turns = turns or Turns("", device)
     for numerics in precisions or plan.phases(own_precision(workload, seeded_model(workload), device)):
         result.precisions.append(numerics)
         exact = numerics == "exact"
         judged = exactly(workload) if exact else workload
         with full_precision() if exact else matmul_precision(plan.at(numerics)):
-            at = _At(without_dropout(judged), plan.at(numerics), device, build, numerics, result, alone)
+            at = _At(without_dropout(judged), plan.at(numerics), device, build, numerics, result, alone, turns)
             at.verify(backwards, others)
             # In full precision only: over thousands of elements the test sees two programs' rounding in bfloat16, too.
             if exact and not result.wrong and not others:
@@ -126,8 +129,10 @@ class _At:
         numerics: Numerics,
         result: Verification,
         alone: bool,
+        turns: Turns,
     ) -> None:
         self.workload, self.plan, self.device, self.numerics, self.result = workload, plan, device, numerics, result
+        self.turns = turns
         self.model = seeded_model(workload).to(device.torch_name)
         self.reference = Reference(workload, self.model, device, alone)
         self.baseline = Step(workload, copied(self.model), plan.precision_only(), device)
@@ -139,7 +144,10 @@ class _At:
 
     def verify(self, backwards: bool, others: bool) -> None:
         mine = copied(self.model)
-        with contextlib.suppress(Exception):  # what the workload itself loads and sets when it first runs is its own
+        with (
+            contextlib.suppress(Exception),
+            self.turns.take(),
+        ):  # what the workload loads and sets when it first runs is its own
             self._look_at_the_untouched()
         before, settings, torchs = fingerprint(mine), process(), functions(mine)
         try:
@@ -220,7 +228,7 @@ class _At:
     def _again(self, make: Callable[[int], Batch], seed: int, weights: dict[str, torch.Tensor], case: str) -> None:
         """Another batch on the same weights, which must still be there: an answer may be cached by either."""
         batch = to_device(make(seed + 200), self.device)
-        truth, mine = self.reference.run(weights, batch), self._mine(weights, batch, seed)
+        truth, mine = self._both(weights, batch, seed)
         self._compare(
             truth, mine, _theirs(observe, self.candidate, None, batch), f"{case}, second batch", weights, batch
         )
@@ -242,7 +250,7 @@ class _At:
         for strength in (1.0, 0.5, 0.1, 0.0):
             weights = perturbed(self.model, seed, strength)
             try:
-                truth, mine = self.reference.run(weights, batch), self._mine(weights, batch, seed)
+                truth, mine = self._both(weights, batch, seed)
             except Exception as error:
                 raise WorkloadError(
                     f"workload {self.workload.name!r}: the untouched workload raised {type(error).__name__} while it was "
@@ -255,6 +263,11 @@ class _At:
             f"workload {self.workload.name!r}: the untouched workload is not finite at {self.numerics} precision on the "
             f"inputs of seed {seed + 100}, so nothing can be compared with it."
         )
+
+    def _both(self, weights: dict[str, torch.Tensor], batch: Batch, seed: int) -> tuple[Seen, Seen]:
+        """What the reference and the untouched model give."""
+        with self.turns.take():
+            return self.reference.run(weights, batch), self._mine(weights, batch, seed)
 
     def _mine(self, weights: dict[str, torch.Tensor], batch: Batch, seed: int) -> Seen:
         return observe(self.baseline, self._noisy(weights, seed), batch)
@@ -269,10 +282,13 @@ class _At:
         said = f"{self.numerics}, {case}"
         self.result.failures += missing(mine, theirs, said) + other_values(truth, mine, theirs, said, self.varying)
         self.result.failures += other_integers(truth, mine, theirs, said, self.settled)
-        self.rows += self._kinked(
-            rows(truth, mine, theirs, case),
-            lambda moved: rows(truth, mine, observe(self.baseline, moved(weights), batch), case),
-        ) + value_rows(truth, mine, theirs, case, self.varying)
+
+        def elsewhere(moved: Moves) -> list[Row]:
+            with self.turns.take():
+                return rows(truth, mine, observe(self.baseline, moved(weights), batch), case)
+
+        self.rows += self._kinked(rows(truth, mine, theirs, case), elsewhere)
+        self.rows += value_rows(truth, mine, theirs, case, self.varying)
 
     def _kinked(self, found: list[Row], moved: Callable[[Moves], list[Row]]) -> list[Row]:
         return beside_kinks(found, moved) if self.numerics == "exact" and self.workload.mode == "train" else found
@@ -292,13 +308,14 @@ class _At:
             given = path.start(k)
             return None if given is None else self._noisy(given, k)
 
-        truth = training.change(
-            self.reference.step,
-            lambda k: None if k else weights,
-            lambda step, batch: step(self.reference.cast(batch)),
-            seen,
-        )
-        mine = training.change(self.baseline, noisy, after=faint.compare)
+        with self.turns.take():
+            truth = training.change(
+                self.reference.step,
+                lambda k: None if k else weights,
+                lambda step, batch: step(self.reference.cast(batch)),
+                seen,
+            )
+            mine = training.change(self.baseline, noisy, after=faint.compare)
         theirs = training.change(self.candidate, path.start, _theirs)
 
         def elsewhere(moved: Moves) -> list[Row]:
@@ -306,7 +323,8 @@ class _At:
                 given = path.start(k)
                 return None if given is None else moved(given)
 
-            return training.rows(truth, mine, training.change(self.baseline, start), faint)
+            with self.turns.take():
+                return training.rows(truth, mine, training.change(self.baseline, start), faint)
 
         self.rows += self._kinked(training.rows(truth, mine, theirs, faint), elsewhere)
         self.result.failures += other_settings(self.baseline.optimizer, self.candidate.optimizer)
@@ -320,5 +338,5 @@ class _At:
         if all(bool(t.isfinite().all()) for t in left.values()):
             batch = to_device(self.workload.inputs(600), self.device)
             theirs = _theirs(observe, self.candidate, None, batch)
-            truth, mine = self.reference.run(left, batch), self._mine(left, batch, 0)
+            truth, mine = self._both(left, batch, 0)
             self._compare(truth, mine, theirs, "after optimizer steps", left, batch)

@@ -16,6 +16,10 @@ from rung.timing.timed import Warmed
 # Times the peak of the untouched workload: of a verification of training, of which 2.2 and 3.2 were seen on GPUs; of a candidate that runs once.
 VERIFIED_TRAINING = 3.2
 COMPILED = 1.1
+TRAINED = 16  # bytes of a parameter that trains: its weight, gradient and two moments of Adam in float32
+DOUBLE = (
+    2.0  # times what a step in float32 holds beside the weights: the same in float64, which verifications take in turns
+)
 # A verification of inference holds the weights in float64 once, and so often as they run: the model, the untouched one, the candidate's and
 # the ones that all of these are given. In full precision they run in float32.
 COPIES = 4
@@ -27,10 +31,11 @@ def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics]
     (`rung.ladder.climb.other_shapes`), its recipe leaves them to the untouched model."""
     note_verified(state)
     peak, side = peak_of(state), replace(state.side(stack), one_shape=True)
-    checks = [
-        Task(f"{name}-verify-{n}", side, [("verify", {"numerics": n, "alone": False})], verifying_bytes(state, peak, n))
-        for n in precisions
-    ]
+    checks = []
+    for n in precisions:
+        beside, in_turns = verifying_bytes(state, peak, n)
+        call = ("verify", {"numerics": n, "alone": False, "turns": turns(state)})
+        checks.append(Task(f"{name}-verify-{n}", side, [call], beside, in_turns))
     for task in checks:
         task.passing = task.apart = True
         state.pool.add(task)
@@ -105,21 +110,33 @@ def precision_of(task: Task) -> str:
     return task.name.removesuffix("-again").rpartition("-")[2]
 
 
-def verifying_bytes(state: State, peak: float, numerics: str = "exact") -> float:
+def turns(state: State) -> str:
+    """The file of those who verify on a GPU in turns."""
+    return str(state.setup.logs / "turns") if state.facts.gpu else ""
+
+
+def verifying_bytes(state: State, peak: float, numerics: str = "exact") -> tuple[float, float]:
     """Of the GPU: a worker that verifies holds a float64 reference and the untouched model beside the candidate, and what all of them
-    give. As seen before, or by the untouched workload's peak."""
+    give. As seen before, or by the untouched workload's peak. Second, what of a step it needs only in its turns."""
     if not state.facts.gpu:
-        return 0.0
+        return 0.0, 0.0
+    if state.verified_bytes[0]:
+        return state.verified_bytes[0] + CONTEXT_BYTES, state.verified_bytes[1]
     own = WIDTHS.get(str(state.facts.dtype), 4)
     runs = max(4, own) if numerics == "exact" else own
     times = VERIFIED_TRAINING if state.facts.mode == "train" else (COPIES * runs + 8) / own
-    return (state.verified_bytes or times * peak) + CONTEXT_BYTES
+    weights = TRAINED * (state.run.manifest().workload.parameters or 0) if state.facts.mode == "train" else peak
+    in_turns = DOUBLE * max(0.0, peak - weights)
+    return times * peak - in_turns + CONTEXT_BYTES, in_turns
 
 
 def note_verified(state: State) -> None:
     """Takes in how much of the GPU's memory verifications took so far."""
-    took = [max(found.memory.values()) for t in state.checking if (found := verified(t)) and found.memory]
-    state.verified_bytes = max([state.verified_bytes, *map(float, took)])
+    for memory in (found.memory for t in state.checking if (found := verified(t)) and found.memory):
+        most = float(max(memory.values()))
+        beside, in_turns = state.verified_bytes
+        here = float(memory.get("beside", most))
+        state.verified_bytes = max(beside, here), max(in_turns, most - here)
 
 
 def peak_of(state: State) -> float:

@@ -26,7 +26,7 @@ def verifies_beside(state: State, mode: float) -> bool:
     the mode itself, or another GPU is there for it. The pool starts it when there is room. mode: bytes that its worker is taken to need."""
     peak = peak_of(state)
     beside = 0.0 if state.pool.elsewhere else peak + CONTEXT_BYTES + mode
-    needed = beside + verifying_bytes(state, peak)
+    needed = beside + sum(verifying_bytes(state, peak))
     return usable_cores() >= MANY_CORES and (not state.facts.gpu or needed <= state.pool.memory)
 
 
@@ -53,7 +53,7 @@ def use_the_time(state: State, result: Race) -> None:
     if best is None or mode_of(result.best) not in LIKELY or (best.speedup or 0.0) < PROVISIONAL_GAIN:
         return
     of_best = _of(state, best.rungs)
-    if of_best and _is_verified(state, best.rungs):  # what else is verified is slower
+    if of_best and not state.likely and _is_verified(state, best.rungs):  # what else is verified is slower
         end_checks(state, keep=[*of_best, *state.next_ahead])
         state.ahead = of_best
     fits = verifies_beside(state, result.task.memory if result.task else state.mode_bytes)

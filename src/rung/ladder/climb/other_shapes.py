@@ -10,7 +10,7 @@ import logging
 
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.answer import write
-from rung.ladder.climb.checks import peak_of, precision_of, refusal, verified, verifying_bytes
+from rung.ladder.climb.checks import peak_of, precision_of, refusal, turns, verified, verifying_bytes
 from rung.ladder.climb.state import State
 from rung.ladder.climb.verdict import refute
 from rung.records.progress import OnAllShapes, Warned
@@ -67,9 +67,12 @@ def _cores_are_idle(state: State) -> bool:
 def _begin(state: State, kept: Stack) -> None:
     state.widened += 1
     for precision in plan_of(kept).phases(state.own_precision):
-        arguments = {"numerics": precision, "alone": False, "backwards": precision != "exact", "others": True}
+        arguments = {
+            "numerics": precision, "alone": False, "backwards": precision != "exact", "others": True, "turns": turns(state),
+        }  # fmt: skip
         name = f"shapes-{state.widened}-verify-{precision}"
-        task = Task(name, state.side(kept), [("verify", arguments)], verifying_bytes(state, peak_of(state), precision))
+        beside, in_turns = verifying_bytes(state, peak_of(state), precision)
+        task = Task(name, state.side(kept), [("verify", arguments)], beside, in_turns)
         task.passing = task.apart = task.yielding = True
         state.widening.append(state.pool.add(task))
 

@@ -122,7 +122,10 @@ class State:
         self.likely: list[str] = []  # plain modes that are verified while they are compiled for the first time
         self.launching = 1.0  # the share of an untouched step, after which the host has launched all of it
         self.mode_bytes = 0.0  # of the GPU, that a plain mode is taken to need
-        self.verified_bytes = 0.0  # of the GPU, that a verification took at most
+        self.verified_bytes = (
+            0.0,
+            0.0,
+        )  # of the GPU, that a verification took at most: beside others, and more in its turns
         self.late: dict[str, Task] = {}  # plain modes that are compiled while rungs are tried
         self.ahead: list[Task] = []  # the verification of plain modes that are likely to be the fastest
         self.restarting: list[Task] = []  # the workers of fresh restarts

@@ -1,0 +1,72 @@
+"""Verifications on one GPU: who needs much of its memory has it alone."""
+
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from rung.hardware.device import pick
+from rung.verify import turns
+from rung.verify.turns import Turns
+
+
+class Card:
+    """A GPU as far as turns ask it."""
+
+    is_gpu, index = True, 0
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Peaks since they were reset, which a test sets."""
+    peaks = {"allocated": 0, "reserved": 0}
+    monkeypatch.setattr(turns, "peak_memory", lambda device: dict(peaks))
+    monkeypatch.setattr(turns, "reset_peak_memory", lambda device: peaks.update(allocated=0, reserved=0))
+    monkeypatch.setattr(turns, "release_cache", lambda device: None)
+    monkeypatch.setattr(turns, "_name", lambda device: "GPU-1")
+    return peaks
+
+
+def _busy(path: str, said: int) -> None:
+    """said: a file's descriptor, to the end of which each process writes."""
+    turns._name, turns.peak_memory = lambda device: "GPU-1", lambda device: {"reserved": 0}
+    turns.release_cache = turns.reset_peak_memory = lambda device: None
+    taking = Turns(path, Card())  # type: ignore[arg-type]
+    for _ in range(20):
+        with taking.take(), taking.take():  # one within the other is one turn
+            os.write(said, b"<")
+            time.sleep(0.002)
+            os.write(said, b">")
+
+
+def test_no_two_processes_have_their_turn_at_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    file = tmp_path / "said"
+    said = os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    both = [context.Process(target=_busy, args=(str(tmp_path / "turns"), said)) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+    os.close(said)
+    assert file.read_text() == "<>" * 40
+
+
+def test_what_is_held_beside_others_is_told_from_what_is_held_in_turns(card: dict[str, int], tmp_path: Path) -> None:
+    taking = Turns(str(tmp_path / "turns"), Card())  # type: ignore[arg-type]
+    for beside, within in ((3, 9), (5, 7), (4, 0)):
+        card.update(allocated=beside - 1, reserved=beside)
+        if within:
+            with taking.take():
+                card.update(allocated=within - 1, reserved=within)
+    assert taking.memory() == {"allocated": 8, "reserved": 9, "beside": 5}
+
+
+@pytest.mark.parametrize("path", ["", "turns"])
+def test_without_a_gpu_or_others_nothing_is_waited_for(tmp_path: Path, path: str) -> None:
+    taking = Turns(path and str(tmp_path / path), pick("cpu"))
+    with taking.take():
+        assert list(tmp_path.iterdir()) == []
+    assert {*taking.memory()} == {"resident"}
