@@ -220,6 +220,12 @@ def test_a_mode_that_was_the_best_is_the_answer_once_it_is_verified_while_a_fast
     assert (made.answer.kept, made.answer.status) == ((blocks, "verified") if done else (whole, "provisional"))
     if done:
         assert made.answer.over_plain == Figure(value=2.0 / 2.2)
+        race.modes["default"] = timed(("bf16", "compile"), 2.5)  # timed since
+        moments = len(made.history)
+        mode_checks._offer_verified(made, race)
+        assert made.answer.over_plain == Figure(value=2.0 / 2.5)
+        assert (written := made.run.result()) is not None
+        assert (written.over_plain, len(made.history)) == (made.answer.over_plain, moments)
     checked(made, whole, [True, True])
     mode_checks._offer_verified(made, race)
     assert (made.answer.kept, made.answer.status) == (whole, "verified")

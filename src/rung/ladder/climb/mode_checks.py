@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.ahead import prepare_next
-from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer
+from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer, write
 from rung.ladder.climb.begin import surveyed
 from rung.ladder.climb.checks import checks_of, end_checks, peak_of, precision_of, verified, verifying, verifying_bytes
 from rung.ladder.climb.mode_timing import Race
@@ -80,8 +80,16 @@ def _offer_verified(state: State, result: Race) -> None:
         complete = {precision_of(task) for task in tasks} == {*plan_of(kept).phases(state.own_precision)}
         passed = all((found := verified(task)) and found.passed for task in tasks)
         if complete and passed and answer.speedup.value >= VERIFIED_GAIN:
-            fastest = max(mode.speedup for mode in result.modes.values() if mode.speedup)
-            offer(state, replace(answer, status="verified", over_plain=Figure(value=answer.speedup.value / fastest)))
+            offer(state, replace(answer, status="verified", over_plain=_over_plain(answer, result)))
+    if state.answer and _is_verified(state) and state.answer.over_plain != (over := _over_plain(state.answer, result)):
+        state.answer = replace(state.answer, over_plain=over)  # a faster mode was timed since
+        write(state)
+
+
+def _over_plain(answer: Answer, result: Race) -> Figure:
+    """The gain of this answer over the fastest mode so far."""
+    fastest = max((mode.speedup for mode in result.modes.values() if mode.speedup), default=answer.speedup.value)
+    return Figure(value=answer.speedup.value / fastest)
 
 
 def _of(state: State, rungs: Sequence[str]) -> list[Task]:
