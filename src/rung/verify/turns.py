@@ -1,7 +1,7 @@
-"""Verifications beside each other on one GPU: what the untouched model and its reference take of the memory, they take in turns.
+"""Verifications beside each other on one GPU: while they compile they hold little of its memory, and then they compare in turns.
 
-A step in float64 that nobody compiled holds several times as much as the candidate's own. It takes a second of a verification; the minute
-before it goes to compiling. So verifications that take turns need that memory once, and not once each.
+A step in float64 that nobody compiled, recorded graphs and the results of three models hold several times what the candidate does. That takes
+seconds of a verification; the minute before goes to compiling. So verifications that take turns need that memory once, and not once each.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ class Turns:
         self._within: dict[str, int] = {}
         self._taken = False
 
+    @property
+    def shared(self) -> bool:
+        """Whether others may wait for the turn: then what takes long and little memory is done before it is taken."""
+        return bool(self._path)
+
     @contextlib.contextmanager
     def take(self) -> Iterator[None]:
         """Waits for the turn, and gives the memory back in the end that nothing is kept in."""
@@ -35,6 +40,7 @@ class Turns:
             yield
             return
         with open(self._path, "a", encoding="utf-8") as file:
+            release_cache(self._device)
             with contextlib.suppress(OSError):  # a file system without locks: then all may be at once
                 fcntl.flock(file, fcntl.LOCK_EX)
             self._beside = self._seen(self._beside)

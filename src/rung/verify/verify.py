@@ -77,7 +77,8 @@ def verify(
             at.verify(backwards, others)
             # In full precision only: over thousands of elements the test sees two programs' rounding in bfloat16, too.
             if exact and not result.wrong and not others:
-                result.failures += _with_dropout(judged, plan.at(numerics), device, build)
+                del at  # its models' memory
+                result.failures += _with_dropout(judged, plan.at(numerics), device, build, turns)
         if result.wrong:
             break
     return result
@@ -93,7 +94,7 @@ def precompile(workload: Workload, plan: Plan, device: Device) -> None:
         step(to_device(shapes(workload)[-1](SEEDS[0]), device))
 
 
-def _with_dropout(workload: Workload, plan: Plan, device: Device, build: Build | None) -> list[str]:
+def _with_dropout(workload: Workload, plan: Plan, device: Device, build: Build | None, turns: Turns) -> list[str]:
     """What the candidate does otherwise once dropout is on: everything else is compared without it."""
     model = seeded_model(workload).to(device.torch_name)
     if workload.mode != "train" or not active(model):
@@ -102,7 +103,10 @@ def _with_dropout(workload: Workload, plan: Plan, device: Device, build: Build |
     batch = to_device(shapes(workload)[-1](SEEDS[0]), device)
     try:
         candidate = _theirs(build or (lambda m, at: Step(workload, m, at, device)), model, plan)
-        different = other_randomness(baseline, candidate, batch, WARM_CALLS + 1 if plan.capture else 0)
+        if turns.shared:
+            _theirs(candidate, batch)  # which compiles it, while others have the turn
+        with turns.take():
+            different = other_randomness(baseline, candidate, batch, WARM_CALLS + 1 if plan.capture else 0)
     except CandidateFailed as failed:
         return [f"{failed} (with dropout on)"]
     return [different] if different else []
@@ -144,10 +148,8 @@ class _At:
 
     def verify(self, backwards: bool, others: bool) -> None:
         mine = copied(self.model)
-        with (
-            contextlib.suppress(Exception),
-            self.turns.take(),
-        ):  # what the workload loads and sets when it first runs is its own
+        # What the workload itself loads and sets when it first runs is its own.
+        with contextlib.suppress(Exception), self.turns.take():
             self._look_at_the_untouched()
         before, settings, torchs = fingerprint(mine), process(), functions(mine)
         try:
@@ -155,14 +157,20 @@ class _At:
             self.result.failures += self._moved_by_preparing(mine)
             numbered = list(enumerate(shapes(self.workload)))
             for index, make in reversed(numbered) if backwards else numbered:
-                self._until_replayed(make)
-                if others and not index and not backwards:  # it is there for the change to the next shape
-                    _theirs(self.candidate, to_device(make(0), self.device))
-                    continue
-                for seed in SEEDS:
-                    self._case(make, seed, f"{self._shape(index)}, seed {seed}")
+                if self.turns.shared:
+                    _theirs(
+                        self.candidate, to_device(make(0), self.device)
+                    )  # which compiles it, while others have the turn
+                with self.turns.take():
+                    self._until_replayed(make)
+                    if others and not index and not backwards:  # it is there for the change to the next shape
+                        _theirs(self.candidate, to_device(make(0), self.device))
+                        continue
+                    for seed in SEEDS:
+                        self._case(make, seed, f"{self._shape(index)}, seed {seed}")
             if self.workload.mode == "train" and not others:
-                self._trained()
+                with self.turns.take():
+                    self._trained()
             if self.plan.linears:
                 self.result.failures += self.candidate.unlike()
         except CandidateFailed as failed:
@@ -172,7 +180,8 @@ class _At:
         if not all(check.passed for check in checks):
             cases = ((perturbed(self.model, k), to_device(self.workload.inputs(k + 100), self.device)) for k in SEEDS)
             keeps = self.plan.keeps_weights
-            self.result.failures += unsteady(self.candidate, self.baseline, cases, self.numerics, keeps)
+            with self.turns.take():
+                self.result.failures += unsteady(self.candidate, self.baseline, cases, self.numerics, keeps)
         untouched = fingerprint(self.baseline.model)
         self.result.failures += changed(before, fingerprint(mine), untouched) + changed_settings(settings)
         self.result.failures += replaced(torchs)
@@ -266,8 +275,7 @@ class _At:
 
     def _both(self, weights: dict[str, torch.Tensor], batch: Batch, seed: int) -> tuple[Seen, Seen]:
         """What the reference and the untouched model give."""
-        with self.turns.take():
-            return self.reference.run(weights, batch), self._mine(weights, batch, seed)
+        return self.reference.run(weights, batch), self._mine(weights, batch, seed)
 
     def _mine(self, weights: dict[str, torch.Tensor], batch: Batch, seed: int) -> Seen:
         return observe(self.baseline, self._noisy(weights, seed), batch)
@@ -282,13 +290,10 @@ class _At:
         said = f"{self.numerics}, {case}"
         self.result.failures += missing(mine, theirs, said) + other_values(truth, mine, theirs, said, self.varying)
         self.result.failures += other_integers(truth, mine, theirs, said, self.settled)
-
-        def elsewhere(moved: Moves) -> list[Row]:
-            with self.turns.take():
-                return rows(truth, mine, observe(self.baseline, moved(weights), batch), case)
-
-        self.rows += self._kinked(rows(truth, mine, theirs, case), elsewhere)
-        self.rows += value_rows(truth, mine, theirs, case, self.varying)
+        self.rows += self._kinked(
+            rows(truth, mine, theirs, case),
+            lambda moved: rows(truth, mine, observe(self.baseline, moved(weights), batch), case),
+        ) + value_rows(truth, mine, theirs, case, self.varying)
 
     def _kinked(self, found: list[Row], moved: Callable[[Moves], list[Row]]) -> list[Row]:
         return beside_kinks(found, moved) if self.numerics == "exact" and self.workload.mode == "train" else found
@@ -308,14 +313,13 @@ class _At:
             given = path.start(k)
             return None if given is None else self._noisy(given, k)
 
-        with self.turns.take():
-            truth = training.change(
-                self.reference.step,
-                lambda k: None if k else weights,
-                lambda step, batch: step(self.reference.cast(batch)),
-                seen,
-            )
-            mine = training.change(self.baseline, noisy, after=faint.compare)
+        truth = training.change(
+            self.reference.step,
+            lambda k: None if k else weights,
+            lambda step, batch: step(self.reference.cast(batch)),
+            seen,
+        )
+        mine = training.change(self.baseline, noisy, after=faint.compare)
         theirs = training.change(self.candidate, path.start, _theirs)
 
         def elsewhere(moved: Moves) -> list[Row]:
@@ -323,8 +327,7 @@ class _At:
                 given = path.start(k)
                 return None if given is None else moved(given)
 
-            with self.turns.take():
-                return training.rows(truth, mine, training.change(self.baseline, start), faint)
+            return training.rows(truth, mine, training.change(self.baseline, start), faint)
 
         self.rows += self._kinked(training.rows(truth, mine, theirs, faint), elsewhere)
         self.result.failures += other_settings(self.baseline.optimizer, self.candidate.optimizer)

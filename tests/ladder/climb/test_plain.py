@@ -320,6 +320,10 @@ def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
     made.numerics = "bf16"
     started(made)
     name = "01-plain-compile-and-graph"
+    assert [task.name for task in made.ahead] == [f"{name}-verify-exact"]
+    racing._note_likely(
+        made, {"compile-and-graph": made.racing["compile-and-graph"]}, {}
+    )  # whose code is in the cache now
     assert [task.name for task in made.ahead] == [f"{name}-verify-exact", f"{name}-verify-bf16"]
     second = [
         task for task in pool.tasks if "precompile" in task.name
@@ -521,9 +525,8 @@ def test_a_verification_takes_as_much_memory_as_the_ones_before_it(
     seen = checks.verifying_bytes(made, 1 << 30)
     if facts["gpu"]:
         assert sum(guessed) == pytest.approx(4.2 * 2**30)
-        assert (
-            guessed[1] == 1.5 * 2**30
-        )  # the weights, gradients and moments of 16 million parameters are a quarter of the peak
+        # The weights, gradients and moments of 16 million parameters are a quarter of the peak.
+        assert guessed[0] == pytest.approx((1 + 1.5 * 0.25 + 0.9 * 0.75) * 2**30)
         assert seen == (3 << 30, 4 << 30)
     else:
         assert guessed == seen == (0.0, 0.0)

@@ -13,13 +13,13 @@ from rung.rungs import plan_of
 from rung.timing.tasks import Task, end_all
 from rung.timing.timed import Warmed
 
-# Times the peak of the untouched workload: of a verification of training, of which 2.2 and 3.2 were seen on GPUs; of a candidate that runs once.
+# Times the peak of the untouched workload: of a verification of training, of which 2.2 to 3.2 were seen on GPUs; of a candidate that runs once.
 VERIFIED_TRAINING = 3.2
 COMPILED = 1.1
 TRAINED = 16  # bytes of a parameter that trains: its weight, gradient and two moments of Adam in float32
-DOUBLE = (
-    2.0  # times what a step in float32 holds beside the weights: the same in float64, which verifications take in turns
-)
+# What a verification holds while it compiles, before it has its turn: times those bytes, the weights of four models, one of them in float64,
+# and the candidate's gradients; and times what the untouched step holds beside them, a compiled step in float32.
+FOUR_MODELS, COMPILES = 1.5, 0.9
 # A verification of inference holds the weights in float64 once, and so often as they run: the model, the untouched one, the candidate's and
 # the ones that all of these are given. In full precision they run in float32.
 COPIES = 4
@@ -125,9 +125,11 @@ def verifying_bytes(state: State, peak: float, numerics: str = "exact") -> tuple
     own = WIDTHS.get(str(state.facts.dtype), 4)
     runs = max(4, own) if numerics == "exact" else own
     times = VERIFIED_TRAINING if state.facts.mode == "train" else (COPIES * runs + 8) / own
-    weights = TRAINED * (state.run.manifest().workload.parameters or 0) if state.facts.mode == "train" else peak
-    in_turns = DOUBLE * max(0.0, peak - weights)
-    return times * peak - in_turns + CONTEXT_BYTES, in_turns
+    if state.facts.mode != "train":
+        return times * peak + CONTEXT_BYTES, 0.0
+    weights = min(peak, TRAINED * (state.run.manifest().workload.parameters or 0))
+    beside = FOUR_MODELS * weights + COMPILES * (peak - weights)
+    return beside + CONTEXT_BYTES, times * peak - beside
 
 
 def note_verified(state: State) -> None:

@@ -31,10 +31,17 @@ def verifies_beside(state: State, mode: float) -> bool:
 
 
 def verify_ahead(state: State, name: str) -> None:
-    """Begins to verify a mode that may become the answer, while it compiles for the first time."""
+    """Begins to verify a mode that may become the answer, while it compiles for the first time: in full precision, in which nobody else
+    compiles it. At its own precision it is verified once its code is in the cache (`verify_at_its_own`)."""
     rungs = state.racing[name].side.rungs
     state.likely.append(name)
-    state.ahead += verifying(state, rungs, plan_of(rungs).phases(state.own_precision), f"01-{NAME}-{name}")
+    state.ahead += verifying(state, rungs, plan_of(rungs).phases(state.own_precision)[:1], f"01-{NAME}-{name}")
+
+
+def verify_at_its_own(state: State, name: str) -> None:
+    """Begins what is left of the verification of a mode that has just become ready."""
+    rungs = state.racing[name].side.rungs
+    state.ahead += verifying(state, rungs, plan_of(rungs).phases(state.own_precision)[1:], f"01-{NAME}-{name}")
 
 
 def give_up_ahead(state: State, name: str) -> None:

@@ -23,6 +23,7 @@ from rung.ladder.climb.mode_checks import (
     use_the_time,
     verifies_beside,
     verify_ahead,
+    verify_at_its_own,
 )
 from rung.ladder.climb.mode_timing import Race, time_modes
 from rung.ladder.climb.modes import BLOCKS, MODES, NAME, SLOW, mode_of, mode_of_task, modes
@@ -197,6 +198,8 @@ def _note_likely(state: State, done: Mapping[str, Task], open_: Mapping[str, Tas
             give_up_ahead(state, name)
             if not state.likely:
                 _verify_likely(state, list(open_))
+        else:
+            verify_at_its_own(state, name)
 
 
 def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str, Task]) -> None:
