@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.ahead import prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer
 from rung.ladder.climb.begin import surveyed
-from rung.ladder.climb.checks import checks_of, end_checks, peak_of, precision_of, verified, verifying, verifying_bytes
+from rung.ladder.climb.checks import checks_of, end_checks, part_of, peak_of, verified, verifying, verifying_bytes
 from rung.ladder.climb.mode_timing import Race
 from rung.ladder.climb.modes import BLOCKS, NAME, mode_of
 from rung.ladder.climb.state import CONTEXT_BYTES, State
@@ -26,7 +25,7 @@ def verifies_beside(state: State, mode: float) -> bool:
     peak = peak_of(state)
     beside = 0.0 if state.pool.elsewhere else peak + CONTEXT_BYTES + mode
     needed = beside + verifying_bytes(state, peak)
-    return usable_cores() >= MANY_CORES and (not state.facts.gpu or needed <= state.pool.memory)
+    return state.many_cores and (not state.facts.gpu or needed <= state.pool.memory)
 
 
 def verify_ahead(state: State, rungs: Sequence[str], name: str) -> None:
@@ -62,7 +61,7 @@ def _offer_verified(state: State, result: Race) -> None:
     if _is_verified(state) and not (result.best and kept == result.modes[result.best].rungs):
         return
     phases = plan_of(answer.kept).phases(state.own_precision)
-    complete = {precision_of(task) for task in state.ahead} == {*phases}
+    complete = {part_of(task) for task in state.ahead} == {*phases}
     passed = all((found := verified(task)) and found.passed for task in state.ahead)
     if complete and passed and answer.speedup.value >= VERIFIED_GAIN:
         fastest = max(mode.speedup for mode in result.modes.values() if mode.speedup)
