@@ -27,6 +27,7 @@ from rung.cli.common import (
 from rung.cli.jobs import job_of
 from rung.cli.live import live
 from rung.cli.output import show_styled
+from rung.cli.ranks import add_rank_options, check_ranks
 from rung.cli.remember import remembered
 from rung.cli.slurm import add_options, followed
 from rung.errors import UsageError
@@ -45,6 +46,7 @@ FIXED = (
     "--device",
     "--devices",
     "--jobs",
+    "--nproc-per-node",
     "--out",
     "--dry-run",
 )  # what a climb is begun with
@@ -56,6 +58,7 @@ examples:
   rung climb model.py:make --rungs compile,sdpa --budget 600
   rung climb hf:Qwen/Qwen3-0.6B --task train --batch 4 --seq 1024 --numerics bf16 --budget 300
   rung climb timm:resnet50 --random-weights --write-workload resnet.py
+  rung climb model.py:make --nproc-per-node 4    a data-parallel job of four ranks, timed and verified as one
   rung climb tiny-transformer --dry-run       the plan and its predictions only
   rung climb --resume .rung/20260101-120000-tiny-transformer
 
@@ -97,6 +100,7 @@ def add(commands: Any, help_text: str) -> None:
         "--devices", type=device_numbers, metavar="auto|0,1,...",
         help="GPUs of one kind: the first is timed, the others verify meanwhile; auto: those that are idle",
     )  # fmt: skip
+    add_rank_options(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"the run directory (default: a new one in {ROOT})")
     parser.add_argument(
         "--resume", type=Path, metavar="RUN", help="go on with an interrupted climb, or one whose budget ended"
@@ -117,6 +121,22 @@ def device_numbers(text: str) -> str:
     if text != "auto" and not (all(number.isdecimal() for number in numbers) and len(set(numbers)) == len(numbers)):
         raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor numbers of GPUs, as in 0,1,2")
     return text
+
+
+def check_over_ranks(parsed: argparse.Namespace) -> None:
+    """Raises UsageError for what a climb over several ranks cannot do."""
+    check_ranks(parsed)
+    if not (parsed.nproc_per_node or parsed.launcher):
+        return
+    if parsed.nproc_per_node == (1,):
+        raise UsageError("--nproc-per-node 1 is one process, which a climb runs without it: leave it out.")
+    which = "--nproc-per-node" if parsed.nproc_per_node else "--launcher"
+    if parsed.devices:
+        raise UsageError(f"--devices has one GPU timed, and {which} times one for each rank: leave one out.")
+    if parsed.jobs:
+        raise UsageError(
+            f"--jobs has workers prepare side by side, and nothing runs beside ranks: leave it out with {which}."
+        )
 
 
 def device_of(parsed: argparse.Namespace) -> str | None:
@@ -159,6 +179,7 @@ def run(parsed: argparse.Namespace) -> int:
     elif not parsed.target:
         raise UsageError("give a TARGET, as in `rung climb tiny-transformer`; `rung climb --help` says more.")
     chosen(parsed.rungs or ())
+    check_over_ranks(parsed)
     if parsed.write_workload:
         return write_workload(parsed.target or "", options, parsed.write_workload)
     new: Run | None = None
@@ -174,7 +195,7 @@ def run(parsed: argparse.Namespace) -> int:
         return followed(job[0].job, job[1])
     try:
         if parsed.resume:
-            climb = resume(parsed.resume, told, parsed.budget)
+            climb = resume(parsed.resume, told, parsed.budget, parsed.launcher or "")
         else:
             request = Request(
                 parsed.target,
@@ -188,6 +209,8 @@ def run(parsed: argparse.Namespace) -> int:
                 shlex.join(["rung", *sys.argv[1:]]),
                 parsed.jobs,
                 parsed.devices or "",
+                parsed.nproc_per_node[0] if parsed.nproc_per_node else 0,
+                parsed.launcher or "",
             )
             climb = start(request, ROOT, parsed.out, told)
             new = climb.run

@@ -44,6 +44,11 @@ def _sharded(model: torch.nn.Module, device: Device) -> torch.nn.Module:
     return model
 
 
+def sharded(model: torch.nn.Module) -> bool:
+    """Whether a rank holds a part of the weights only."""
+    return any(hasattr(parameter, "to_local") for parameter in model.parameters())
+
+
 def without_exchange(called: torch.nn.Module | None) -> contextlib.AbstractContextManager[Any] | None:
     """While it lasts, ranks exchange no gradients, and their weights go apart; None where that cannot be left out."""
     if isinstance(called, torch.nn.parallel.DistributedDataParallel):

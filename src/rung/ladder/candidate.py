@@ -18,7 +18,7 @@ from msgspec.structs import replace as with_fields
 
 from rung.engine.disturbed import bytes_of, elements, graphs_compiled, not_finite, shapes_of
 from rung.engine.dynamo import expect_changes, inductor_settings
-from rung.engine.parallel import in_parallel, without_exchange
+from rung.engine.parallel import in_parallel, sharded, without_exchange
 from rung.engine.step import Step, matmul_precision
 from rung.errors import WorkloadError
 from rung.hardware import Device, environment, pick
@@ -46,6 +46,7 @@ from rung.timing.timed import Timed
 from rung.timing.work import roof
 from rung.verify.audit import audit, one_shape_only
 from rung.verify.observe import too_large
+from rung.verify.over_ranks import verify_over_ranks
 from rung.verify.randomness import active, without_dropout
 from rung.verify.ranks import TrainedTogether
 from rung.verify.reference import own_precision
@@ -102,10 +103,11 @@ class Candidate(Timed):
             torch.cuda.set_device(self.device.index)
         self.ranks.join(self.device.is_gpu)
         self.workload = load(target, options)
-        if self.ranks.world > 1:
-            self.workload = of_rank(self.workload, self.ranks.rank, self.ranks.world)
         if one_shape:
             self.workload = replace(self.workload, one_shape=True, other_shapes=())
+        self._of_one = self.workload
+        if self.ranks.world > 1:
+            self.workload = of_rank(self.workload, self.ranks.rank, self.ranks.world)
         if saved_model:
             gpu = torch.device(self.device.torch_name) if self.device.is_gpu else None
             self.workload = read_from(self.workload, Path(saved_model), gpu)
@@ -124,7 +126,8 @@ class Candidate(Timed):
         began = time.perf_counter()
         self._make()
         made = time.perf_counter() - began
-        kept = bool(save) and self.device.is_gpu and made > SLOW_TO_MAKE and save_model(self.model, Path(save))
+        worth = bool(save) and self.ranks.world == 1 and self.device.is_gpu and made > SLOW_TO_MAKE
+        kept = worth and save_model(self.model, Path(save))
         facts = quick_facts(self.workload, self.step, self.device)
         idle = idle_like(self.device) if neighbours else []
         gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())] if self.device.is_gpu else []
@@ -185,7 +188,8 @@ class Candidate(Timed):
         first = self._first if self._first is not None else self.first()
         warmed = self._until_steady(seconds, first)
         applied = {**self.step.applied(), **self._environment()}
-        return {**warmed, "applied": applied, "original": self._left(), "doubts": self.doubts()}
+        doubts, apart = self._doubts()
+        return {**warmed, "applied": applied, "original": self._left(), "doubts": [*doubts, *apart], "apart": apart}
 
     def use_shape(self, shape: int, seconds: float) -> dict[str, Any]:
         """From now on runs another of the workload's input shapes, with the same model and step; warmed up as `warm` does."""
@@ -199,7 +203,12 @@ class Candidate(Timed):
 
     def doubts(self) -> list[str]:
         """Why the time of this step may not be the one that is meant, in sentences: a recipe that was made for something
-        else, results that are not finite."""
+        else, results that are not finite, ranks that do not train one model."""
+        doubts, apart = self._doubts()
+        return [*doubts, *apart]
+
+    def _doubts(self) -> tuple[list[str], list[str]]:
+        """The same; what is wrong with how ranks train together by itself."""
         said = []
         if self.made_for:
             here = {"mode": self.workload.mode, "device": self.device.name, "torch": str(torch.__version__)}
@@ -212,12 +221,12 @@ class Candidate(Timed):
                 f"{'its output holds' if loss is None else 'its loss is'} {odd}: look at that first; a step of such values may take another time."
             )
         if self._together is None:
-            return said
+            return said, []
         self._peak = self.memory()  # of the workload: what looking at the ranks takes is not
-        said += self._together.doubts(batch)
+        apart = self._together.doubts(batch)
         release_cache(self.device)
         reset_peak_memory(self.device)
-        return said
+        return said, apart
 
     def over_shapes(self) -> dict[str, Any]:
         """Builds the step and runs it on several batches of every shape that the workload offers: how many different
@@ -322,7 +331,7 @@ class Candidate(Timed):
     def watch(self) -> bool:
         """From now on, what steps are given and what they give is kept, until `witness`; every second batch is another,
         in the same memory. False where the model is too large for that."""
-        if too_large(self.step):
+        if too_large(self.step) or sharded(self.model):
             return False
         for k in range(1, len(self.batches), 2):
             refill(self.batches[k], to_device(self.inputs(NEW + k), self.device))
@@ -342,6 +351,12 @@ class Candidate(Timed):
 
     def _witnessed(self, watched: Watched | None) -> Witness:
         found = Witness(failures=[], unseen=None, left="")
+        if self._together and (apart := self._together.gone_apart()):
+            found.failures = [f"{apart} while it was timed"]
+        if sharded(self.model):
+            return with_fields(
+                found, left="each rank holds a part of the weights, and the untouched model needs them all"
+            )
         if self.workload.mode == "infer":
             found.unseen = unseen(
                 self.step, self.batches, lambda s: to_device(self.inputs(s), self.device), self.device
@@ -351,7 +366,12 @@ class Candidate(Timed):
         if watched.full:
             return with_fields(found, left="there is no memory for copies of its weights and results")
         try:
-            found.failures = against_the_untouched(self.workload, self.plan, self.device, watched)[:5]
+            # The gradients of a rank are the mean of all ranks', and its batch alone is at hand here: verification looks at these.
+            before = list(found.failures or ())
+            said = against_the_untouched(
+                self.workload, self.plan, self.device, watched, gradients=self.ranks.world == 1
+            )
+            found.failures = [*before, *said[:5]]
         except torch.OutOfMemoryError:
             found.left = "there is no memory for the untouched model beside it"
         return found
@@ -362,8 +382,11 @@ class Candidate(Timed):
         return {name: max(now, self._peak.get(name, 0)) for name, now in super().memory().items()}
 
     def profile(self, path: str, steps: int) -> None:
-        """Records `steps` steady steps with torch.profiler into a gzipped Chrome trace."""
-        torch_profiler.record(self.call, path, steps, self.device)
+        """Records `steps` steady steps with torch.profiler into a gzipped Chrome trace; of several ranks, the first one's."""
+        if self.ranks.rank:  # it takes the same steps
+            torch_profiler.unrecorded(self.call, torch_profiler.Options(active=steps).total, self.device)
+        else:
+            torch_profiler.record(self.call, path, steps, self.device)
 
     def precisions(self) -> list[Numerics]:
         """Where this recipe is to be verified."""
@@ -385,7 +408,7 @@ class Candidate(Timed):
     ) -> dict[str, Any]:
         """Compares this recipe with the reference at one precision. alone: whether no other worker has memory of the device;
         backwards: whether the first shape comes last; others: only what shapes beside the measured one add;
-        turns: a file of those who verify on this GPU in turns.
+        turns: a file of those who verify on this GPU in turns. Of several ranks each compares what it gives itself.
 
         against: another workload (target and options) that is the reference; its weights are given to this one.
         """
@@ -394,6 +417,8 @@ class Candidate(Timed):
         if against:
             reference = load(against["target"], against["options"])
             found = verify(reference, self.plan, self.device, self._twin, precisions=[numerics])
+        elif self.ranks.world > 1:
+            found = verify_over_ranks(self._of_one, self.plan, self.device, numerics, alone=alone)
         else:
             found = verify(
                 self.workload,

@@ -25,6 +25,7 @@ from rung.hardware.device import Device, matmul_precision_name, to_device
 from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.machine import Machine
 from rung.hardware.doctor.variables import in_effect
+from rung.hardware.ranks import Ranks
 from rung.ladder.answers import Surveyed
 from rung.ladder.reads import memory_read
 from rung.plan import Plan
@@ -99,6 +100,8 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> Facts:
         hooked=ModelGuards(step.model).hooked,
         shapes=[batch_of(workload.inputs(0))],
         own_precision=own_precision(workload, step.model, device),
+        ranks=Ranks.here.world,
+        parallel=workload.parallel if workload.mode == "train" else "none",
     )
 
 

@@ -245,7 +245,7 @@ def _signal(processes: Collection[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def first_answer(workers: Collection[Worker], seconds: float) -> list[Worker]:
+def first_answer(workers: Collection[Caller], seconds: float) -> list[Caller]:
     """Those that have answered, as soon as any has, or none after so many seconds."""
     ready = [worker for worker in workers if worker.answered()]
     if ready or not workers:
@@ -254,8 +254,9 @@ def first_answer(workers: Collection[Worker], seconds: float) -> list[Worker]:
     return [worker for worker in workers if worker.answered()]
 
 
-def kill_all(workers: Iterable[Worker]) -> None:
-    """Ends many at once: each takes a moment, which is not waited for one after the other."""
+def kill_all(workers: Iterable[Caller]) -> None:
+    """Ends many at once: each takes a moment, which is not waited for one after the other. The ranks of a job are asked one job after the
+    other."""
     given = list(workers)
     for worker in [running for running in Worker.running if any(running is one for one in given)]:
         worker._process.terminate()

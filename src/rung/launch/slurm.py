@@ -92,6 +92,7 @@ def script(wanted: Wanted, words: Sequence[str], folder: Path, cwd: Path, run: P
     given = "exec " + shlex.join([*command, *words]) + (' --launcher "$launcher"' if wanted.ranks else "")
     if run:
         again = shlex.join([*command, words[0], "--resume", str(run), *[word for word in words if word == "--json"]])
+        again += ' --launcher "$launcher"' if wanted.ranks else ""  # ranks may meet at another host now
         # What was killed before it had a manifest left a folder that nothing goes on from.
         clear = f"rm -rf {_quoted(run)}; " if folder in run.parents else ""  # what the user named is not ours to clear
         given = f"if [ -e {_quoted(run / 'manifest.json')} ]; then exec {again}; else {clear}{given}; fi"

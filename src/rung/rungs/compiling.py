@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rung.rungs.graph_rewrites import inductor_rewrite
 from rung.rungs.proofs import both, counted, named, occurs
-from rung.rungs.requirements import AUTOCAST, CAST_WEIGHTS, COMPILED, GPU, unless
+from rung.rungs.requirements import AUTOCAST, CAST_WEIGHTS, COMPILED, GPU, WHOLE_WEIGHTS, one_process, unless
 from rung.rungs.rung import Context, Evidence, Inapplicable, Proof, Requirement, Rung
 
 SEVERAL = 2  # shapes beside the measured one, from which inputs are taken to vary
@@ -64,6 +64,7 @@ REGIONS = Rung(
     contract="reassociated",
     changes="the blocks that repeat are compiled, one for all of them, and what is around them runs as it is",
     requires=(
+        WHOLE_WEIGHTS,
         unless(
             f"{MANY_BLOCKS} blocks, each kind of them {REPEATED} times on average",
             lambda c: (c.facts.blocks or 0) >= max(MANY_BLOCKS, REPEATED * (c.facts.kinds_of_blocks or 0)),
@@ -134,6 +135,7 @@ FOREACH_WEIGHT_CASTS = inductor_rewrite(
 )
 
 
+ALONE = one_process("a graph that is replayed would hold the exchange between ranks, which nobody has verified")
 GRAPH_LAUNCH = r"^(cuda|hip)GraphLaunch"
 
 
@@ -151,7 +153,7 @@ CAPTURE = Rung(
     title="whole step as one graph",
     contract="exact",
     changes="forward, backward and optimizer replayed as one CUDA or HIP graph per input shape",
-    requires=(GPU, Requirement("no hooks, and an optimizer that can be captured", _replayable)),
+    requires=(GPU, ALONE, Requirement("no hooks, and an optimizer that can be captured", _replayable)),
     shrinks=lambda c: {"launch_gap": (0.0, 0.25), "idle": (0.2, 1.0)},
     change=lambda p: replace(p, capture=True),
     effect="the step is a graph's replay",

@@ -11,7 +11,7 @@ import msgspec
 
 from rung.plan import CONTRACTS, Plan
 from rung.rungs.proofs import both, counted, told
-from rung.rungs.requirements import GPU, allowed, share_of, unless
+from rung.rungs.requirements import GPU, allowed, one_process, share_of, unless
 from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
 from rung.toml import Row, shipped, shipped_rows
 
@@ -79,6 +79,8 @@ def _requires(row: Setting) -> Iterator[Requirement]:
             lambda c: getattr(c.plan, row.beside),
             f"it matters together with {other}, which is not in effect so far.",
         )
+    if row.first:
+        yield one_process("what the run before it finds lies in a file, which ranks would write over each other")
     if row.spares == "memory":
         yield Requirement("reserved memory that is not in use", _no_memory_to_spare)
     if row.needs:

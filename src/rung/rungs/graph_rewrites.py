@@ -15,6 +15,7 @@ from rung.rungs.requirements import (
     INFERENCE,
     KNOWN_SIZES,
     TRAINING,
+    WHOLE_WEIGHTS,
     allowed,
     chip,
     finds,
@@ -46,16 +47,22 @@ def graph_rewrite(
 
     found = finds(name, of) if of else ()
     proof = both(rewritten(name), *shown) if shown else rewritten(name)
-    return Rung(name=name, requires=(*before, *found, *requires), change=change, proof=proof, **declared)
+    return Rung(name=name, requires=(WHOLE_WEIGHTS, *before, *found, *requires), change=change, proof=proof, **declared)
 
 
-def inductor_rewrite(*, name: str, shown: tuple[str, Prove], **declared: Any) -> Rung:
+def inductor_rewrite(
+    *, name: str, shown: tuple[str, Prove], requires: tuple[Requirement, ...] = (), **declared: Any
+) -> Rung:
     """A rung whose change is the rewrite of its name in Inductor's own graphs. shown: what the worker tells of it, in words, and a proof
     from the trace or the memory; declared: the rest, as of `Rung`."""
     words, seen = shown
     proof = both(told(f"pass {name}", True, words), seen)
     return Rung(
-        name=name, change=lambda p: replace(p, within=(*p.within, name)), proof=proof, **{"prepares": 20.0, **declared}
+        name=name,
+        requires=(WHOLE_WEIGHTS, *requires),
+        change=lambda p: replace(p, within=(*p.within, name)),
+        proof=proof,
+        **{"prepares": 20.0, **declared},
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from rung.plan import Plan
-from rung.rungs.compiling import GRAPH_LAUNCH
+from rung.rungs.compiling import ALONE, GRAPH_LAUNCH
 from rung.rungs.proofs import both, counted, fewer, occurs, told
 from rung.rungs.requirements import COMPILED, GPU, INFERENCE, TRAINING, chip, share_of, unless
 from rung.rungs.rung import Context, Inapplicable, Proof, Requirement, Rung, already
@@ -67,6 +67,8 @@ def never(name: str) -> str:
 def _requires(row: Setting) -> Iterator[Requirement]:
     if row.gpu:
         yield GPU
+    if row.graphs:
+        yield ALONE
     if row.mode:
         yield TRAINING if row.mode == "train" else INFERENCE
     if row.arch:

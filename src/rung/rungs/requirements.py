@@ -10,8 +10,10 @@ from rung.rungs.rung import (
     FOR_GPUS,
     NOT_ALLOWED,
     NOT_FOUND,
+    ONE_PROCESS,
     OTHER_CHIP,
     OTHER_MODE,
+    SEVERAL_RANKS,
     Context,
     Inapplicable,
     Requirement,
@@ -31,6 +33,28 @@ TRAINING = unless("training", lambda c: c.training, "it is for training.", OTHER
 INFERENCE = unless("inference", lambda c: not c.training, "it is for inference.", OTHER_MODE)
 COMPILED = unless("torch.compile", lambda c: c.plan.compiles, "it needs torch.compile, which is not in effect so far.")
 AUTOCAST = unless("autocast", lambda c: c.autocast, "it needs autocast to 16 bits, which is not in effect so far.")
+RANKS = unless(
+    "several ranks (--nproc-per-node)",
+    lambda c: c.several,
+    "it is for several ranks: climb with --nproc-per-node.",
+    SEVERAL_RANKS,
+)
+DDP = unless(
+    "ranks that have all weights each (ddp)",
+    lambda c: c.facts.parallel == "ddp",
+    "it is for DistributedDataParallel, and the ranks share the weights out.",
+)
+FSDP2 = unless(
+    "ranks that share the weights out (fsdp2)",
+    lambda c: c.facts.parallel == "fsdp2",
+    "it is for fully_shard (parallel='fsdp2'), and each rank has all weights.",
+)
+WHOLE_WEIGHTS = unless(
+    "",
+    lambda c: not (c.several and c.facts.parallel == "fsdp2"),
+    "each rank holds a part of the weights (fsdp2), and it works on whole ones.",
+    ONE_PROCESS,
+)
 BFLOAT16 = unless(
     "products in bfloat16",
     lambda c: c.facts.dtype == "torch.bfloat16" or c.plan.bf16,
@@ -51,6 +75,11 @@ CAST_WEIGHTS = Requirement(
         else None
     ),
 )
+
+
+def one_process(why: str) -> Requirement:
+    """Refuses several ranks. why: as a clause behind "it is for one process"."""
+    return unless("one process", lambda c: not c.several, f"it is for one process: {why}.", ONE_PROCESS)
 
 
 def allowed(contract: str) -> Requirement:

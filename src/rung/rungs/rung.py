@@ -34,6 +34,11 @@ class Context:
         return self.facts.gpu
 
     @property
+    def several(self) -> bool:
+        """Whether several ranks train together."""
+        return self.facts.ranks > 1
+
+    @property
     def training(self) -> bool:
         return self.facts.mode == "train"
 
@@ -84,6 +89,8 @@ OTHER_CHIP = "for other chips"
 OTHER_MODE = "not for this mode (training or inference)"
 NOT_FOUND = "nothing in the graph for them"
 NOT_ALLOWED = "not allowed by --numerics"
+ONE_PROCESS = "for one process, not for several ranks"
+SEVERAL_RANKS = "for several ranks"
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import psutil
 
 from rung.hardware.limits import free_memory
-from rung.launch import Worker, WorkerFailed, first_answer, kill_all
+from rung.launch import Caller, Worker, WorkerFailed, first_answer, kill_all
 from rung.records.record import record_of
 from rung.side import Setup, Side
-from rung.timing.workers import open_worker, planned_variables, spare_worker
+from rung.timing.workers import open_side, open_worker, planned_variables, spare_worker
 
 progress = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Task:
     ) -> None:
         self.name, self.side, self.memory, self.in_turns = name, side, memory, in_turns
         self._calls = list(calls)
-        self.worker: Worker | None = None
+        self.worker: Caller | None = None
         self.answers: dict[str, Any] = {}
         self.took: dict[str, float] = {}
         self.error: WorkerFailed | None = None
@@ -63,6 +63,7 @@ class Task:
         self.passing = False  # its worker is of no use once it has answered
         self.yielding = False  # it starts where there is room for what waits before it, too
         self.apart = False  # nothing of it is timed, so it may run elsewhere
+        self.single = False  # one process does it, where several ranks are timed, too
         self.place = 0  # where it runs: on the device that is timed, or on which of those elsewhere, from 1 on
 
     @property
@@ -83,7 +84,7 @@ class Task:
         """Seconds from the answer to `open` to that of a later call: without imports, which a spare worker has behind it."""
         return self.took[method] - self.took["open"]
 
-    def start(self, worker: Worker, already: Sequence[str] = ()) -> None:
+    def start(self, worker: Caller, already: Sequence[str] = ()) -> None:
         """already: calls that the worker was sent before."""
         self.worker, self._began, self._since = worker, time.monotonic(), time.monotonic()
         self._waiting = [*already, *(method for method, _ in self._calls)]
@@ -246,6 +247,12 @@ class Pool:
             there = self.elsewhere[place - 1]
             setup = replace(self.setup, device=there.device, variables={**self.setup.variables, **there.variables})
             task.start(open_worker(self._stack, setup, task.side, task.name), ["open"])
+            return
+        if self.setup.launcher and not task.single:
+            try:
+                task.start(open_side(self._stack, self.setup, task.side, task.name), ["open"])
+            except WorkerFailed as error:  # not all ranks came
+                task.error = error
             return
         if spare := self._take_spare(task.side, self.setup.logs / f"{task.name}.log"):
             with contextlib.suppress(WorkerFailed):  # one that died meanwhile says nothing of this task

@@ -35,7 +35,7 @@ class Opened(Part, kw_only=True):
 class Warmed(Part, kw_only=True):
     """What was seen until it was steady, by this version or by that of another revision. first_run_seconds: of the run before; memory:
     bytes at most, by kind; doubts: why the time may not be the one that is meant; original: elements of inputs that a recipe leaves
-    alone; applied: what the rungs did, which these ask (`rung.rungs.Evidence`)."""
+    alone; applied: what the rungs did, which these ask (`rung.rungs.Evidence`); apart: what is wrong with how ranks train together."""
 
     first_run_seconds: Seconds
     runs: int
@@ -44,6 +44,7 @@ class Warmed(Part, kw_only=True):
     doubts: list[str] = msgspec.field(default_factory=list)
     original: int | None = None
     applied: dict[str, Any] = msgspec.field(default_factory=dict)
+    apart: list[str] = msgspec.field(default_factory=list)
 
 
 class TimedBlock(Part, kw_only=True):

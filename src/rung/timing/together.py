@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,7 +34,8 @@ def _said(answers: Answers) -> list[str]:
 def _warm(answers: Answers) -> dict[str, Any]:
     """Its samples are those of the slowest rank already (`Timed._until_steady`)."""
     memory = _largest([answer["memory"] for answer in answers])
-    return {**answers[0], "memory": memory, "doubts": _said([answer["doubts"] for answer in answers])}
+    said = {name: _said([answer[name] for answer in answers]) for name in ("doubts", "apart") if name in answers[0]}
+    return {**answers[0], "memory": memory, **said}
 
 
 def _disturbances(answers: Answers) -> dict[str, Any]:
@@ -53,6 +55,38 @@ def _block(answers: Answers) -> dict[str, Any]:
     return {**answers[0], "samples": steps, "outside": outside, "compiled": compiled, "cores": total}
 
 
+def _witness(answers: Answers) -> dict[str, Any]:
+    """What any of them shows."""
+    unseen = [answer["unseen"] for answer in answers if answer["unseen"]]
+    failures = _said([answer["failures"] for answer in answers])
+    return {**answers[0], "failures": failures, "unseen": max(unseen, default=None)}
+
+
+def _verify(answers: Answers) -> dict[str, Any]:
+    """All ranks have to agree. What all of them say is said once, the rest with the rank that said it."""
+    everywhere = set.intersection(*(set(answer["failures"]) for answer in answers))
+    failures = [said for said in answers[0]["failures"] if said in everywhere]
+    failures += [
+        f"rank {k}: {s}" for k, answer in enumerate(answers) for s in answer["failures"] if s not in everywhere
+    ]
+    worst = max((answer["worst"] for answer in answers if answer["worst"]), key=_off, default=None)
+    return {
+        **answers[0],
+        "passed": all(answer["passed"] for answer in answers),
+        "checks": sum(answer["checks"] for answer in answers),
+        "precisions": [f"{name} over {len(answers)} ranks" for name in answers[0]["precisions"]],
+        "failures": failures,
+        "worst": worst,
+        "memory": _largest([answer["memory"] for answer in answers]),
+    }
+
+
+def _off(check: dict[str, Any]) -> float:
+    """How many times its tolerance a comparison is off; null stands for what is not finite."""
+    error, tolerance = check["error"], check["tolerance"]
+    return math.inf if error is None or tolerance is None else float(error / tolerance)
+
+
 _RULES: dict[str, Callable[[Answers], Any]] = {
     "first": _largest,
     "estimate": _largest,
@@ -61,6 +95,9 @@ _RULES: dict[str, Callable[[Answers], Any]] = {
     "disturbances": _disturbances,
     "doubts": _said,
     "warm": _warm,
+    "use_shape": _warm,
+    "witness": _witness,
+    "verify": _verify,
     "timer": _timer,
     "block": _block,
 }

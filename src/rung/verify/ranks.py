@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from rung.engine.parallel import sharded
 from rung.engine.step import Step
 from rung.hardware.device import Device
 from rung.hardware.ranks import Ranks
@@ -29,7 +30,7 @@ class TrainedTogether:
         """called: what is called in the model's place (`rung.engine.parallel`)."""
         self._workload, self._model, self._called, self._device = workload, model, called, device
         # Of shards nothing is asked: each rank has its own.
-        self._whole = workload.parallel != "fsdp2" and not any(hasattr(p, "to_local") for p in model.parameters())
+        self._whole = workload.parallel != "fsdp2" and not sharded(model)
         self._alike = self._whole and _equal_on_all(_sums(list(model.parameters())))
 
     def doubts(self, batch: Any) -> list[str]:
@@ -42,12 +43,21 @@ class TrainedTogether:
             )
         if self._workload.mode != "train":
             return said
-        # Weights that were equal on all ranks stay equal where all take the same steps. Of shards that is not asked.
-        if self._alike and not _equal_on_all(_sums(list(self._model.parameters()))):
-            said.append("the weights of the ranks go apart: their gradients are not exchanged, or not all of them.")
+        if apart := self.gone_apart():
+            said.append(f"{apart}: their gradients are not exchanged, or not all of them.")
         elif self._whole and self._called is not self._model and (odd := self._not_averaged(batch)):
             said.append(f"the gradient of {odd} is not the mean of what the ranks' own batches give.")
         return said
+
+    def gone_apart(self) -> str:
+        """Says that weights which were equal on all ranks are so no longer, though all took the same steps; empty where they are. Of
+        shards that is not asked."""
+        trained = self._workload.mode == "train" and self._alike
+        return (
+            "the weights of the ranks go apart"
+            if trained and not _equal_on_all(_sums(list(self._model.parameters())))
+            else ""
+        )
 
     def _not_averaged(self, batch: Any) -> str:
         """The first parameter whose gradient, from one forward and backward of the ranks, is not the mean of those that each computes by

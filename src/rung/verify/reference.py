@@ -31,11 +31,19 @@ class Reference:
     `jittered` weights show. alone: whether no other process has memory of the device; beside others, what does not fit raises.
     """
 
-    def __init__(self, workload: Workload, model: nn.Module, device: Device, alone: bool = True) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        model: nn.Module,
+        device: Device,
+        alone: bool = True,
+        whole: Callable[[Step], Any] = lambda step: step,
+    ) -> None:
+        """whole: what is run in the place of a step (`rung.verify.verify.OneProcess`)."""
         self._workload, self._model, self._device = replace(workload, amp=None), model, device
-        self._alone = alone
+        self._alone, self._whole = alone, whole
         self.name = "float64"
-        self.step = Step(self._workload, _double(copied(model)), Plan(), device)
+        self.step = whole(Step(self._workload, _double(copied(model)), Plan(), device))
 
     def run(self, weights: dict[str, torch.Tensor], batch: Batch) -> Seen:
         if self.name == "float64":
@@ -63,7 +71,7 @@ class Reference:
             return False
         narrow = _Narrow()
         with contextlib.suppress(Exception), narrow:  # a workload that raises is refused elsewhere
-            Step(self._workload, copied(self._model), Plan(), self._device)(self.cast(batch))
+            self._whole(Step(self._workload, copied(self._model), Plan(), self._device))(self.cast(batch))
         return not narrow.seen
 
     def _fall_back(self) -> None:
@@ -71,7 +79,7 @@ class Reference:
         del self.step
         release_cache(self._device)
         self.name = "float32"
-        self.step = Step(self._workload, _raise(copied(self._model)), Plan(), self._device)
+        self.step = self._whole(Step(self._workload, _raise(copied(self._model)), Plan(), self._device))
 
 
 def jittered(weights: dict[str, torch.Tensor], seed: int, times: float = 1.0) -> dict[str, torch.Tensor]:

@@ -45,11 +45,13 @@ class Path:
 
 @dataclass(frozen=True)
 class Training:
-    """`count` optimizer steps, the k-th on `batch(k)` and from given weights, the last of them at half the learning rate."""
+    """`count` optimizer steps, the k-th on `batch(k)` and from given weights, the last of them at half the learning rate. buffers: whether what
+    they do to these is looked at, too."""
 
     count: int
     batch: Callable[[int], Batch]
     device: Device
+    buffers: bool = True
 
     def change(
         self,
@@ -83,10 +85,13 @@ class Training:
 
     def _add(self, found: dict[str, torch.Tensor], before: dict[str, torch.Tensor], model: torch.nn.Module) -> None:
         where = "cpu" if large(model) else self.device.torch_name
-        for name, t in state(model).items():
+        for name, t in self._looked_at(model):
             if inexact(t):
                 moved = (plainly(t).double() - plainly(before[name].to(t.device)).double()).to(where)
                 found[name] = found[name] + moved if name in found else moved
+
+    def _looked_at(self, model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+        return [(name, t) for name, t in state(model).items() if self.buffers or isinstance(t, torch.nn.Parameter)]
 
     def rows(
         self,
@@ -127,7 +132,7 @@ class Training:
         theirs = state(candidate)
         return [
             f"after {self.count} steps the candidate's {n} is another than the baseline's"
-            for n, t in state(baseline).items()
+            for n, t in self._looked_at(baseline)
             if not inexact(t) and not identical(t, theirs[n])
         ]
 

@@ -47,6 +47,25 @@ class CandidateFailed(Exception):
     """The candidate raised; the untouched workload ran on the same batch."""
 
 
+class OneProcess:
+    """What is verified, and how it is asked: one process. A job of several ranks is asked by `rung.verify.over_ranks`."""
+
+    several = False
+
+    @property
+    def keeps_buffers(self) -> bool:
+        """Whether the buffers that a step leaves are compared."""
+        return True
+
+    def whole(self, step: Step) -> Any:
+        """What is run in the place of a step of the untouched workload."""
+        return step
+
+    def agreed(self, holds: bool) -> bool:
+        """Whether something holds everywhere on which it depends what the candidate is run on next."""
+        return holds
+
+
 def verify(
     workload: Workload,
     plan: Plan,
@@ -57,26 +76,27 @@ def verify(
     backwards: bool = False,
     others: bool = False,
     turns: Turns | None = None,
+    asked: OneProcess | None = None,
 ) -> Verification:
     """Compares a candidate with the reference, first in full precision, then at the lowest that it runs in.
 
     build: `(model, plan) -> step`, `Step` unless a test brings its own candidate; precisions: only these; alone: whether no other
     process has memory of the device that this one could use: then a reference in float64 that does not fit is one in float32;
     backwards: whether the first shape comes last; others: only what further shapes add to a verification of the first, which another
-    process has done; turns: with other verifications on this GPU.
+    process has done; turns: with other verifications on this GPU; asked: one process, or a job of ranks.
     Raises WorkloadError where the untouched workload itself cannot be run or is not finite.
     """
-    result = Verification()
+    result, asked = Verification(), asked or OneProcess()
     turns = turns or Turns("", device)
     for numerics in precisions or plan.phases(own_precision(workload, seeded_model(workload), device)):
         result.precisions.append(numerics)
         exact = numerics == "exact"
         judged = exactly(workload) if exact else workload
         with full_precision() if exact else matmul_precision(plan.at(numerics)):
-            at = _At(without_dropout(judged), plan.at(numerics), device, build, numerics, result, alone, turns)
+            at = _At(without_dropout(judged), plan.at(numerics), device, build, numerics, result, alone, turns, asked)
             at.verify(backwards, others)
             # In full precision only: over thousands of elements the test sees two programs' rounding in bfloat16, too.
-            if exact and not result.wrong and not others:
+            if exact and not result.wrong and not others and not asked.several:
                 del at  # its models' memory
                 result.failures += _with_dropout(judged, plan.at(numerics), device, build, turns)
         if result.wrong:
@@ -134,12 +154,14 @@ class _At:
         result: Verification,
         alone: bool,
         turns: Turns,
+        asked: OneProcess,
     ) -> None:
+        self.asked = asked
         self.workload, self.plan, self.device, self.numerics, self.result = workload, plan, device, numerics, result
         self.turns = turns
         self.model = seeded_model(workload).to(device.torch_name)
-        self.reference = Reference(workload, self.model, device, alone)
-        self.baseline = Step(workload, copied(self.model), plan.precision_only(), device)
+        self.reference = Reference(workload, self.model, device, alone, asked.whole)
+        self.baseline = asked.whole(Step(workload, copied(self.model), plan.precision_only(), device))
         self.build = build or (lambda model, at: Step(workload, model, at, device))
         self.rows: list[Row] = []
         self.varying: set[str] = set()
@@ -174,10 +196,12 @@ class _At:
             if self.plan.linears:
                 self.result.failures += self.candidate.unlike()
         except CandidateFailed as failed:
+            if self.asked.several:  # the others wait for this one
+                raise
             self.result.failures.append(f"{failed} ({self.numerics})")
         checks = judge(self.rows, self.numerics, self.double)
         self.result.checks += checks
-        if not all(check.passed for check in checks):
+        if not all(check.passed for check in checks) and not self.asked.several:
             cases = ((perturbed(self.model, k), to_device(self.workload.inputs(k + 100), self.device)) for k in SEEDS)
             keeps = self.plan.keeps_weights
             with self.turns.take():
@@ -266,7 +290,7 @@ class _At:
                     f"compared with: {first_line(error)}"
                 ) from error
             refuse_unseen(self.workload, mine)
-            if truth.finite and mine.finite:
+            if self.asked.agreed(truth.finite and mine.finite):
                 return weights, truth, mine
         raise WorkloadError(
             f"workload {self.workload.name!r}: the untouched workload is not finite at {self.numerics} precision on the "
@@ -300,9 +324,15 @@ class _At:
 
     def _trained(self) -> None:
         """The change of every weight over a few optimizer steps on fresh batches, each from equal weights."""
-        weights = perturbed(self.model, SEEDS[1], 1.0 if all(math.isfinite(r.noise) for r in self.rows) else 0.0)
+        finite = self.asked.agreed(all(math.isfinite(r.noise) for r in self.rows))
+        weights = perturbed(self.model, SEEDS[1], 1.0 if finite else 0.0)
         count = OPTIMIZER_STEPS + (WARM_CALLS if self.plan.capture or self.plan.replays else 0)
-        training = Training(count, lambda k: to_device(self.workload.inputs(500 + k), self.device), self.device)
+        training = Training(
+            count,
+            lambda k: to_device(self.workload.inputs(500 + k), self.device),
+            self.device,
+            self.asked.keeps_buffers,
+        )
         faint, path = Faint(self.numerics), Path(weights, count, self.device)
 
         def seen(model: torch.nn.Module) -> None:
@@ -338,7 +368,7 @@ class _At:
     def _sees_its_update(self) -> None:
         """One more batch, on the weights that the candidate's own last step left: no step since begins where that one ended."""
         left = {name: t.detach().clone() for name, t in state(self.candidate.model).items()}
-        if all(bool(t.isfinite().all()) for t in left.values()):
+        if self.asked.agreed(all(bool(t.isfinite().all()) for t in left.values())):
             batch = to_device(self.workload.inputs(600), self.device)
             theirs = _theirs(observe, self.candidate, None, batch)
             truth, mine = self._both(left, batch, 0)

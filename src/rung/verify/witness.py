@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -86,8 +87,11 @@ def _alike(a: Any, b: Any) -> bool:
     return type(a) is type(b) and not isinstance(a, torch.Tensor) and bool(a == b)
 
 
-def against_the_untouched(workload: Workload, plan: Plan, device: Device, watched: Watched) -> list[str]:
-    """What the steps gave otherwise than the untouched workload does from the same weights and batch, in sentences.
+def against_the_untouched(
+    workload: Workload, plan: Plan, device: Device, watched: Watched, *, gradients: bool = True
+) -> list[str]:
+    """What the steps gave otherwise than the untouched workload does from the same weights and batch, in sentences. gradients: whether
+    they are of this batch, too.
 
     With dropout on only the weights are looked at: no two programs draw the same masks. Raises what the untouched
     workload raises, torch.OutOfMemoryError where it does not fit.
@@ -104,6 +108,8 @@ def against_the_untouched(workload: Workload, plan: Plan, device: Device, watche
     found: list[Row] = []
     for weights, batch, theirs in watched.cases:
         truth, mine = reference.run(weights, batch), observe(baseline, weights, batch)
+        if not gradients:
+            truth, mine, theirs = (replace(seen, gradients={}) for seen in (truth, mine, theirs))
         if truth.finite and mine.finite:
             said += missing(mine, theirs, CASE)
             found += rows(truth, mine, theirs, CASE)

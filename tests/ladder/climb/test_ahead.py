@@ -8,7 +8,7 @@ import pytest
 from made_up import MANIFEST, PASSED, Added, answered, state
 from made_up import warm as warmed
 
-from rung.ladder.climb import checks
+from rung.ladder.climb import state as states
 from rung.ladder.climb.ahead import prepare_next
 from rung.ladder.climb.schedule import as_one
 from rung.ladder.climb.state import State
@@ -27,7 +27,7 @@ MEMBERS = ["fused-qkv", "fused-gate-up"]
 
 @pytest.fixture
 def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[State, Added]:
-    monkeypatch.setattr(checks, "usable_cores", lambda: 64)
+    monkeypatch.setattr(states, "usable_cores", lambda: 64)
     made, pool = state(tmp_path), Added()
     made.run.write("manifest.json", MANIFEST)
     made.known, made.pool, made.kept = record_of(Facts, FACTS), pool, BEST  # type: ignore[assignment]

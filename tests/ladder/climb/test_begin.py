@@ -13,6 +13,7 @@ from made_up import GIB, MANIFEST, STEP, answered, on_a_gpu, state
 from rung.errors import UsageError, WorkloadError
 from rung.ladder.answers import Loaded
 from rung.ladder.climb import begin as beginning
+from rung.ladder.climb import state as states
 from rung.ladder.climb.begin import begin, surveyed, warn_of_another_machine
 from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
@@ -165,7 +166,7 @@ SURVEYED = {"audit": {"without_gradient": [], "one_shape": ""}, "survey": {}}
 def test_a_workload_that_fills_the_gpu_is_surveyed_before_its_modes_begin_and_alone_where_it_must(
     peak: int, survey: list[Any], modes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beginning, "usable_cores", lambda: 16)
+    monkeypatch.setattr(states, "usable_cores", lambda: 16)
     seen: list[str] = []
 
     def ready(made: State) -> None:
@@ -183,7 +184,7 @@ def test_a_workload_that_fills_the_gpu_is_surveyed_before_its_modes_begin_and_al
 def test_a_baseline_that_lacked_memory_beside_the_survey_is_measured_once_more_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beginning, "usable_cores", lambda: 16)
+    monkeypatch.setattr(states, "usable_cores", lambda: 16)
     made, _ = begun(tmp_path, baseline=[LACKED, large(20 * GIB)], survey=[SURVEYED, SURVEYED])
     assert made.baseline.time.value == STEP
     with pytest.raises(WorkerFailed, match="out of memory"):
@@ -225,7 +226,7 @@ def test_going_on_on_another_machine_is_said_once(tmp_path: Path, torch: str) ->
 def test_a_climb_that_is_gone_on_with_runs_within_the_same_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beginning, "usable_cores", lambda: 16)
+    monkeypatch.setattr(states, "usable_cores", lambda: 16)
     made = on_a_gpu(state(tmp_path))
     made.run.write("manifest.json", {**MANIFEST, "facts": {**MANIFEST["facts"], "surveyed": True}})
     made.run.write("baseline.json", made.baseline)

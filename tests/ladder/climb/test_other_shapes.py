@@ -10,6 +10,7 @@ from attempt_records import attempt
 from made_up import MANIFEST, PASSED, Added, answered, state
 
 from rung.ladder.climb import other_shapes
+from rung.ladder.climb import state as states
 from rung.ladder.climb.answer import Answer, offer, read_back
 from rung.ladder.climb.confirm import confirm
 from rung.ladder.climb.schedule import confirming
@@ -50,7 +51,7 @@ class Verifying(Added):
 
 @pytest.fixture
 def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[State, Verifying]]:
-    monkeypatch.setattr(other_shapes, "usable_cores", lambda: 64)
+    monkeypatch.setattr(states, "usable_cores", lambda: 64)
 
     def make(*says: dict[str, Any] | WorkerFailed | None) -> tuple[State, Verifying]:
         made, pool = state(tmp_path), Verifying(*says)
@@ -169,7 +170,7 @@ def test_it_does_not_begin_while_others_need_the_cores(
     monkeypatch.setattr(pool, "waiting", lambda: ["03-sdpa-verify-exact"])
     other_shapes.look(made)
     monkeypatch.undo()
-    monkeypatch.setattr(other_shapes, "usable_cores", lambda: 2)
+    monkeypatch.setattr(states, "usable_cores", lambda: 2)
     other_shapes.look(made)
     assert pool.tasks == []
 

@@ -14,6 +14,7 @@ from msgspec import UNSET
 from rung.ladder.answers import Untouched
 from rung.ladder.climb import checks, mode_checks, mode_timing, plain
 from rung.ladder.climb import race as racing
+from rung.ladder.climb import state as states
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import checks_of, verifying
@@ -140,7 +141,7 @@ def test_every_mode_has_a_title_and_rungs_of_the_ladder() -> None:
 
 @pytest.fixture
 def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[State, Added]]:
-    monkeypatch.setattr(checks, "usable_cores", lambda: 2)
+    monkeypatch.setattr(states, "usable_cores", lambda: 2)
 
     def made(facts: dict[str, Any]) -> tuple[State, Added]:
         made, pool = state(tmp_path), Added()
@@ -155,8 +156,7 @@ def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
 def test_one_mode_compiles_at_first_and_the_others_find_its_code_in_the_cache(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], graph: bool
 ) -> None:
-    for room in (racing, mode_checks):
-        monkeypatch.setattr(room, "usable_cores", lambda: 2)
+    monkeypatch.setattr(states, "usable_cores", lambda: 2)
     made, pool = climb(facts)
     started(made)
     compiling = [task for task in pool.tasks if "compile" in task.side.rungs]
@@ -171,8 +171,7 @@ def test_one_mode_compiles_at_first_and_the_others_find_its_code_in_the_cache(
 def test_blocks_compile_beside_the_whole_and_are_verified_first_where_there_are_cores_for_both(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, cores: int
 ) -> None:
-    for room in (racing, checks, mode_checks):
-        monkeypatch.setattr(room, "usable_cores", lambda: cores)
+    monkeypatch.setattr(states, "usable_cores", lambda: cores)
     made, pool = climb({**TRAINING, **LAYERS})
     started(made)
     many = cores == 64
@@ -251,8 +250,7 @@ def test_a_mode_that_failed_when_it_was_timed_once_more_is_no_verified_answer(
 def test_where_the_gpu_waits_for_no_launch_compiled_code_without_a_graph_comes_first(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room in (racing, checks, mode_checks):
-        monkeypatch.setattr(room, "usable_cores", lambda: 64)
+    monkeypatch.setattr(states, "usable_cores", lambda: 64)
     made, pool = climb(INFERENCE)
     started(made, launching=0.01)
     assert "01-plain-default" in pool.names
@@ -292,8 +290,7 @@ def test_what_adds_to_a_mode_that_is_much_slower_is_not_waited_for(
     precision: str,
     given_up: list[str],
 ) -> None:
-    for room in (racing, checks, mode_checks):
-        monkeypatch.setattr(room, "usable_cores", lambda: 64)
+    monkeypatch.setattr(states, "usable_cores", lambda: 64)
     made, _ = climb({**INFERENCE, **LAYERS})
     made.numerics = "bf16" if precision else "exact"
     started(made)
@@ -314,8 +311,7 @@ def test_what_adds_to_a_mode_that_is_much_slower_is_not_waited_for(
 def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, dropout: bool
 ) -> None:
-    for room in (racing, checks, mode_checks):
-        monkeypatch.setattr(room, "usable_cores", lambda: 64)
+    monkeypatch.setattr(states, "usable_cores", lambda: 64)
     made, pool = climb({**TRAINING, "dropout": dropout})
     made.numerics = "bf16"
     started(made)
@@ -337,8 +333,7 @@ def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
 def test_where_the_likely_ones_fail_the_next_is_verified_in_their_place(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room in (racing, checks, mode_checks):
-        monkeypatch.setattr(room, "usable_cores", lambda: 64)
+    monkeypatch.setattr(states, "usable_cores", lambda: 64)
     made, _ = climb({**TRAINING, **LAYERS})
     started(made)
     blocks, whole, default = (made.racing[name] for name in ("blocks-and-graph", "compile-and-graph", "default"))
@@ -378,8 +373,7 @@ def test_a_mode_that_trains_at_a_lower_precision_is_taken_to_need_less_memory(
 def test_what_an_earlier_sitting_timed_is_not_prepared_again(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room in (racing, checks, mode_checks):
-        monkeypatch.setattr(room, "usable_cores", lambda: 64)
+    monkeypatch.setattr(states, "usable_cores", lambda: 64)
     made, pool = climb(TRAINING)
     before = timed(("fused-optimizer", "compile", "capture"), 2.0)
     made.begun["plain"] = Begun("compile-and-graph", before.rungs, "baseline", modes={"compile-and-graph": before})
@@ -390,7 +384,7 @@ def test_what_an_earlier_sitting_timed_is_not_prepared_again(
 def test_of_a_model_with_one_shape_no_second_one_is_compiled(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "usable_cores", lambda: 64)
+    monkeypatch.setattr(states, "usable_cores", lambda: 64)
     made, pool = climb({**TRAINING, "one_shape": "it says so"})
     checks.precompiling(made, ["compile"], "x")
     assert not pool.tasks
@@ -436,8 +430,7 @@ def timed(rungs: tuple[str, ...], speedup: float, name: str = "") -> Mode:
 def test_where_a_mode_is_slower_at_the_lowest_precision_the_first_ones_are_prepared_at_the_next(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, slow: str
 ) -> None:
-    for room in (racing, checks, mode_checks):
-        monkeypatch.setattr(room, "usable_cores", lambda: 64)
+    monkeypatch.setattr(states, "usable_cores", lambda: 64)
     made, pool = climb(TRAINING)
     made.numerics = "bf16"
     started(made)
@@ -609,8 +602,7 @@ def test_a_mode_that_finds_no_code_in_the_cache_waits_for_the_verification(
 def test_the_best_mode_is_verified_by_its_own_checks_alone(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
-    for room in (racing, mode_checks):
-        monkeypatch.setattr(room, "usable_cores", lambda: 2)
+    monkeypatch.setattr(states, "usable_cores", lambda: 2)
     monkeypatch.setattr(mode_checks, "prepare_after", lambda *_: None)
     made, _ = climb({**TRAINING, "shapes": [{"elements": 8}]})
     made.numerics, made.audited, made.baseline.memory = "bf16", True, {"allocated": 1 << 30}

@@ -14,6 +14,7 @@ from made_up import GIB, PASSED, STEP, leave, on_a_gpu, rung, state, tried
 from msgspec.structs import replace as with_fields
 
 from rung.ladder.climb import schedule
+from rung.ladder.climb import state as states
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.schedule import (
     LATE,
@@ -43,7 +44,12 @@ Cores = Callable[[int], None]
 @pytest.fixture
 def cores(monkeypatch: pytest.MonkeyPatch) -> Cores:
     """Sets how many cores there are."""
-    return lambda count: monkeypatch.setattr(schedule, "usable_cores", lambda: count)
+
+    def there_are(count: int) -> None:
+        for module in (schedule, states):
+            monkeypatch.setattr(module, "usable_cores", lambda: count)
+
+    return there_are
 
 
 def members(found: Rung | Stopped | None) -> list[str]:

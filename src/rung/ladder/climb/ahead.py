@@ -39,7 +39,7 @@ def prepare_next(state: State, stack: Sequence[str], seen: Seen) -> None:
     if state.next is not None:
         _verify_next(state)
         return
-    if state.pool.idle() < 1 or state.request.rungs is not None or state.surveying:
+    if state.pool.idle() < 1 or state.request.rungs is not None or state.request.over_ranks or state.surveying:
         return
     before = state.kept, state.breakdown, state.counters
     state.kept = list(stack)

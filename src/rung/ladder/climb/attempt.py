@@ -142,7 +142,8 @@ def _compared(state: State, rung: Rung, record: Attempt, name: str) -> Duel:
     if rung.spares == "step" and gain >= PROVISIONAL_GAIN and not distrusted(duel.record(), gain):
         _offer_provisional(state, stack, duel)
         begun.verified_stack = with_effect(rung, stack, Evidence(None, None, duel.warm[0]["candidate"].applied))
-        state.verifying = _checks(state, begun.verified_stack, name)
+        if not state.request.over_ranks:  # beside which nothing else runs
+            state.verifying = _checks(state, begun.verified_stack, name)
     if rung.spares == "step" and duel.comparison.answer != "undecided":
         return duel
     decided = decide(duel.restarts, looks=begun.looks)

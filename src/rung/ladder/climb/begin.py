@@ -15,7 +15,6 @@ import msgspec
 
 from rung.errors import RungError, UsageError, WorkloadError
 from rung.hardware.aiter import list_untuned
-from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.hardware.neighbours import shown_alone
 from rung.hardware.state import crowded
 from rung.ladder.answers import Audited, Loaded, Surveyed, Untouched
@@ -55,12 +54,14 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
     request = state.request
     state.say(Begins(request.target))
     state.model_file.unlink(missing_ok=True)  # one that was there is a stranger's
-    state.saved_model = str(state.model_file)  # workers make the model themselves until the first one has written it
+    state.saved_model = (
+        "" if request.over_ranks else str(state.model_file)
+    )  # workers make the model themselves until the first one has written it
     if manifest:
         state.known, state.numerics = manifest.facts, _contract(manifest.numerics)
         state.status("running", "")
     unseen = not (manifest and manifest.facts.surveyed)
-    if unseen and usable_cores() >= MANY_CORES:
+    if unseen and state.many_cores:
         _survey(state)
     if known is None or not manifest:
         known = _measured(state, rungs)
@@ -80,7 +81,7 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
 def _go_on(state: State) -> None:
     """What an earlier sitting measured is taken over. A first worker tells what this machine is, and saves the model."""
     _set_limits(state, max(state.baseline.memory.values()))
-    if usable_cores() >= MANY_CORES:
+    if state.many_cores:
         state.pool.keep_spares(state.side([]), SPARES)
     calls: list[Call] = [_facts_call(state)] if state.facts.gpu else []
     state.looking = state.pool.add(Task("resume", state.side([]), calls, state.untouched_bytes()))
@@ -119,7 +120,12 @@ def warn_of_another_machine(state: State) -> None:
         spread(state, state.looking.answer("facts", Loaded))
     if state.looking is None or "open" not in state.looking.answers:
         return
+    worker = state.looking.worker
     now, state.looking = state.looking.answer("open", Opened).environment, None
+    if worker and worker.hosts and len(worker.hosts) != state.facts.ranks:
+        raise UsageError(
+            f"this climb was begun over {state.facts.ranks} ranks, and now there are {len(worker.hosts)}: start as many again, or begin a new climb."
+        )
     before = state.run.manifest().environment
     was, here = (f"{e.device.name} with torch {e.torch}" for e in (before, now))
     if was != here:
@@ -135,7 +141,7 @@ def _set_limits(state: State, peak: float) -> None:
             if task is not None:
                 task.memory = peak + CONTEXT_BYTES
     elif state.request.jobs is None:
-        state.pool.most = 2 if usable_cores() >= MANY_CORES else 1  # a step on a CPU takes all cores by itself
+        state.pool.most = 2 if state.many_cores else 1  # a step on a CPU takes all cores by itself
 
 
 def _fills(state: State, peak: float) -> bool:
@@ -166,7 +172,9 @@ def _survey(state: State) -> Task:
     """The survey, which begins unless it has."""
     if state.surveying is None:
         memory = state.untouched_bytes() if state.measured else 0.0  # not known before
-        state.surveying = state.pool.add(Task("survey", state.side([]), [("audit", {}), ("survey", {})], memory))
+        survey = Task("survey", state.side([]), [("audit", {}), ("survey", {})], memory)
+        survey.single = True
+        state.surveying = state.pool.add(survey)
     return state.surveying
 
 
@@ -185,12 +193,16 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
     found = task.answer("survey", Surveyed)
     state.surveying, state.audited = None, True
     task.end()
-    facts = state.known = found.facts
+    before, facts = state.facts, found.facts
+    facts.ranks, facts.parallel = before.ranks, before.parallel  # one process was surveyed
+    state.known = facts
     take(facts, task.answer("audit", Audited))
     facts.surveyed, facts.flops = True, found.workload.flops
     if facts.aiter and (command := list_untuned(facts.aiter, state.run.directory)):
         facts.aiter.command = command
     manifest = state.run.manifest()
+    of_all = manifest.workload  # as many samples and tokens as all ranks have
+    found.workload.samples, found.workload.tokens = of_all.samples, of_all.tokens
     manifest.workload, manifest.facts = found.workload, facts
     state.run.write("manifest.json", manifest)
     state.baseline.floor = _floor(state, state.baseline.time.value)
@@ -243,7 +255,7 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
             raise OutOfTime
 
     progress.info("loading %s", state.request.target)
-    many = usable_cores() >= MANY_CORES
+    many = state.many_cores
     if many:
         state.pool.keep_spares(
             state.side([]), FIRST_SPARES
@@ -256,6 +268,7 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
         found, opened = task.answer("facts", Loaded), task.answer("open", Opened)
         _write_manifest(state, rungs, opened.environment, found)
         spread(state, found)
+        _refuse_ranks(state)
         if not state.facts.gpu:
             _set_limits(state, 0.0)
     if not task.error:
@@ -273,6 +286,8 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
             _refuse(state, state.surveying.error or task.error)
         raise task.error
     warm, worker = task.answer("warm", Untouched), task.worker
+    if warm.apart:
+        raise WorkloadError(f"this job cannot be climbed, since it does not train one model: {warm.apart[0]}")
     assert worker is not None
     if not task.answer("facts", Loaded).saved:
         state.saved_model = ""
@@ -339,6 +354,22 @@ def _write_manifest(state: State, rungs: Sequence[Rung], environment: Environmen
     state.say(progressing.Opened(str(state.run.directory), manifest))
     if said := crowded((environment.now or {}).get("load", ()), os.cpu_count() or 1):
         state.say(Warned(said))
+
+
+def _refuse_ranks(state: State) -> None:
+    """Raises WorkloadError for a job that is not to be climbed over ranks."""
+    if not state.request.over_ranks:
+        return
+    why = ""
+    if state.facts.mode == "infer":
+        why = "in inference ranks exchange nothing, so a climb of one process finds what there is"
+    elif state.facts.parallel == "own":
+        why = "the model brings its own exchange (parallel='own'), so one process, which is what a candidate is verified against, cannot make it"
+    elif state.facts.ranks == 1:
+        why = "one rank is one process"
+    if why:
+        (state.run.directory / "manifest.json").unlink(missing_ok=True)
+        raise WorkloadError(f"{why}: leave {'--launcher' if state.request.launcher else '--nproc-per-node'} out.")
 
 
 def _contract(numerics: str) -> Numerics:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.answers import Verified
 from rung.ladder.climb.state import CONTEXT_BYTES, State
-from rung.plan import Numerics
 from rung.rungs import plan_of
 from rung.timing.tasks import Task, end_all
 from rung.timing.timed import Warmed
@@ -23,24 +21,32 @@ FOUR_MODELS, COMPILES = 1.5, 0.9
 # A verification of inference holds the weights in float64 once, and so often as they run: the model, the untouched one, the candidate's and
 # the ones that all of these are given. In full precision they run in float32.
 COPIES = 4
+VERIFY, RANKS = "-verify-", "-over-ranks"  # in the names of tasks, before and behind a precision
 WIDTHS = {"torch.bfloat16": 2, "torch.float16": 2, "torch.float64": 8}  # bytes of a weight; all others have 4
 
 
-def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics], name: str) -> list[Task]:
-    """Has workers verify a candidate on the measured shape in the background, one a precision. Until the others are verified
+def parts_of(state: State, stack: Sequence[str]) -> list[str]:
+    """What the verification of a candidate consists of: each precision in one process and, where ranks are timed, over these, too."""
+    precisions = plan_of(stack).phases(state.own_precision)
+    return [*precisions, *(n + RANKS for n in precisions if state.request.over_ranks)]
+
+
+def verifying(state: State, stack: Sequence[str], parts: Sequence[str], name: str) -> list[Task]:
+    """Has workers verify a candidate on the measured shape in the background, one for each of these parts. Until other shapes are verified
     (`rung.ladder.climb.other_shapes`), its recipe leaves them to the untouched model."""
     note_verified(state)
     peak, side = peak_of(state), replace(state.side(stack), one_shape=True)
     checks = []
-    for n in precisions:
-        beside, in_turns = verifying_bytes(state, peak, n)
-        call = ("verify", {"numerics": n, "alone": False, "turns": turns(state)})
-        checks.append(Task(f"{name}-verify-{n}", side, [call], beside, in_turns))
-    for task in checks:
+    for part in parts:
+        beside, in_turns = verifying_bytes(state, peak, numerics_of(part))
+        call = ("verify", {"numerics": numerics_of(part), "alone": False, "turns": turns(state)})
+        checks.append(Task(f"{name}{VERIFY}{part}", side, [call], beside, in_turns))
+    for task, part in zip(checks, parts, strict=True):
         task.passing = task.apart = True
+        task.single = not part.endswith(RANKS)
         state.pool.add(task)
     state.checking += checks
-    if "exact" in precisions:
+    if "exact" in parts:
         precompiling(state, stack, name)
     return checks
 
@@ -48,12 +54,12 @@ def verifying(state: State, stack: Sequence[str], precisions: Sequence[Numerics]
 def precompiling(state: State, stack: Sequence[str], name: str) -> None:
     """Where there are many cores, a further worker compiles a candidate meanwhile with dropout, which the verification in full precision
     comes to last."""
-    if not plan_of(stack).compiles or state.facts.dropout is not True or usable_cores() < MANY_CORES:
+    if not plan_of(stack).compiles or state.facts.dropout is not True or not state.many_cores:
         return
     memory = COMPILED * peak_of(state) + CONTEXT_BYTES if state.facts.gpu else 0.0
     side = replace(state.side(stack), one_shape=True)
     helper = Task(f"{name}-precompile-exact", side, [("precompile", {})], memory)
-    helper.passing = helper.yielding = helper.apart = True
+    helper.passing = helper.yielding = helper.apart = helper.single = True
     state.checking.append(state.pool.add(helper))
 
 
@@ -71,8 +77,8 @@ def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Tas
     end_all(task for task in ahead if list(task.side.rungs) != list(stack))
     going_on = [task for task in ahead if list(task.side.rungs) == list(stack) and not _failed(task)]
     checks = [*going_on, *answered_before(state, stack, name)]
-    there = {precision_of(task) for task in checks}
-    missing = [n for n in plan_of(stack).phases(state.own_precision) if n not in there]
+    there = {part_of(task) for task in checks}
+    missing = [part for part in parts_of(state, stack) if part not in there]
     return checks + verifying(state, stack, missing, name)
 
 
@@ -85,8 +91,8 @@ def answered_before(state: State, stack: Sequence[str], name: str) -> list[Task]
     found = []
     for begun in state.begun.values():
         if begun.checked == list(stack):
-            for precision, answer in begun.verified.items():
-                task = Task(f"{name}-verify-{precision}", state.side(stack), [])
+            for part, answer in begun.verified.items():
+                task = Task(f"{name}{VERIFY}{part}", state.side(stack), [])
                 task.answers["verify"], task.ended = answer, True
                 found.append(task)
     return found
@@ -105,9 +111,13 @@ def refusal(task: Task) -> str:
     )
 
 
-def precision_of(task: Task) -> str:
-    """Of a task of the verification, which is named after it."""
-    return task.name.removesuffix("-again").rpartition("-")[2]
+def part_of(task: Task) -> str:
+    """Which part of the verification a task does, which is named after it."""
+    return task.name.removesuffix("-again").rpartition(VERIFY)[2]
+
+
+def numerics_of(part: str) -> str:
+    return part.removesuffix(RANKS)
 
 
 def turns(state: State) -> str:

@@ -64,7 +64,8 @@ class Climb:
         with ExitStack() as stack:
             compiled = stack.enter_context(compiled_code())
             state.setup = replace(state.setup, variables=compiled)
-            state.pool = stack.enter_context(Pool(state.setup, request.jobs or max(2, cores // 2)))
+            most = 1 if request.over_ranks else request.jobs or max(2, cores // 2)
+            state.pool = stack.enter_context(Pool(state.setup, most))
             try:
                 stop = self._climbed(dry, rungs)
             except OutOfTime:
@@ -84,7 +85,10 @@ class Climb:
         """Until there is nothing to do, or the time is over; None after a dry run."""
         state, request = self.state, self.request
         race_plain = (
-            request.rungs is None and not dry and not any(a.rung == PLAIN and not a.cut for a in state.attempts)
+            request.rungs is None
+            and not request.over_ranks  # whose modes would compile beside those that are timed
+            and not dry
+            and not any(a.rung == PLAIN and not a.cut for a in state.attempts)
         )
         if race_plain:
             state.on_ready = None if state.attempts else lambda warm: start_modes(state, warm)
@@ -155,8 +159,9 @@ def start(request: Request, root: Path, out: Path | None, say: Say) -> Climb:
     return Climb(Run.create(root, name, out), request, say)
 
 
-def resume(directory: Path, say: Say, budget: float | None = None) -> Climb:
-    """The climb of a run directory, to go on with; budget: seconds from now, if not the first one again."""
+def resume(directory: Path, say: Say, budget: float | None = None, launcher: str = "") -> Climb:
+    """The climb of a run directory, to go on with; budget: seconds from now, if not the first one again; launcher: starts its ranks, if
+    not what started them before."""
     run = Run.open_(directory)
     if odd := next((path for path in directory.rglob("*") if not _is_ordinary(path)), None):
         kind = "link" if odd.is_symlink() else "pipe or a device"
@@ -167,6 +172,10 @@ def resume(directory: Path, say: Say, budget: float | None = None) -> Climb:
     if manifest.status == "complete" and not manifest.why:
         raise UsageError(f"{directory} is complete; `rung report {directory}` shows it.")
     request = _request(manifest.request, directory)
+    if launcher and not request.over_ranks:
+        raise UsageError(f"{directory} is a climb of one process: leave --launcher out, or begin a new climb.")
+    if launcher:
+        request = replace(request, ranks=0, launcher=launcher)
     return Climb(run, request if budget is None else replace(request, budget=budget), say)
 
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.ahead import prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer, write
 from rung.ladder.climb.begin import surveyed
-from rung.ladder.climb.checks import checks_of, end_checks, peak_of, precision_of, verified, verifying, verifying_bytes
+from rung.ladder.climb.checks import (
+    checks_of,
+    end_checks,
+    part_of,
+    parts_of,
+    peak_of,
+    verified,
+    verifying,
+    verifying_bytes,
+)
 from rung.ladder.climb.mode_timing import Race
 from rung.ladder.climb.modes import BLOCKS, NAME, mode_of
 from rung.ladder.climb.state import CONTEXT_BYTES, State
 from rung.records.measured import Figure
-from rung.rungs import plan_of
 from rung.timing.tasks import Task, end_all
 
 # To be the answer for a while, or for good: verified while it is compiled, where there are many cores.
@@ -27,7 +34,7 @@ def verifies_beside(state: State, mode: float) -> bool:
     peak = peak_of(state)
     beside = 0.0 if state.pool.elsewhere else peak + CONTEXT_BYTES + mode
     needed = beside + sum(verifying_bytes(state, peak))
-    return usable_cores() >= MANY_CORES and (not state.facts.gpu or needed <= state.pool.memory)
+    return state.many_cores and (not state.facts.gpu or needed <= state.pool.memory)
 
 
 def verify_ahead(state: State, name: str) -> None:
@@ -35,13 +42,13 @@ def verify_ahead(state: State, name: str) -> None:
     compiles it. At its own precision it is verified once its code is in the cache (`verify_at_its_own`)."""
     rungs = state.racing[name].side.rungs
     state.likely.append(name)
-    state.ahead += verifying(state, rungs, plan_of(rungs).phases(state.own_precision)[:1], f"01-{NAME}-{name}")
+    state.ahead += verifying(state, rungs, parts_of(state, rungs)[:1], f"01-{NAME}-{name}")
 
 
 def verify_at_its_own(state: State, name: str) -> None:
     """Begins what is left of the verification of a mode that has just become ready."""
     rungs = state.racing[name].side.rungs
-    state.ahead += verifying(state, rungs, plan_of(rungs).phases(state.own_precision)[1:], f"01-{NAME}-{name}")
+    state.ahead += verifying(state, rungs, parts_of(state, rungs)[1:], f"01-{NAME}-{name}")
 
 
 def give_up_ahead(state: State, name: str) -> None:
@@ -84,7 +91,7 @@ def _offer_verified(state: State, result: Race) -> None:
         if answer.status != "provisional" or kept not in timed or (_is_verified(state) and kept != best):
             continue
         tasks = _of(state, kept)
-        complete = {precision_of(task) for task in tasks} == {*plan_of(kept).phases(state.own_precision)}
+        complete = {part_of(task) for task in tasks} == {*parts_of(state, kept)}
         passed = all((found := verified(task)) and found.passed for task in tasks)
         if complete and passed and answer.speedup.value >= VERIFIED_GAIN:
             offer(state, replace(answer, status="verified", over_plain=_over_plain(answer, result)))

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.climb.answer import write
-from rung.ladder.climb.checks import peak_of, precision_of, refusal, turns, verified, verifying_bytes
+from rung.ladder.climb.checks import numerics_of, part_of, peak_of, refusal, turns, verified, verifying_bytes
 from rung.ladder.climb.state import State
 from rung.ladder.climb.verdict import refute
 from rung.records.progress import OnAllShapes, Warned
@@ -61,7 +60,7 @@ def _left(state: State) -> Stack:
 
 
 def _cores_are_idle(state: State) -> bool:
-    return usable_cores() >= MANY_CORES and state.pool.idle() >= FEW and not state.pool.waiting()
+    return state.many_cores and state.pool.idle() >= FEW and not state.pool.waiting()
 
 
 def _begin(state: State, kept: Stack) -> None:
@@ -73,7 +72,7 @@ def _begin(state: State, kept: Stack) -> None:
         name = f"shapes-{state.widened}-verify-{precision}"
         beside, in_turns = verifying_bytes(state, peak_of(state), precision)
         task = Task(name, state.side(kept), [("verify", arguments)], beside, in_turns)
-        task.passing = task.apart = task.yielding = True
+        task.passing = task.apart = task.yielding = task.single = True
         state.widening.append(state.pool.add(task))
 
 
@@ -126,9 +125,10 @@ def _one_at_a_time(state: State) -> None:
     for k, task in enumerate(state.widening):
         if not _lacked_memory(task):
             continue
-        arguments = {"numerics": precision_of(task), "backwards": precision_of(task) != "exact", "others": True}
+        precision = numerics_of(part_of(task))
+        arguments = {"numerics": precision, "backwards": precision != "exact", "others": True}
         again = state.pool.add(Task(f"{task.name}-again", task.side, [("verify", arguments)]))
-        again.apart = True
+        again.apart = again.single = True
         state.widening[k] = again
         state.pool.wait(lambda: all(t.done for t in state.widening), state.left)
         again.end()

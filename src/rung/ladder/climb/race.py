@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.answers import Untouched
 from rung.ladder.climb.begin import audited, surveyed
 from rung.ladder.climb.checks import end_checks, peak_of
@@ -82,7 +81,7 @@ def _modes(state: State, slow: bool, without: Sequence[str] = ()) -> dict[str, t
     """The modes, the one first that is to compile first. Where the GPU is busy, a graph of launches only adds a copy of the inputs: the one
     of the model as it is is left out, and compiled code comes without one first."""
     found = modes(state.context(), slow, without)
-    if usable_cores() < MANY_CORES:
+    if not state.many_cores:
         found = {name: rungs for name, rungs in found.items() if mode_of(name) != BLOCKS}
     found = {name: rungs for name, rungs in found.items() if state.launching < UNCOMPILED.get(mode_of(name), math.inf)}
     if state.launching >= BUSY_GPU:

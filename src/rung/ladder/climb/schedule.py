@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
-from rung.hardware.limits import MANY_CORES, usable_cores
+from rung.hardware.limits import usable_cores
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, State
 from rung.measure import CLIMB, PATIENT, Looks
 from rung.plan import CONTRACTS, Plan
@@ -138,7 +138,7 @@ def _deciding(state: State, prepares: float, precisions: int) -> float:
     verifying = _rounds(state, precisions) * VERIFYING * (state.prepared_in + more)
     further = (CLIMB[0][0] - 1) * one + rounds * state.prepared_again
     # On many cores, further restarts load while it is verified.
-    rest = max(verifying, further) if usable_cores() >= MANY_CORES else verifying + further / 2
+    rest = max(verifying, further) if state.many_cores else verifying + further / 2
     return state.prepared_in + more + one + rest
 
 
@@ -161,9 +161,9 @@ def pairs_at_once(state: State, peaks: Sequence[float], *, alone: bool = False) 
     """How workers run, with so many groups of them loading side by side. peaks: bytes that the steps of one group take; alone: all
     other workers will have ended by then.
 
-    On a CPU the device is what compiles, so there it is one at a time.
+    On a CPU the device is what compiles, so there it is one at a time; so it is with the ranks of a job.
     """
-    if not state.facts.gpu:
+    if not state.facts.gpu or state.request.over_ranks:
         return state.setup
     free = USABLE * state.gpu_bytes if alone else state.free_bytes()
     fit = free // sum(peak + CONTEXT_BYTES for peak in peaks)

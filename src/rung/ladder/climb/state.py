@@ -17,6 +17,7 @@ from rung.errors import RungError
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.answers import Untouched
 from rung.ladder.climb.begun import Begun, read_begun
+from rung.launch import launcher, torchrun
 from rung.plan import Numerics, contract
 from rung.records.analyze import Breakdown
 from rung.records.climb import Attempt, Baseline, Moment, Plain, TakenBack
@@ -25,7 +26,7 @@ from rung.records.record import record_of
 from rung.records.workload import Facts
 from rung.rungs import Context, Counters, Rung, plan_of
 from rung.runs import Run
-from rung.side import Limits, Setup, Side
+from rung.side import Launcher, Limits, Setup, Side
 from rung.timing.duel import PROFILED_STEPS
 from rung.timing.tasks import Pool, Task
 from rung.timing.timed import Warmed
@@ -59,6 +60,7 @@ class Request:
     rungs: None tries the whole ladder, in the order that the profile suggests; names are tried in the order given;
     budget: seconds after which the climb ends; jobs: workers that may prepare side by side, None for what the cores allow;
     devices: GPUs as torch counts them, the first of which is timed, and the others verify; or `auto` for all of its kind that are idle;
+    ranks, launcher: what is timed is a job of so many ranks of this host, or of those that a command starts;
     slower_at_most: the share of its time that a step may lose for
     what a rung spares beside it (`Rung.spares`)."""
 
@@ -73,6 +75,13 @@ class Request:
     command: str = ""
     jobs: int | None = None
     devices: str = ""
+    ranks: int = 0
+    launcher: str = ""
+
+    @property
+    def over_ranks(self) -> bool:
+        """Whether a job of several ranks is timed, and not one process."""
+        return bool(self.ranks or self.launcher)
 
 
 def gained(kept: Sequence[Attempt]) -> float:
@@ -85,6 +94,12 @@ def counters(trace: Trace, parts: profile.Breakdown, steps: int) -> Counters:
     seen = trace.events.filter(pl.col("kind").is_in(["kernel", "cpu_op", "runtime"]))
     names = {str(name): count / steps for name, count in seen.group_by("name").len().iter_rows()}
     return Counters(parts.launches, parts.kernels, parts.gemms, names)
+
+
+def _launcher(request: Request) -> Launcher | None:
+    if request.launcher:
+        return launcher(request.launcher)
+    return torchrun(request.ranks) if request.ranks else None
 
 
 def _short(name: str) -> str:
@@ -103,6 +118,7 @@ class State:
             run.directory / "workers",
             Limits(prepare=request.deadline, block=max(60.0, request.deadline / 4)),
             files=run.directory,
+            launcher=_launcher(request),
         )
         self.pool: Pool  # of this sitting
         self.kept: list[str] = []
@@ -187,6 +203,11 @@ class State:
         return self.known
 
     @property
+    def many_cores(self) -> bool:
+        """Whether others work while something is timed or compiles. Beside the ranks of a job nobody does: they take the cores and the GPUs."""
+        return usable_cores() >= MANY_CORES and not self.request.over_ranks
+
+    @property
     def own_precision(self) -> Numerics:
         """At which the workload computes by itself."""
         return contract(self.facts.own_precision) or "exact"
@@ -243,7 +264,7 @@ class State:
     @property
     def prepared_again(self) -> float:
         """The same for workers that find the compiled code in the cache, many at once."""
-        return self.loading * (LOADED if usable_cores() >= MANY_CORES else 1.0) + self.compiled_again
+        return self.loading * (LOADED if self.many_cores else 1.0) + self.compiled_again
 
     @property
     def compiled_again(self) -> float:

@@ -15,7 +15,7 @@ from rung.ladder.climb.ahead import Seen, prepare_next
 from rung.ladder.climb.answer import offer, take_back, verified_answer
 from rung.ladder.climb.begin import surveyed
 from rung.ladder.climb.begun import forget, keep_verified
-from rung.ladder.climb.checks import end_checks, precision_of, refusal, verified
+from rung.ladder.climb.checks import end_checks, numerics_of, part_of, refusal, verified
 from rung.ladder.climb.schedule import confirming, room
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import by_cpu_time_of, distrusted
@@ -60,11 +60,11 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
     began = time.monotonic()
     if state.surveying:
         state.pool.wait(lambda: surveyed(state, wait=False) or all(task.done for task in checks), state.left)
-    progress.info("verifying: %s", " and ".join(precision_of(task) for task in checks))
+    progress.info("verifying: %s", " and ".join(part_of(task) for task in checks))
 
     def decided() -> bool:
         prepare_next(state, record.stack, seen)
-        keep_verified(state, record.stack, {precision_of(t): found for t in checks if (found := verified(t))})
+        keep_verified(state, record.stack, {part_of(t): found for t in checks if (found := verified(t))})
         return all(task.done for task in checks) or any(map(refusal, checks))
 
     if not state.pool.wait(decided, lambda: state.left() - confirming(state)):
@@ -101,8 +101,9 @@ def _one_at_a_time(state: State, checks: Sequence[Task]) -> list[Task]:
         if not task.error:
             again.append(task)
             continue
-        call = ("verify", {"numerics": precision_of(task)})
-        again.append(state.pool.add(Task(f"{task.name}-again", task.side, [call])))
+        anew = Task(f"{task.name}-again", task.side, [("verify", {"numerics": numerics_of(part_of(task))})])
+        anew.single = task.single
+        again.append(state.pool.add(anew))
         state.wait(again[-1], keep=confirming(state))
         again[-1].end()
     return again

@@ -1,0 +1,82 @@
+"""A candidate over several ranks is held against one process on the batches of all of them: mistakes are refused, on every rank that sees them."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rung.launch import Team, WorkerFailed, torchrun
+from rung.timing.together import together
+
+HERE = str(Path(__file__).parent)
+PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))}
+
+
+def started(count: int, log: Path) -> Team:
+    return Team("wrong_ranks:Verified", log, torchrun(count), together, PATH)
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def team(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    """One process group for all cases: starting ranks takes most of the time."""
+    with started(request.param, tmp_path_factory.mktemp("ranks") / "log") as made:
+        yield made
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+def test_what_torch_itself_does_is_what_one_process_computes(team: Team, parallel: str) -> None:
+    found = team.call("verify", 120, numerics="exact", parallel=parallel)
+    assert found["passed"], found["failures"]
+    assert found["precisions"] == [f"exact over {len(team.hosts)} ranks"]
+
+
+def test_a_rung_that_computes_the_same_passes(team: Team) -> None:
+    found = team.call("verify", 120, numerics="bf16", rungs=["bf16", "fused-optimizer"])
+    assert found["passed"], found["failures"]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ("no all-reduce", "gradient of"),
+        ("stale bucket", "gradient of"),
+        ("sum", "gradient of"),
+        ("same data", "off by"),
+    ],
+)
+def test_a_mistake_of_the_ranks_is_refused(team: Team, mistake: str, said: str) -> None:
+    found = team.call("verify", 120, numerics="exact", mistake=mistake)
+    assert not found["passed"]
+    assert any(said in failure for failure in found["failures"]), found["failures"]
+
+
+def test_a_mistake_is_seen_below_full_precision_too(team: Team) -> None:
+    assert not team.call("verify", 120, numerics="bf16", rungs=["bf16"], mistake="stale bucket")["passed"]
+
+
+def test_all_ranks_have_to_agree() -> None:
+    """What one of them alone sees is said with its number."""
+    good: dict[str, Any] = {
+        "passed": True,
+        "checks": 3,
+        "precisions": ["exact"],
+        "failures": [],
+        "worst": None,
+        "memory": {"rss": 1},
+    }
+    bad = {**good, "passed": False, "failures": ["a", "b"], "memory": {"rss": 5}}
+    found = together("verify", [good, bad])
+    assert not found["passed"]
+    assert found["failures"] == ["rank 1: a", "rank 1: b"]
+    assert found["memory"] == {"rss": 5}
+    assert together("verify", [{**bad, "failures": ["a"]}, bad])["failures"] == ["a", "rank 1: b"]
+
+
+def test_a_rank_that_fails_ends_the_others(team: Team) -> None:
+    """They would wait for its part of the exchange for ever. Nothing can be asked of these ranks afterwards, so this comes last."""
+    with pytest.raises(WorkerFailed) as failed:
+        team.call("verify", 120, numerics="exact", mistake="one rank's raises")
+    assert f"rank 1 of {len(team.hosts)} on" in str(failed.value)
+    assert "no step today" in str(failed.value)
