@@ -1,38 +1,14 @@
-"""One kernel on one architecture, and how many of its waves fit."""
+"""How many waves of a kernel fit on an architecture, and what bounds them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from msgspec.structs import replace
+
+from rung.records.kernels import Resources
 from rung.toml import shipped
-
-
-@dataclass(frozen=True)
-class Resources:
-    """registers: of a thread (AMD: VGPRs, accumulation registers among them); agprs, sgprs: AMD only; spills: registers
-    that went to memory (AMD), bytes of a thread's stack that hold them (NVIDIA); scratch: bytes of a thread's private
-    memory; shared: bytes of LDS or shared memory of a program; warps: of a program (waves on AMD); config: what it was
-    compiled with.
-
-    waves: resident on a SIMD (AMD) or multiprocessor (NVIDIA) at most, of `most`; limit: what bounds it. None: unknown.
-    """
-
-    kernel: str
-    arch: str
-    config: str
-    warps: int
-    registers: int
-    spills: int
-    scratch: int
-    shared: int
-    agprs: int | None = None
-    sgprs: int | None = None
-    waves: float | None = None
-    most: int | None = None
-    limit: str | None = None
-    source: str = ""
 
 
 @cache
