@@ -12,7 +12,6 @@ from rung.analysis.captures import joined
 from rung.analysis.completeness import completeness
 from rung.analysis.devices import gpu_names
 from rung.analysis.roofline import peaks_of_trace
-from rung.analysis.serialized import NOTE, serialized
 from rung.analysis.timeline import timeline
 from rung.records.analyze import Breakdown, Busy, Counted, OfRank, Overview
 from rung.records.record import record_of
@@ -20,6 +19,9 @@ from rung.trace.ranks import named_ranks
 from rung.trace.table import Trace
 
 MOST_RANKS = 64
+SERIALIZED = (
+    "hardware counters were read: kernels ran one at a time, and times, gaps and shares are not those of a run without."
+)
 
 
 def overview(trace: Trace, *, steps: int = 1) -> Overview:
@@ -48,7 +50,7 @@ def _notes(trace: Trace) -> list[str]:
     """What was wrong with the file, or with which of several, and with what was recorded."""
     wrong = [str(trace.meta[key]) for key in ("cut", "replaced", "cache") if trace.meta.get(key)]
     files = trace.meta.get("files", [])
-    wrong += [NOTE] if serialized(trace) else []
+    wrong += [SERIALIZED] if trace.serialized else []
     wrong += joined(trace).notes
     return wrong + [f"{file['file']}: {file[key]}" for file in files for key in ("cut", "replaced") if file.get(key)]
 
