@@ -26,7 +26,7 @@ ANALYSES = {
     "findings": Analysis("What should be done first?", "rung.analysis.findings:findings"),
     "targets": Analysis("How do the figures to look at first stand?", "rung.analysis.targets:targets"),
     "timeline": Analysis("How busy was each GPU, and with what?", "rung.analysis.timeline:timeline"),
-    "completeness": Analysis("What is not in the figures, or apart?", "rung.analysis.completeness:completeness"),
+    "completeness": Analysis("What is not in the figures, or apart?", "rung.analysis.overview:completeness"),
     "critical_path": Analysis("Which work sets the pace?", "rung.analysis.critical_path:critical_path"),
     "what_if": Analysis("How much sooner without some of the work?", "rung.analysis.what_if:what_if"),
     "communication": Analysis(
@@ -58,7 +58,7 @@ ANALYSES = {
     "memory": Analysis("How much memory was used, at most?", "rung.analysis.memory:memory"),
     "memory_peak": Analysis("What held the memory at the peak?", "rung.analysis.memory:memory_peak"),
     "memory_timeline": Analysis("How much memory was used, over time?", "rung.analysis.memory:memory_timeline"),
-    "copies": Analysis("What is copied, in which direction, and how fast?", "rung.analysis.copies:copies"),
+    "copies": Analysis("What is copied, in which direction, and how fast?", "rung.analysis.spending:copies"),
     "roofline": Analysis("How close is each operator to what the GPU can do?", "rung.analysis.roofline:roofline"),
     "serving": Analysis(
         "How fast are prefill and decode of an inference server, and how near to the roof?",

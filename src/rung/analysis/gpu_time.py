@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rung.analysis.dry_times import dry_times
+from rung.analysis.gaps import dry_times
 from rung.analysis.intervals import covered
 from rung.trace.table import Trace
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from rung.analysis.calls import host_calls, runtime_calls
-from rung.analysis.dry_times import dry_times
 from rung.analysis.frames import place, user_frames
+from rung.analysis.gaps import dry_times
 from rung.analysis.origins import origins
 from rung.analysis.runtime_roles import LAUNCHING
 from rung.analysis.spending import spending

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rung.errors import UsageError, WorkloadError
-from rung.kernels.resources.binaries import amdgcn, cubin
-from rung.kernels.resources.occupancy import with_occupancy
+from rung.kernels.resources.binaries import amdgcn, cubin, with_occupancy
 from rung.records.kernels import Resources
 
 ARCHITECTURES = ("gfx90a", "gfx942", "gfx950", "sm90", "sm100")
