@@ -36,20 +36,18 @@ if importlib.util.find_spec("triton"):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_data_of_the_user(tmp_path_factory):
-    """No test reads or writes the user's own recipes, history or options: no fixture of a module, either."""
+def _nothing_of_the_user(tmp_path_factory):
+    """No test reads or writes the user's own recipes, history, options or caches: no fixture of a module, either. All processes of a run
+    share the cache, so that what one climb compiled another finds."""
+    base = tmp_path_factory.getbasetemp()
+    cache = (base.parent if PROCESSES > 1 else base) / "rung-cache"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RUNG_DATA", str(tmp_path_factory.getbasetemp() / "rung-data"))
-        patch.setenv("RUNG_CONFIG", str(tmp_path_factory.getbasetemp() / "no-rung.toml"))
+        patch.setenv("RUNG_DATA", str(base / "rung-data"))
+        patch.setenv("RUNG_CONFIG", str(base / "no-rung.toml"))
+        patch.setenv("RUNG_CACHE", str(cache))
         for name in ("RUNG_HISTORY", "RUNG_STORE"):
             patch.delenv(name, raising=False)
         yield
-
-
-@pytest.fixture(autouse=True)
-def _no_cache_of_the_user(tmp_path_factory, monkeypatch):
-    """No test reads or writes the user's own cache of traces."""
-    monkeypatch.setenv("RUNG_CACHE", str(tmp_path_factory.getbasetemp() / "rung-cache"))
 
 
 @pytest.fixture(scope="session")
@@ -92,12 +90,28 @@ def pytest_collection_finish():
     gc.set_threshold(20_000, 20, 20)
 
 
-# Files of tests that take minutes. Two processes share the suite, each beginning with one half of it: these come first.
-LONG = (("test_climb.py",), ("test_compare_sides.py", "test_going_on.py"))
+# Files of tests that take long, the longest first. Each process begins with some of them: of what waits at the end of a queue another
+# process takes a part, and makes the fixtures of a module once more.
+LONG = (
+    "test_compare_sides.py",
+    "test_going_on.py",
+    "test_climb.py",
+    "test_plain_wins.py",
+    "test_climb_from_python.py",
+    "test_kernel_inspection.py",
+    "test_compile_cache.py",
+)
+PROCESSES = int(
+    os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+)  # each begins with an equal part of the tests, in their order
 
 
 def pytest_collection_modifyitems(items):
-    first, second = ([item for item in items if item.path.name in names] for names in LONG)
-    others = [item for item in items if item not in first and item not in second]
-    half = max(0, len(items) // 2 - len(first))
-    items[:] = [*first, *others[:half], *second, *others[half:]]
+    others = [item for item in items if item.path.name not in LONG]
+    ordered = []
+    for process in range(PROCESSES):
+        first = [item for name in LONG[process::PROCESSES] for item in items if item.path.name == name]
+        more = max(0, (len(items) - len(ordered)) // (PROCESSES - process) - len(first))
+        ordered += first + others[:more]
+        del others[:more]
+    items[:] = ordered + others

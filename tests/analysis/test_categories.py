@@ -9,7 +9,7 @@ from random_traces import call, on_gpu, op, trace_of
 
 from rung.analysis import classifier
 from rung.analysis.analyses import table
-from rung.analysis.categories import categories
+from rung.analysis.spending import categories
 from rung.trace import read
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"

@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from rung.analysis.completeness import INSTANT, INSTANT_CALL, NO_LAUNCHES, OUTSIDE, UNLINKED, completeness
+from rung.analysis.overview import INSTANT, INSTANT_CALL, NO_LAUNCHES, OUTSIDE, UNLINKED, completeness
 from rung.trace import Trace
 from rung.trace.table import SCHEMA
 

@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from rung.analysis.devices import gpu_names
+from rung.analysis.overview import gpu_names
 from rung.trace import Trace
 from rung.trace.table import SCHEMA
 

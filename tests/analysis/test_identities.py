@@ -11,7 +11,7 @@ from random_traces import TRACES
 from rung.analysis.analyses import ANALYSES, table
 from rung.analysis.breakdown import breakdown
 from rung.analysis.calls import host_calls
-from rung.analysis.dry_times import dry_times
+from rung.analysis.gaps import dry_times
 from rung.analysis.origins import origins
 from rung.analysis.stabbing import open_at
 

@@ -7,8 +7,7 @@ import pytest
 from random_traces import call, frame, on_gpu, op, trace_of
 
 from rung.analysis.breakdown import breakdown
-from rung.analysis.gaps import gaps
-from rung.analysis.idle import idle
+from rung.analysis.gaps import gaps, idle
 from rung.analysis.launches import launches
 from rung.analysis.streams import streams
 from rung.trace import read

@@ -5,11 +5,9 @@ import pytest
 from random_traces import call, frame, on_gpu, op, trace_of
 
 from rung.analysis.compilation import compilation
-from rung.analysis.durations import durations
-from rung.analysis.launches import launches
-from rung.analysis.runtime import runtime
+from rung.analysis.launches import launches, runtime, syncs
 from rung.analysis.runtime_roles import role
-from rung.analysis.syncs import syncs
+from rung.analysis.spending import durations
 from rung.analysis.targets import targets
 
 US = 1000

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_traces import call, frame, on_gpu, op, trace_of
 
-from rung.analysis.copies import copies
 from rung.analysis.memory import BEFORE, memory, memory_peak, memory_timeline
+from rung.analysis.spending import copies
 from rung.trace import read
 from rung.trace.table import MEMORY
 

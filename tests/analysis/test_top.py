@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 from random_traces import call, frame, on_gpu, op, trace_of
 
-from rung.analysis.call_sites import call_sites
-from rung.analysis.kernels import kernels
 from rung.analysis.modules import layers, modules
-from rung.analysis.ops import ops
+from rung.analysis.spending import call_sites, kernels, ops
 from rung.trace import read
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from rung.cli.main import main
-from rung.hardware.doctor import Line
+from rung.records.doctor import Line
 from rung.report.doctor import doctor_lines, fix_lines
 
 LINES = [

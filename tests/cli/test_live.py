@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.cli import doing, live
+from rung.cli import live
 from rung.cli.common import say
 from rung.cli.live import CLEAR
 
@@ -75,7 +75,7 @@ def shown(text: str) -> str:
 
 def test_the_line_is_below_what_is_said_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(doing, "EVERY", 0.05)
+    monkeypatch.setattr(live, "EVERY", 0.05)
     with terminal(40) as (descriptor, text):
         with os.fdopen(os.dup(descriptor), "w") as stderr:
             monkeypatch.setattr(sys, "stderr", stderr)
@@ -126,7 +126,7 @@ def screen(text: str) -> list[str]:
 
 def test_a_second_line_is_kept_below_the_first_and_nothing_is_left_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(doing, "EVERY", 0.05)
+    monkeypatch.setattr(live, "EVERY", 0.05)
     below = ["", "best so far 1.50× verified (3 s ago)"]
     with terminal(60) as (descriptor, text):
         with os.fdopen(os.dup(descriptor), "w") as stderr:

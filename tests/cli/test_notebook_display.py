@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from rung.cli import doing
+import rung.cli.live as display
 from rung.cli.common import say
 from rung.cli.live import live
 
 log = logging.getLogger("rung.somewhere")
 CELL = """
 import logging, time
-from rung.cli import doing
+import rung.cli.live as display
 from rung.cli.common import say
 from rung.cli.live import live
-doing.EVERY = 0.05
+display.EVERY = 0.05
 with live(60, lambda: "best so far 1.50x"):
     logging.getLogger("rung.somewhere").info("timing <sdpa>")
     say("a line that stays")
@@ -56,7 +56,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
     drawn.HTML, drawn.display = str, found.display
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", drawn)
-    monkeypatch.setattr(doing, "EVERY", 0.02)
+    monkeypatch.setattr(display, "EVERY", 0.02)
     return found
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rung.hardware.doctor import Line, Machine, audit, software
+from rung.hardware.doctor import Machine, audit, software
 from rung.hardware.doctor.caches import lines as cache_lines
 from rung.hardware.doctor.gpus import Here
 from rung.hardware.doctor.variables import known
+from rung.records.doctor import Line
 
 
 def write(root: Path, files: dict[str, str]) -> None:

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.errors import InputError
-from rung.kernels.resources.binaries import amdgcn, cubin
-from rung.kernels.resources.record import Resources, limits, with_occupancy
+from rung.kernels.resources.binaries import amdgcn, cubin, limits, with_occupancy
+from rung.records.kernels import Resources
 
 
 def kernel(arch: str, warps: int, registers: int, shared: int = 0) -> Resources:

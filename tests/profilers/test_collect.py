@@ -10,7 +10,7 @@ from rung.errors import InputError
 from rung.profilers.collect import UNMATCHED, joined, read_all, read_kept, within_steps
 from rung.profilers.plan import Run, is_kept
 from rung.trace import Trace
-from rung.trace.links import counters_by_row
+from rung.trace.output import counters_by_row
 from rung.trace.table import COUNTERS, SCHEMA
 
 

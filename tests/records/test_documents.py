@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import msgspec
 import pytest
 
 import rung
+from rung.cli.main import COMMANDS, main
 from rung.hardware.sensors import Watch
 from rung.hardware.sensors.reading import Reading
 from rung.records.bench import TimerFacts
 from rung.records.climb import Begun, ClimbRun, NotBegun
+from rung.records.kernels import Inspected, Resources
 from rung.records.measured import Compared, Range, Ratio
 from rung.records.record import SCHEMA, plain, record_of
 from rung.records.schemas import DOCUMENTS, schema
@@ -84,6 +87,68 @@ def test_what_is_not_finite_is_null_and_is_read_again() -> None:
     assert again.speedup.high is None
     assert again.visible is None
     assert to_json(plain(again)) == text
+
+
+MM = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10, "dur": 5, "args": {
+    "Input Dims": [[4, 8], [8, 2]], "Input type": ["float", "float"], "Input Strides": [[8, 1], [1, 8]],
+    "Concrete Inputs": ["", ""]}}  # fmt: skip
+MODEL = ["--hidden=64", "--layers=2", "--heads=2"]
+CLIMB = str(ROOT / "tests" / "data" / "run_directory")
+PRINTED = {
+    "analyze": [["analyze", "t.json"], ["analyze", "t.json", "t.json"]],
+    "tables": [["analyze", "t.json", "--show", "ops,timeline"]],
+    "analyses": [["analyze", "--show", "list"]],
+    "query": [["query", "t.json", "select name, 1.5 as x from events"], ["query", "t.json"]],
+    "replay": [["replay", "t.json", "--op", "mm"]],
+    "calls": [["replay", "t.json", "--op", "mm", "--list"]],
+    "estimate": [["estimate", *MODEL], ["estimate", *MODEL, "--gpu=H100", "--mode=train"],
+                 ["estimate", *MODEL, "--gpu=MI300X", "--mode=decode"]],
+    "profile": [["profile", "--list"]],
+    "climb": [["report", CLIMB, CLIMB]],
+    "runs": [["runs", "--in", str(Path(CLIMB).parent)]],
+    "rungs": [["rungs"]],
+    "apply": [["apply", f"{CLIMB}/recipe.toml", "--device=cpu"]],
+    "kernels": [["kernels", "list"]],
+    "doctor": [["doctor", "--wait=0.1"]],
+    "error": [["estimate"], ["analyze", "nothing.json"]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param(name, words, id="-".join(Path(word).name for word in words))
+        for name, calls in PRINTED.items()
+        for words in calls
+    ],
+)
+def test_what_a_command_prints_is_the_document_of_its_schema(
+    name: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every field of it: nothing is lost when it is read, and nothing is added."""
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": [MM], "schemaVersion": 1}))
+    monkeypatch.chdir(tmp_path)
+    main([*words, "--json"])
+    text = capsys.readouterr().out
+    found = opened(text, name)
+    read = json.loads(to_json(msgspec.to_builtins(found)))
+    if name == "runs":  # what another version wrote into a run directory is handed on
+        assert parts(json.loads(text)).items() <= parts(read).items()
+    else:
+        assert read == json.loads(text)
+
+
+def test_what_inspect_prints_is_the_document_of_its_schema() -> None:
+    row = Resources("k", "sm90", "num_warps=4", 4, 32, 0, 0, 1024, waves=64.0, most=64, limit="nothing")
+    text = to_json(plain(Inspected(rows=[row], failed=["another: could not be read"])))
+    assert opened(text, "kernels") == Inspected(rows=[row], failed=["another: could not be read"])
+    assert list(json.loads(text)) == ["kind", "schema", "rows", "failed"]
+
+
+def test_every_command_that_prints_a_document_has_a_schema() -> None:
+    without = {"serve", "completion"}  # they refuse --json, or print no document
+    named = {word for command, _ in DOCUMENTS.values() for word in re.findall(r"rung (\w+)", command)}
+    assert set(COMMANDS) - named == without
 
 
 class Counted:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rung.analysis.query import query
-from rung.analysis.sql import FUNCTIONS, checked
+from rung.analysis.query import FUNCTIONS, checked, query
 from rung.errors import UsageError
 from rung.trace.table import SCHEMA, Trace
 

@@ -2,7 +2,7 @@
 
 from made_traces import made
 
-from rung.trace.links import launches
+from rung.trace.output import launches
 
 
 def event(kind, correlation, **more):

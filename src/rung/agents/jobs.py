@@ -15,6 +15,7 @@ from typing import Any, Literal
 from rung.errors import UsageError
 from rung.launch.command import Command
 from rung.records.job import Job as JobRecord
+from rung.records.job import Refused
 from rung.records.record import plain
 from rung.text import visible
 
@@ -102,7 +103,7 @@ class Job:
 
 
 def _error(text: str, code: int) -> dict[str, Any]:
-    return {"kind": "error", "error": text, "exit_code": code}
+    return plain(Refused(error=text, exit_code=code))
 
 
 class Jobs:

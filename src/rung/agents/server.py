@@ -16,6 +16,8 @@ from rung.agents.jobs import Job, Jobs, of_the_target, options
 from rung.agents.root import Root
 from rung.errors import RungError, UsageError
 from rung.plan import Numerics
+from rung.records.job import Refused
+from rung.records.record import plain
 
 WAIT = 50.0  # seconds: many clients give up a call after a minute
 LOOK = 0.02, 0.5  # seconds between two looks at a command: the first, and the most
@@ -57,7 +59,7 @@ def refusals_as_answers(
         try:
             return await tool(*given, **named)
         except RungError as error:
-            return result({"kind": "error", "error": str(error), "exit_code": error.exit_code}, failed=True)
+            return result(plain(Refused(error=str(error), exit_code=error.exit_code)), failed=True)
 
     return answered
 

@@ -25,10 +25,9 @@ import numpy as np
 import polars as pl
 
 from rung.analysis.calls import captured_calls, host_calls
-from rung.analysis.gpu_events import RUNTIME_COPY
+from rung.analysis.gpu_events import RUNTIME_COPY, launched
 from rung.analysis.intervals import Ints
 from rung.analysis.kernel_names import readable
-from rung.analysis.launched import launched
 from rung.analysis.nesting import nearest
 from rung.analysis.once import once
 from rung.errors import InputError

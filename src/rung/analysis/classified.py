@@ -11,9 +11,9 @@ from rung.analysis.classifier import OTHER, Kind, copy_direction, kernel_kind, n
 from rung.analysis.communicators import communicating_kernel, communicating_op
 from rung.analysis.nesting import Mask, nearest, outermost
 from rung.analysis.once import once
-from rung.analysis.optimizer_steps import STEP, plain_steps
 from rung.analysis.origins import origins
 from rung.analysis.stabbing import THREAD_NUMBER
+from rung.analysis.steps import OPTIMIZER_STEP, plain_steps
 from rung.trace.table import Trace
 
 # An operator of these kinds says what everything below it is for.
@@ -128,7 +128,9 @@ def _verdicts(trace: Trace) -> pl.DataFrame:
     table = calls.select("kind", "name", "dims").join(
         own, on=["kind", "name", "dims"], how="left", maintain_order="left", nulls_equal=True
     )
-    around_more = pl.col("name").str.starts_with(STEP) & (pl.col("kind") == "annotation") & ~plain_steps(calls)
+    around_more = (
+        pl.col("name").str.starts_with(OPTIMIZER_STEP) & (pl.col("kind") == "annotation") & ~plain_steps(calls)
+    )
     table = table.with_columns(verdict=pl.when(around_more).then(pl.lit(OTHER.category)).otherwise("verdict"))
     caller = calls["caller"].to_numpy()
     rules: Mask = table["verdict"].is_in(_RULES).to_numpy()
@@ -145,7 +147,7 @@ def _verdicts(trace: Trace) -> pl.DataFrame:
 
 def _own(kind: str, name: str, dims: str | None, scores: set[tuple[int, ...]]) -> Kind:
     if kind == "annotation":
-        return Kind("optimizer", "") if name.startswith(STEP) else OTHER
+        return Kind("optimizer", "") if name.startswith(OPTIMIZER_STEP) else OTHER
     if kind != "cpu_op":
         return OTHER
     return Kind("attention", "unfused") if touches_scores(name, dims, scores) else op_kind(name)

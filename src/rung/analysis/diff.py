@@ -8,7 +8,7 @@ import polars as pl
 
 from rung.analysis.account import account
 from rung.analysis.captures import joined
-from rung.analysis.devices import gpu_names
+from rung.analysis.overview import gpu_names
 from rung.analysis.per_step import divisor, of_steps
 from rung.analysis.steps import found_steps
 from rung.analysis.timeline import timeline

@@ -1,23 +1,59 @@
-"""Each time in which a device ran nothing, and why."""
+"""When and why is the GPU idle? Each time in which a device ran nothing, and the causes of all of them."""
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from rung.analysis.calls import host_calls
-from rung.analysis.dry_times import dry_times
 from rung.analysis.frames import frames, place, user_frames
+from rung.analysis.intervals import union
 from rung.analysis.once import once
 from rung.analysis.origins import origins
 from rung.analysis.stabbing import THREAD, at_rows, holding, open_at
 from rung.analysis.waiting import host_waits
 from rung.trace.table import Trace
 
+DRY: dict[str, pl.DataType] = {
+    "rank": pl.Int32(),
+    "device": pl.Int32(),
+    "ts": pl.Int64(),
+    "end": pl.Int64(),
+    "event": pl.Int64(),
+}
 DISPATCH_NS = (
     10_000  # what the GPU itself may need between two kernels that are both queued: 1 to 2 us, with a barrier more
 )
 LATE = ("data loading", "sync", "host")  # causes of gaps that a launch ended which came after the GPU ran dry
 _LOADING = r"DataLoader|(^|/)torch/utils/data/"
+STALLED_NS = 100_000  # work begins 5 to 20 us after its launch on an idle GPU: this late, it waits for something else
+
+
+@once
+def dry_times(trace: Trace) -> pl.DataFrame:
+    """One row a gap between the GPU events of a device, over all its streams: `ts` to `end` in ns.
+
+    event: the row in `origins` of the event that ended it; of several that begin then, the longest.
+    launched, launch, graph, linked: of that event, as in `origins`.
+    late: the host launched it only after the device had run dry, and it began soon after that. Not so where most of the
+        gap, and 100 us, lie behind the launch: it waited in its queue for an event or another stream.
+    """
+    found = [pl.DataFrame(schema=DRY)]
+    events = origins(trace).select("rank", "device", "ts", "end").with_row_index("event")
+    for (rank, device), part in events.group_by("rank", "device", maintain_order=True):
+        part = part.sort("ts", "end", descending=[False, True], maintain_order=True)
+        start = part["ts"].to_numpy()
+        low, high = union(start, part["end"].to_numpy())
+        resumed = np.searchsorted(start, low[1:])
+        rows = {"ts": high[:-1], "end": low[1:], "event": part["event"].gather(resumed).cast(pl.Int64)}
+        frame = pl.DataFrame(rows).with_columns(rank=pl.lit(rank, pl.Int32), device=pl.lit(device, pl.Int32))
+        found.append(frame.select(pl.col(name).cast(dtype) for name, dtype in DRY.items()))
+    dry = pl.concat(found)
+    ended = origins(trace).select("launched", "launch", "graph", "linked")[dry["event"]]
+    returned = host_calls(trace)["end"].gather(ended["launch"])
+    queued = pl.col("end") - pl.max_horizontal(returned, "ts")
+    stalled = (queued >= STALLED_NS) & (queued > (pl.col("end") - pl.col("ts")) / 2)
+    return dry.hstack(ended).with_columns(late=((pl.col("launched") >= pl.col("ts")) & ~stalled).fill_null(False))
 
 
 def gaps(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
@@ -98,3 +134,22 @@ def _previous(events: pl.DataFrame, dry: pl.DataFrame) -> pl.Series:
     return dry.select("rank", "device", "ts").join(
         ended, on=["rank", "device", "ts"], how="left", nulls_equal=True, maintain_order="left"
     )["launch"]
+
+
+def idle(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a cause and what the host did meanwhile, over all ranks and devices, most idle time first.
+
+    cause, during, call_site: as in `gaps`. count: gaps a step. time_ns: a step. share: of all idle time; the rows add
+    up to idle in `timeline`. longest_ns: the longest gap.
+    """
+    gap = pl.col("gap_ns")
+    return (
+        caused(trace)
+        .group_by("cause", "during", "call_site")
+        .agg(count=pl.len() / steps, total=gap.sum(), longest_ns=gap.max())
+        .sort("total", "cause", "during", "call_site", descending=[True, False, False, False], nulls_last=True)
+        .select(
+            (pl.col("total") / steps).round().cast(pl.Int64).alias("time_ns"),
+            (pl.col("total") / pl.col("total").sum()).alias("share"), "count", "cause", "during", "call_site", "longest_ns",
+        )
+    )  # fmt: skip

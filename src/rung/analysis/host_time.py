@@ -10,9 +10,9 @@ import polars as pl
 
 from rung.analysis.attention import Dims, touches_scores
 from rung.analysis.classifier import classify_op
+from rung.analysis.gpu_time import Totals
 from rung.analysis.intervals import Ints, covered, parents, self_times
-from rung.analysis.optimizer_steps import plain_steps
-from rung.analysis.totals import Totals
+from rung.analysis.steps import plain_steps
 from rung.trace.table import Trace
 
 _COMPILED_GRAPH = "CompiledFxGraph"

@@ -1,11 +1,16 @@
-"""Does the host keep the GPU busy?"""
+"""Does the host keep the GPU busy? Its launches, what it spends on calls of the GPU's runtime, where it waits, and the queue."""
 
 from __future__ import annotations
 
 import polars as pl
 
-from rung.analysis.dry_times import dry_times
+from rung.analysis.calls import host_calls, runtime_calls
+from rung.analysis.frames import place, user_frames
+from rung.analysis.gaps import dry_times
 from rung.analysis.origins import origins
+from rung.analysis.runtime_roles import LAUNCHING
+from rung.analysis.spending import spending
+from rung.analysis.stabbing import THREAD, at_rows, open_at
 from rung.analysis.waiting import host_waits
 from rung.trace.counter_tracks import queue_length
 from rung.trace.table import Trace
@@ -80,3 +85,48 @@ def _queue(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
         queue_max=pl.col("value").max().cast(pl.Int64),
         queue_empty_share=1.0 - time.filter(pl.col("value") > 0).sum() / whole,
     )
+
+
+def runtime(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a runtime or driver call by name, over all threads and ranks, most host time first.
+
+    role: what the call is for (runtime_calls.toml): launch, graph launch, synchronize, copy, blocking copy, wait, memory, capture,
+    load code, query, other. count, time_ns: a step, on the host. share: of all these calls. per_launch: how many of
+    it there are for each call that launches GPU work: a query at 5 a launch is called too often.
+    """
+    calls = runtime_calls(trace)
+    launches = max(1, calls.filter(pl.col("role").is_in(LAUNCHING)).height)
+    ranked = spending(calls, ["name", "role"], steps)
+    return ranked.with_columns(per_launch=pl.col("count") * steps / launches).select(
+        "time_ns", "share", "count", "name", "role", "per_launch", "mean_ns", "cumulative_share",
+        "median_ns", "max_ns", "min_ns", "std_ns",
+    )  # fmt: skip
+
+
+def syncs(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a kind of call that waits for the GPU and who made it, most host time first.
+
+    call: the runtime call. why: "synchronize", or "blocking copy" for one that returned only when its copy had ended.
+    op: the innermost operator around it, as in aten::item; empty where none is. call_site: the innermost function of
+    the user's program and libraries around it, where stacks were recorded. count, time_ns: a step. share: of all
+    these calls.
+    """
+    calls, waits = host_calls(trace), host_waits(trace)
+    frames = user_frames(trace, waits["ts"])
+    line = open_at(frames, waits.select(*THREAD, at="ts"))
+    named = waits.select(
+        "dur", "why", call="name",
+        op=at_rows(calls["name"], waits["op"]),
+        call_site=at_rows(frames["name"], line),
+    ).with_columns(place())  # fmt: skip
+    return spending(named, ["call", "why", "op", "call_site"], steps).select(
+        "time_ns", "share", "count", "call", "op", "call_site", "why", "mean_ns", "median_ns", "max_ns", "min_ns", "std_ns"
+    )  # fmt: skip
+
+
+def queue(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a change of a device's queue: `ts` in ns on the trace's clock, `length` in kernels from then on.
+
+    A kernel waits from the start of its launch call to its own start; those of a graph all from its launch.
+    """
+    return queue_length(trace).select("rank", "device", "ts", length=pl.col("value").cast(pl.Int64))

@@ -6,7 +6,7 @@ import polars as pl
 
 from rung.analysis.calls import launching_calls
 from rung.analysis.captures import joined
-from rung.analysis.launched import launched
+from rung.analysis.gpu_events import launched
 from rung.analysis.once import once
 from rung.trace.table import Trace
 

@@ -1,7 +1,8 @@
-"""What one screen says of a trace: what it is, how busy its GPUs were, where the time went, rank by rank."""
+"""What one screen says of a trace: what it is and what is not in its figures, how busy its GPUs were, where the time went, rank by rank."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import polars as pl
@@ -9,17 +10,20 @@ import polars as pl
 from rung.analysis.across import across
 from rung.analysis.breakdown import breakdown
 from rung.analysis.captures import joined
-from rung.analysis.completeness import completeness
-from rung.analysis.devices import gpu_names
+from rung.analysis.gpu_events import gpu_events
 from rung.analysis.roofline import peaks_of_trace
-from rung.analysis.serialized import NOTE, serialized
+from rung.analysis.steps import step_spans
 from rung.analysis.timeline import timeline
+from rung.hardware.peaks import peaks_of_properties
 from rung.records.analyze import Breakdown, Busy, Counted, OfRank, Overview
 from rung.records.record import record_of
 from rung.trace.ranks import named_ranks
 from rung.trace.table import Trace
 
 MOST_RANKS = 64
+SERIALIZED = (
+    "hardware counters were read: kernels ran one at a time, and times, gaps and shares are not those of a run without."
+)
 
 
 def overview(trace: Trace, *, steps: int = 1) -> Overview:
@@ -48,7 +52,7 @@ def _notes(trace: Trace) -> list[str]:
     """What was wrong with the file, or with which of several, and with what was recorded."""
     wrong = [str(trace.meta[key]) for key in ("cut", "replaced", "cache") if trace.meta.get(key)]
     files = trace.meta.get("files", [])
-    wrong += [NOTE] if serialized(trace) else []
+    wrong += [SERIALIZED] if trace.serialized else []
     wrong += joined(trace).notes
     return wrong + [f"{file['file']}: {file[key]}" for file in files for key in ("cut", "replaced") if file.get(key)]
 
@@ -66,3 +70,65 @@ def _part(trace: Trace, rank: int | None, alone: bool, steps: int) -> OfRank:
         timeline=record_of(list[Busy], timeline(part).filter(pl.col("step").is_null()).to_dicts()),
         breakdown=record_of(Breakdown, breakdown(part, steps=steps)) if known else None,
     )
+
+
+def gpu_names(trace: Trace) -> list[str]:
+    """The different GPUs that the trace's files describe, as the driver names them; where that is nothing or generic, as
+    ROCm's "AMD Radeon Graphics" is, with the row of the peaks that fits their architecture, units and memory best.
+    """
+    devices = trace.devices or [device for file in trace.meta.get("files", []) for device in file.get("devices", [])]
+    names: dict[str, None] = {}
+    for device in devices:
+        name = str(device.get("name") or "")
+        peaks = None if re.search(r"\d", name) else peaks_of_properties(device)
+        said = f"{name or 'a GPU without a name'} (taken for {peaks.name})" if peaks else name
+        if said:
+            names.setdefault(said)
+    return list(names)
+
+
+MISSING: dict[str, pl.DataType] = {
+    "what": pl.String(),
+    "in_table": pl.Boolean(),
+    "events": pl.Int64(),
+    "time_ns": pl.Int64(),
+}
+UNLINKED = "GPU event launched before the recording"
+NO_LAUNCHES = "GPU event without a launch, as none were recorded"
+OUTSIDE = "GPU event launched outside of the recorded steps"
+INSTANT = "GPU event of no duration"
+INSTANT_CALL = "host event of no duration"
+
+
+def completeness(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a kind of event that is not in the table (in_table false), or is in it and counted but deserves a look: what was
+    launched before the recording began, outside of its marked steps, or took no time by the file's clock.
+
+    events: how many, in the whole recording. time_ns: their durations together; null where they have none that could be
+    read. One event may be in several rows. steps: not used.
+    """
+    rows = [(why, False, number, trace.unread_ns.get(why)) for why, number in sorted(trace.unread.items())]
+    gpu = gpu_events(trace)
+    unlinked = gpu.filter(~pl.col("linked"))
+    rows.append((UNLINKED if unlinked.height < gpu.height else NO_LAUNCHES, True, *_sums(unlinked)))
+    rows.append((OUTSIDE, True, *_sums(_outside(trace, gpu))))
+    instant = trace.events.lazy().filter(pl.col("dur") == 0).select("kind", "dur", "device").collect()
+    on_gpu = instant["device"].is_not_null()
+    rows.append((INSTANT, True, *_sums(instant.filter(on_gpu))))
+    rows.append((INSTANT_CALL, True, *_sums(instant.filter(~on_gpu))))
+    return pl.DataFrame([row for row in rows if row[2]], schema=MISSING, orient="row")
+
+
+def _outside(trace: Trace, gpu: pl.DataFrame) -> pl.DataFrame:
+    """The linked events that no marked step launched; none where no step is marked."""
+    spans = step_spans(trace).select("rank", "end", launched="ts")
+    linked = gpu.filter("linked").select("rank", "dur", "launched").with_columns(pl.col("rank").fill_null(-1))
+    if spans.is_empty() or linked.is_empty():
+        return linked.clear()
+    spans = spans.with_columns(pl.col("rank").fill_null(-1)).sort("launched")
+    found = linked.sort("launched").join_asof(spans, on="launched", by="rank", check_sortedness=False)
+    return found.filter(pl.col("end").is_null() | (pl.col("launched") >= pl.col("end")))
+
+
+def _sums(events: pl.DataFrame) -> tuple[int, int]:
+    return events.height, int(events["dur"].sum())

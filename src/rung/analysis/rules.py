@@ -12,7 +12,6 @@ from rung.analysis.calls import launching_calls
 from rung.analysis.classified import classified
 from rung.analysis.facts import Facts, Seen, duration, largest, short
 from rung.analysis.origins import op_column
-from rung.analysis.serialized import serialized
 from rung.analysis.server_steps import DECODE, MIXED, PREFILL, SPECULATIVE
 
 _POINTWISE = ("elementwise", "normalization", "reduction", "softmax", "embedding")
@@ -101,7 +100,7 @@ def queued(facts: Facts) -> Seen | None:
 
 
 def unexplained_idle(facts: Facts) -> Seen | None:
-    if serialized(facts.trace):  # the profiler made the gaps
+    if facts.trace.serialized:  # the profiler made the gaps
         return None
     share, _ = facts.gaps(pl.col("cause").is_in(["no launches", "launched outside"]))
     why = (

@@ -1,10 +1,19 @@
-"""GPU time by any key: how often, how long, what share. The figures that every ranking here has."""
+"""What takes the GPU's time, ranked: kernels, kinds of work, operators, lines of Python, copies. How often, how long, what share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import polars as pl
+
+from rung.analysis.calls import launching_calls
+from rung.analysis.classified import classified
+from rung.analysis.classifier import copy_direction
+from rung.analysis.frames import enclosing, launching_user_frames, place
+from rung.analysis.gpu_events import gpu_events
+from rung.analysis.origins import origins
+from rung.analysis.waiting import host_waits
+from rung.trace.table import Trace
 
 GRAPH = "(replayed by a graph)"
 OUTSIDE = "(launched outside of the trace)"
@@ -51,3 +60,171 @@ def spending(items: pl.DataFrame, by: Sequence[str], steps: int, extra: Sequence
 def part(condition: pl.Expr | str, name: str) -> pl.Expr:
     """The fraction of a group's time for which the condition holds, as a column `<name>_share`."""
     return (pl.col("dur").filter(condition).sum() / pl.col("dur").sum()).alias(f"{name}_share")
+
+
+def kernels(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a name of GPU events (kernels, copies, memsets), over all ranks and devices, most time first.
+
+    category, detail: the kind of work, of its largest part where operators give one name several kinds.
+    count, time_ns: a step. share, cumulative_share: of the durations of all GPU events. mean to std: of one event.
+    graph_share, unlinked_share: the fraction of its time that a graph replayed, and that was launched outside of the
+    trace: both are real work that cannot be joined with its operators.
+    """
+    events = classified(trace)
+    kinds = events.group_by("name", "category", "detail").agg(pl.col("dur").sum())
+    kind = kinds.sort("dur", "category", "detail", descending=[True, False, False]).unique("name", keep="first")
+    ranked = spending(events, ["name"], steps, [part("graph", "graph"), part(~pl.col("linked"), "unlinked")])
+    return ranked.join(kind.drop("dur"), on="name", maintain_order="left").select(
+        "time_ns", "share", "count", "name", "category", "detail", "mean_ns", "cumulative_share",
+        "median_ns", "min_ns", "max_ns", "std_ns", "graph_share", "unlinked_share",
+    )  # fmt: skip
+
+
+def categories(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a category and detail, over all ranks and devices, the one with most time first.
+
+    category, detail: the kind of work (`classifier.CATEGORIES` and what a user added), as in attention, backward.
+    events: GPU events a step. time_ns: sum of their durations a step; they may overlap, so the sum may exceed the
+    busy time. share: of the durations of all GPU events, which the rows add up to. mean_ns: of one event.
+    largest: the kernel with most time in it.
+    """
+    events = classified(trace)
+    kernels = (
+        events.group_by("category", "detail", "name")
+        .agg(pl.col("dur").sum())
+        .sort("dur", "name", descending=[True, False])
+    )
+    largest = kernels.group_by("category", "detail").agg(largest=pl.col("name").first())
+    dur = pl.col("dur")
+    return (
+        events.group_by("category", "detail")
+        .agg(
+            events=pl.len() / steps,
+            time_ns=dur.sum(),
+            mean_ns=dur.mean().round().cast(pl.Int64),
+        )
+        .with_columns(share=pl.col("time_ns") / pl.col("time_ns").sum(), time_ns=(pl.col("time_ns") / steps).round().cast(pl.Int64))
+        .join(largest, on=["category", "detail"])
+        .sort("time_ns", "category", "detail", descending=[True, False, False])
+        .select("category", "detail", "events", "time_ns", "share", "mean_ns", "largest")
+    )  # fmt: skip
+
+
+_INPUTS = ("dims", "dtypes", "strides")
+
+
+def ops(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row an operator with its input shapes, dtypes and strides (as recorded), most GPU time first.
+
+    op: the innermost operator around the launch, of what a graph replayed around the captured one, where a capture trace
+    tells it. Work without one has a row as well: what a graph replayed, what was launched outside of the trace, what no
+    operator launched. So the times add up to that of all GPU events.
+    count: calls a step (of work without an operator: GPU events). kernels: GPU events a step. time_ns: GPU time a
+    step, the sum of durations. share, cumulative_share: of all. mean to std: of one call. category: of its largest part.
+    """
+    events = classified(trace).with_row_index("event")
+    calls = launching_calls(trace)
+    inputs = [calls[name].gather(events["op"]).cast(pl.String).alias(name) for name in _INPUTS]
+    named = events.select(
+        "category", "dur", *inputs,
+        op=pl.coalesce(calls["name"].gather(events["op"]), without("operator")),
+        call=pl.coalesce("call", -1 - pl.col("event").cast(pl.Int64)),
+    )  # fmt: skip
+    keys = ["op", *_INPUTS]
+    kinds = named.group_by(*keys, "category").agg(pl.col("dur").sum())
+    kind = kinds.sort("dur", "category", descending=[True, False]).unique(keys, keep="first").drop("dur")
+    per_call = named.group_by(*keys, "call").agg(pl.col("dur").sum(), events=pl.len())
+    kernels = (pl.col("events").sum() / steps).alias("kernels")
+    ranked = spending(per_call, keys, steps, [kernels])
+    return ranked.join(kind, on=keys, how="left", nulls_equal=True, maintain_order="left").select(
+        "time_ns", "share", "count", "op", "dims", "category", "kernels", "mean_ns", "cumulative_share", "dtypes", "strides",
+        "median_ns", "min_ns", "max_ns", "std_ns",
+    )  # fmt: skip
+
+
+def call_sites(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a function of the user's program and libraries (PyTorch's left out), as in `model.py(12): forward`.
+
+    The trace must have been recorded with stacks. GPU work counts for the innermost such function around its
+    operator; that of a backward operator for the function that called the forward one; that of a graph for the one
+    that captured it, where a capture trace tells, else for the one that replayed it. Work without one has a row of its own, so that the times add up to that of all GPU events.
+    count: GPU events a step. time_ns: a step, the sum of durations. share, cumulative_share: of all GPU events.
+    backward_share, graph_share: the fraction of its time. mean to std: of one GPU event.
+    """
+    frames = launching_user_frames(trace)
+    of_event, _ = enclosing(trace, frames)
+    named = (
+        classified(trace)
+        .select(
+            "dur", "backward", "graph", call_site=pl.coalesce(frames["name"].gather(of_event), without("Python frame"))
+        )
+        .with_columns(place())
+    )
+    ranked = spending(named, ["call_site"], steps, [part("backward", "backward"), part("graph", "graph")])
+    return ranked.select(
+        "time_ns", "share", "count", "call_site", "backward_share", "graph_share", "mean_ns", "cumulative_share",
+        "median_ns", "min_ns", "max_ns", "std_ns",
+    )  # fmt: skip
+
+
+EDGES_US = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000)
+
+
+def durations(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a range of durations, of all kernels, copies and memsets, over all ranks and devices.
+
+    from_ns to below_ns (null: without end). count, time_ns: a step. count_share: of the events; share: of the
+    durations. Kernels below 10 us do not hide a launch.
+    """
+    edges = pl.DataFrame({"from_ns": [us * 1000 for us in EDGES_US]}, schema={"from_ns": pl.Int64})
+    ranges = edges.with_columns(below_ns=pl.col("from_ns").shift(-1))
+    events = gpu_events(trace).select("dur").sort("dur").join_asof(edges, left_on="dur", right_on="from_ns")
+    sums = events.group_by("from_ns").agg(count=pl.len(), time=pl.col("dur").sum())
+    table = ranges.join(sums, on="from_ns", how="left", maintain_order="left").with_columns(
+        pl.col("count", "time").fill_null(0)
+    )
+    return table.select(
+        "from_ns", "below_ns", pl.col("count") / steps, (pl.col("time") / steps).round().cast(pl.Int64).alias("time_ns"),
+        (pl.col("count") / pl.col("count").sum()).alias("count_share"), (pl.col("time") / pl.col("time").sum()).alias("share"),
+    )  # fmt: skip
+
+
+_ENDS = r"\(([^()]*->[^()]*)\)"
+
+
+def copies(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
+    """One row a direction of copies and memsets, over all ranks and devices, most time first.
+
+    direction: HtoD, DtoH, DtoD, memset. ends: as the profiler says, as in Pageable -> Device. count, moved_bytes,
+    time_ns: a step. gb_per_s: bytes by time, of the copies whose size was recorded (10^9 bytes a second): compare it
+    with the link, 25 GB/s for PCIe 4 x16, 50 for PCIe 5; pageable memory reaches a fraction. share: of the durations
+    of all GPU events. mean_bytes: of one. blocking: those a step for which the host waited.
+    """
+    events = origins(trace)
+    total = events["dur"].sum()
+    waits = host_waits(trace)["position"]
+    moves = events.filter(pl.col("kind") != "kernel")
+    names = moves.select("name", "kind").unique()
+    ways = names.with_columns(direction=pl.Series([copy_direction(*row) for row in names.rows()], dtype=pl.String))
+    moves = moves.join(ways, on=["name", "kind"], maintain_order="left").with_columns(
+        ends=pl.col("name").str.extract(_ENDS),
+        sized=pl.col("bytes").is_not_null(),
+    )
+    time, moved = pl.col("dur"), pl.col("bytes")
+    return (
+        moves.group_by("direction", "ends")
+        .agg(
+            count=pl.len() / steps,
+            moved_bytes=(moved.sum() / steps).round().cast(pl.Int64),
+            total=time.sum(),
+            gb_per_s=moved.sum() / time.filter("sized").sum().cast(pl.Float64),
+            share=time.sum() / total,
+            mean_bytes=moved.mean().round().cast(pl.Int64),
+            blocking=pl.col("launch").is_in(waits.implode()).sum() / steps,
+        )
+        .sort("total", "direction", "ends", descending=[True, False, False], nulls_last=True)
+        .select(
+            "direction", "ends", "count", "moved_bytes", (pl.col("total") / steps).round().cast(pl.Int64).alias("time_ns"),
+            pl.when(pl.col("gb_per_s").is_finite()).then("gb_per_s"), "share", "mean_bytes", "blocking",
+        )
+    )  # fmt: skip

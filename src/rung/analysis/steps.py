@@ -1,13 +1,16 @@
-"""The steps that were recorded: torch.profiler marks them with annotations `ProfilerStep#N`."""
+"""The steps that were recorded: torch.profiler marks them with annotations `ProfilerStep#N`, and those of the optimizer."""
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from rung.analysis.once import once
 from rung.trace.table import Trace
 
 STEP = r"^ProfilerStep#(\d+)$"
+OPTIMIZER_STEP = "Optimizer.step#"  # how torch marks one
+_BACKWARD = "autograd::engine::evaluate_function"
 
 
 @once
@@ -27,3 +30,22 @@ def found_steps(trace: Trace) -> int:
     spans = step_spans(trace)
     most = spans.group_by("rank").agg(pl.col("step").n_unique())["step"].max()
     return most if isinstance(most, int) else 0
+
+
+def plain_steps(events: pl.DataFrame) -> pl.Series:
+    """Of each event, whether it is an optimizer's step during which no backward pass ran. Only what such a step calls is the optimizer's:
+    Lightning, and L-BFGS, run the forward and backward pass inside of `step`, as a closure."""
+    process = pl.concat_str(pl.col("rank", "pid").cast(pl.String).fill_null(""), separator=" ").alias("process")
+    begins = pl.col("name").str.starts_with
+    found = events.select((pl.col("kind") == "annotation") & begins(OPTIMIZER_STEP)).to_series().fill_null(False)
+    if not found.any():
+        return found
+    steps = events.with_row_index("at").filter(found).select("at", "ts", "dur", process)
+    nodes = events.filter(pl.col("kind") == "cpu_op", begins(_BACKWARD)).select("ts", process)
+    backward = {key[0]: np.sort(part["ts"].to_numpy()) for key, part in nodes.group_by("process")}
+    plain = found.to_numpy().copy()
+    for at, ts, duration, key in steps.iter_rows():
+        if key in backward:
+            first, last = np.searchsorted(backward[key], (ts, ts + duration))
+            plain[at] = first == last
+    return pl.Series(plain)

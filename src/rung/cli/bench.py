@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rung.cli.common import (
+    TARGETS,
     add_command,
     after_the_answer,
     check_early,
@@ -51,7 +52,7 @@ def add(commands: Any, help_text: str) -> None:
         "target",
         nargs="?",
         metavar="TARGET",
-        help="tiny-transformer, path.py:name, module:name, kernelbench:path.py, hf:NAME, timm:NAME or diffusers:NAME",
+        help=TARGETS,
     )
     parser.add_argument(
         "--recipe", type=regular_file, metavar="FILE", help="the recipe of a climb; its options hold, too"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rung.cli.common import (
     ROOT,
+    TARGETS,
     add_command,
     after_the_answer,
     at_least,
@@ -72,7 +73,7 @@ def add(commands: Any, help_text: str) -> None:
         "target",
         nargs="?",
         metavar="TARGET",
-        help="tiny-transformer, path.py:name, module:name, kernelbench:path.py, hf:NAME, timm:NAME or diffusers:NAME",
+        help=TARGETS,
     )
     parser.add_argument(
         "--numerics", choices=CONTRACTS,

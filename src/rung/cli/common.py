@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rung.runs import Run
 
 ROOT = Path(".rung")
+TARGETS = "tiny-transformer, path.py:name, module:name, kernelbench:path.py, hf:NAME, timm:NAME or diffusers:NAME"
 IN_JOB = "RUNG_IN_JOB"  # a variable of a job of SLURM's (launch/slurm.py): what would submit one runs in it
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rung.cli.common import (
+    TARGETS,
     add_command,
     after_the_answer,
     check_early,
@@ -59,7 +60,7 @@ def add(commands: Any, help_text: str) -> None:
         "a",
         nargs="?",
         metavar="A",
-        help="tiny-transformer, path.py:name, module:name, kernelbench:path.py, hf:NAME, timm:NAME or diffusers:NAME",
+        help=TARGETS,
     )
     parser.add_argument("b", nargs="?", metavar="B", help="the other one (default: A)")
     parser.add_argument("more", nargs="*", metavar="C", help="further ones: all are ranked")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rung.cli.common import add_command, seconds
 from rung.config import KEYS, Setting, settings
 from rung.errors import RungError
-
-if TYPE_CHECKING:
-    from rung.hardware.doctor import Line
+from rung.records.doctor import NOTE, OK, WARN, Audit, Line
+from rung.records.record import plain
 
 EXAMPLE = """\
 examples:
@@ -44,7 +42,7 @@ def run(parsed: argparse.Namespace) -> int:
 
     found = [*audit(Machine(wait=parsed.wait)), *options_of_files()]
     if parsed.json:
-        print(to_json({"kind": "doctor", "summary": summary(found), "lines": [asdict(line) for line in found]}))
+        print(to_json(plain(Audit(summary=summary(found), lines=found))))
     else:
         print("\n".join(fix_lines(found) if parsed.fix else doctor_lines(found, width(), parsed.all)))
     return 0
@@ -52,21 +50,15 @@ def run(parsed: argparse.Namespace) -> int:
 
 def options_of_files() -> list[Line]:
     """The user's defaults of options: each value, and the file that it is from."""
-    from rung.hardware.doctor import Line
-
     try:
         found = settings()
         lines = [_line(setting, found[:k]) for k, setting in enumerate(found)]
     except RungError as error:
-        return [
-            Line("options", "files", str(error), "warn", matters="Commands that take options from it end with this.")
-        ]
+        return [Line("options", "files", str(error), WARN, matters="Commands that take options from it end with this.")]
     return lines or [Line("options", "files", "none: neither rung.toml nor [tool.rung] in a pyproject.toml")]
 
 
 def _line(setting: Setting, before: list[Setting]) -> Line:
-    from rung.hardware.doctor import Line
-
     commands = [setting.command] if setting.command else list(KEYS[setting.key][1])
     over = [c for c in commands if any(one.key == setting.key and one.holds_for(c) for one in before)]
     where = " and ".join(f"rung {c}" for c in commands) or "all commands"
@@ -75,4 +67,4 @@ def _line(setting: Setting, before: list[Setting]) -> Line:
     hidden = any(one.key == setting.key for one in before) if not commands else over
     if hidden:
         value += f"; another value wins{' for ' + ' and '.join(f'rung {c}' for c in over) if over else ''}"
-    return Line("options", setting.key, value, "note" if hidden else "ok")
+    return Line("options", setting.key, value, NOTE if hidden else OK)

@@ -58,6 +58,7 @@ def add(commands: Any, help_text: str) -> None:
 def run(parsed: argparse.Namespace) -> int:
     from rung.analysis.estimate.step import estimate
     from rung.hardware.peaks import named
+    from rung.records.record import plain
     from rung.report.estimate import estimate_lines
     from rung.runs import to_json
 
@@ -73,7 +74,7 @@ def run(parsed: argparse.Namespace) -> int:
         data_parallel=parsed.data_parallel,
         sharding=parsed.sharding,
     )
-    print(to_json(found.as_dict()) if parsed.json else "\n".join(estimate_lines(found)))
+    print(to_json(plain(found)) if parsed.json else "\n".join(estimate_lines(found)))
     return 0
 
 

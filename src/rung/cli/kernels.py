@@ -51,27 +51,29 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _list(parsed: argparse.Namespace) -> int:
-    from rung.kernels.resources.own import families
+    from rung.kernels.resources.own import functions
+    from rung.records.kernels import Kernels
+    from rung.records.record import plain
     from rung.report.kernels import list_lines
     from rung.runs import to_json
 
     if parsed.what or parsed.given:
         raise UsageError("`rung kernels list` takes no arguments; `rung kernels inspect` does.")
-    found = families()
+    found = functions()
     if parsed.json:
-        print(to_json({"kind": "kernels", "kernels": found}))
+        print(to_json(plain(Kernels(kernels=found))))
     else:
         print("\n".join(list_lines(found)))
     return 0
 
 
 def _inspect(parsed: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
     from rung.cli.tables import width
     from rung.kernels.resources.compile import architectures
     from rung.kernels.resources.inspect import inspect
     from rung.kernels.resources.user import value
+    from rung.records.kernels import Inspected
+    from rung.records.record import plain
     from rung.report.kernels import resource_lines
     from rung.runs import to_json
 
@@ -88,7 +90,7 @@ def _inspect(parsed: argparse.Namespace) -> int:
     if not rows:
         raise WorkloadError("no kernel could be compiled or read.")
     if parsed.json:
-        print(to_json({"kind": "kernel resources", "rows": [asdict(row) for row in rows], "failed": failed}))
+        print(to_json(plain(Inspected(rows=rows, failed=failed))))
     else:
         print("\n".join(resource_lines(rows, width())))
     return 1 if any(row.spills for row in rows) else 0

@@ -149,7 +149,10 @@ def _say(text: str) -> None:
 
 def _document(error: str, exit_code: int, wanted: bool) -> None:
     if wanted:
-        print(json.dumps({"kind": "error", "error": error, "exit_code": exit_code}, indent=1))
+        from rung.records.job import Refused
+        from rung.records.record import plain
+
+        print(json.dumps(plain(Refused(error=error, exit_code=exit_code)), indent=1))
 
 
 def _parser(called: str | None, configured: bool = False) -> argparse.ArgumentParser:

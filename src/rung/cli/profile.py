@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shlex
 import shutil
@@ -247,19 +246,11 @@ def page(trace: Trace, record: Profile, parsed: argparse.Namespace) -> str:
 def listed(as_json: bool) -> int:
     """The presets, and which profilers are here."""
     from rung.cli.tables import width
-    from rung.profilers import tools
-    from rung.profilers.plan import OVERHEADS
-    from rung.profilers.presets import presets
+    from rung.profilers import presets
+    from rung.records.record import plain
     from rung.report.profile import preset_lines
+    from rung.runs import to_json
 
-    here = {name: tools.find(name) for name in tools.EXECUTABLES}
-    if as_json:
-        profilers = {name: {"path": str(t.path), "version": t.version_text} if t else None for name, t in here.items()}
-        rows = [{"name": p.name, "with": p.tool, "says": p.says, "collects": p.collects(), "overhead": p.overhead,
-                 "read_by": p.read_by} for p in presets().values()]  # fmt: skip
-        print(
-            json.dumps({"kind": "presets", "presets": rows, "overheads": OVERHEADS, "profilers": profilers}, indent=1)
-        )
-    else:
-        print("\n".join(preset_lines([*presets().values()], OVERHEADS, here, width())))
+    found = presets.listed()
+    print(to_json(plain(found)) if as_json else "\n".join(preset_lines(found, width())))
     return 0

@@ -87,6 +87,8 @@ def answer(
     for_tables()
     from rung.analysis.per_step import divisor
     from rung.analysis.query import catalogue, query
+    from rung.records.analyze import Rows
+    from rung.records.record import plain
     from rung.report.tables import catalogue_lines
     from rung.runs import to_json
 
@@ -95,8 +97,7 @@ def answer(
         counted = divisor(trace)[0] if steps is None else steps
         table = query(trace, sql, steps=counted) if sql is not None else catalogue()
         if as_json:
-            rows = table.to_dicts()
-            return to_json({"kind": "query", "source": trace.source, "sql": sql, "rows": rows}) + "\n"
+            return to_json(plain(Rows(source=trace.source, sql=sql, rows=table.to_dicts()))) + "\n"
         if sql is None and not csv:
             return "\n".join(catalogue_lines(table, width)) + "\n"
         if not csv:

@@ -38,6 +38,8 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.path is None or parsed.op is None:
         raise UsageError("give a trace and an operator, as in `rung replay trace.json.gz --op aten::mm`.")
     from rung.analysis.replay import full_name, known_calls, replay
+    from rung.records.analyze import Calls, Script
+    from rung.records.record import plain
     from rung.report.replay import script
     from rung.runs import to_json, write_whole
 
@@ -45,7 +47,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.list:
         found = known_calls(trace, full_name(parsed.op), parsed.shapes)
         if parsed.json:
-            print(to_json({"kind": "replay", "op": full_name(parsed.op), "calls": found.to_dicts()}))
+            print(to_json(plain(Calls(op=full_name(parsed.op), calls=found.to_dicts()))))
         else:
             print(tables.shown(found.select("index", "inputs", "count", "time_ns", "concrete", "strides"), None))
         return 0
@@ -55,7 +57,7 @@ def run(parsed: argparse.Namespace) -> int:
         write_whole(parsed.out, text)
         say(f"{parsed.out}: times {call.op}; run it with `python {parsed.out}`")
     if parsed.json:
-        print(to_json({"kind": "replay", "op": call.op, "calls": call.calls, "gpu_ns": call.gpu_ns, "script": text}))
+        print(to_json(plain(Script(op=call.op, calls=call.calls, gpu_ns=call.gpu_ns, script=text))))
     elif not parsed.out:
         print(text, end="")
     return 0

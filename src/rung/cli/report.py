@@ -68,13 +68,14 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def several(parsed: argparse.Namespace) -> int:
+    from rung.records.climb import Climbs
     from rung.records.record import plain
     from rung.report.climbs import climb_of, climbs_lines, page
     from rung.runs import Run, to_json, write_whole
 
     climbs = [climb_of(Run.open_(directory).record()) for directory in parsed.directories]
     if parsed.json:
-        show_styled(to_json({"kind": "climbs", "climbs": [plain(climb) for climb in climbs]}))
+        show_styled(to_json(plain(Climbs(climbs=climbs))))
     else:
         width = max(80, shutil.get_terminal_size((100, 24)).columns)
         show_styled("\n".join(climbs_lines(climbs, width, sys.stdout.isatty())))

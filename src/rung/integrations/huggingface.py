@@ -6,7 +6,7 @@ Trainer(model, args, ..., callbacks=[RecipeCallback("recipe.toml"), ProfileCallb
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ import torch
 
 from rung.errors import UsageError
 from rung.integrations.in_place import Loop, TrainsInPlace
-from rung.integrations.profiled import ProfiledSteps
-from rung.profilers.torch_profiler import Options
+from rung.integrations.profiled import RecordsSteps
 from rung.recipes.recipe import Recipe
 
 try:
@@ -79,7 +78,7 @@ class RecipeCallback(TrainerCallback):
             self._trains.undo()
 
 
-class ProfileCallback(TrainerCallback):
+class ProfileCallback(RecordsSteps, TrainerCallback):
     """Records the optimizer steps `first` to `last` of a `train()`, counted from 1 where it starts or is resumed, and analyzes them.
 
     `folder` then has trace.json.gz, analysis.txt and analysis.html. A failure is warned of, and the training goes on.
@@ -90,22 +89,6 @@ class ProfileCallback(TrainerCallback):
         ranks: which processes record.
         options: what else torch.profiler records (`rung.profilers.torch_profiler.Options`).
     """
-
-    def __init__(
-        self,
-        first: int = 10,
-        last: int = 12,
-        *,
-        out: str | Path | None = None,
-        ranks: Collection[int] = (0,),
-        options: Options | None = None,
-    ) -> None:
-        self._steps = ProfiledSteps(first, last, out, ranks, options)
-
-    @property
-    def folder(self) -> Path | None:
-        """Where the profile lies; None before the first step is recorded."""
-        return self._steps.folder
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._steps.begin()

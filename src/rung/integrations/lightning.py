@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ import torch
 
 from rung.errors import UsageError
 from rung.integrations.in_place import Loop, TrainsInPlace
-from rung.integrations.profiled import ProfiledSteps
-from rung.profilers.torch_profiler import Options
+from rung.integrations.profiled import RecordsSteps
 from rung.recipes.recipe import Recipe
 
 __all__ = ["ProfileCallback", "RecipeCallback"]
@@ -101,7 +100,7 @@ class RecipeCallback(_Callback):
         self.on_train_end(trainer, pl_module)
 
 
-class ProfileCallback(_Callback):
+class ProfileCallback(RecordsSteps, _Callback):
     """Records the training batches `first` to `last` of a `fit()`, counted from 1 where it starts or is resumed, and analyzes them.
 
     `folder` then has trace.json.gz, analysis.txt and analysis.html. A failure is warned of, and the training goes on.
@@ -112,22 +111,6 @@ class ProfileCallback(_Callback):
         ranks: which processes record.
         options: what else torch.profiler records (`rung.profilers.torch_profiler.Options`).
     """
-
-    def __init__(
-        self,
-        first: int = 10,
-        last: int = 12,
-        *,
-        out: str | Path | None = None,
-        ranks: Collection[int] = (0,),
-        options: Options | None = None,
-    ) -> None:
-        self._steps = ProfiledSteps(first, last, out, ranks, options)
-
-    @property
-    def folder(self) -> Path | None:
-        """Where the profile lies; None before the first step is recorded."""
-        return self._steps.folder
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._steps.begin()

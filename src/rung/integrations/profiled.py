@@ -127,3 +127,23 @@ def analyze(trace_file: Path, folder: Path) -> None:
     found = answer(trace, steps, note)
     write_whole(folder / "analysis.txt", "\n".join(analyze_lines(found, WIDTH)) + "\n")
     write_whole(folder / "analysis.html", page(found, pictures(trace, steps=steps)))
+
+
+class RecordsSteps:
+    """What callbacks that record some steps have in common: they call `_steps` before and after each."""
+
+    def __init__(
+        self,
+        first: int = 10,
+        last: int = 12,
+        *,
+        out: str | Path | None = None,
+        ranks: Collection[int] = (0,),
+        options: Options | None = None,
+    ) -> None:
+        self._steps = ProfiledSteps(first, last, out, ranks, options)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the profile lies; None before the first step is recorded."""
+        return self._steps.folder

@@ -10,8 +10,9 @@ from typing import Any
 
 from rung.errors import InputError, UsageError
 from rung.profilers.counters import own_file, own_path
-from rung.profilers.plan import SOURCES
-from rung.profilers.tools import PROFILERS
+from rung.profilers.plan import OVERHEADS, SOURCES
+from rung.profilers.tools import EXECUTABLES, PROFILERS, find
+from rung.records import profile as records
 from rung.toml import shipped
 
 SENSORS = ("power", "vram")
@@ -64,6 +65,17 @@ class Preset:
             found.append(f"program counter at {self.rate} Hz")
         return ", ".join([*found, *self.formats, *self.sample])
 
+    def record(self) -> records.ListedPreset:
+        """As a row of a list."""
+        return records.ListedPreset(
+            name=self.name,
+            with_=self.tool,
+            says=self.says,
+            collects=self.collects(),
+            overhead=self.overhead,
+            read_by=self.read_by,
+        )
+
 
 _LISTS = ("sources", "formats", "sample", "extra")
 _KEYS = {"says": str, "with": str, "counters": str, "sampling": str, "rate": int, "like": str, "env": dict} | dict.fromkeys(_LISTS, list)  # fmt: skip
@@ -72,6 +84,19 @@ _KEYS = {"says": str, "with": str, "counters": str, "sampling": str, "rate": int
 def presets() -> dict[str, Preset]:
     """All presets by name, the user's own last."""
     return _presets(own_path("RUNG_PRESETS", "presets.toml"))
+
+
+def listed() -> records.Presets:
+    """All presets, and the profilers that are here."""
+    here = {name: find(name) for name in EXECUTABLES}
+    return records.Presets(
+        presets=[preset.record() for preset in presets().values()],
+        overheads=OVERHEADS,
+        profilers={
+            name: records.Installed(path=str(tool.path), version=tool.version_text) if tool else None
+            for name, tool in here.items()
+        },
+    )
 
 
 @lru_cache(maxsize=4)

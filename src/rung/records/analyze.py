@@ -1,4 +1,5 @@
-"""What `rung analyze --json` prints: what one screen says of a trace, or the tables that were asked for with --show."""
+"""What `rung analyze --json` prints: what one screen says of a trace, or the tables that were asked for with --show. `rung query` and
+`rung replay` answer from the same tables."""
 
 from __future__ import annotations
 
@@ -154,3 +155,30 @@ class Tables(Part, kw_only=True, tag_field="kind", tag="analyze"):
     steps: int
     notes: list[str]
     tables: dict[str, list[dict[str, Any]]]
+
+
+class Rows(Part, kw_only=True, tag_field="kind", tag="query"):
+    """What `rung query --json` prints. sql: null where none was given, and the rows are the tables and their columns."""
+
+    schema: int = SCHEMA
+    source: str
+    sql: str | None
+    rows: list[dict[str, Any]]
+
+
+class Calls(Part, kw_only=True, tag_field="kind", tag="replay"):
+    """What `rung replay --list --json` prints. calls: the different calls of an operator, the most GPU time first."""
+
+    schema: int = SCHEMA
+    op: str
+    calls: list[dict[str, Any]]
+
+
+class Script(Part, kw_only=True, tag_field="kind", tag="replay"):
+    """What `rung replay --json` prints. calls: how often the trace made this call; gpu_ns: of all of them; script: times it anew."""
+
+    schema: int = SCHEMA
+    op: str
+    calls: int
+    gpu_ns: int
+    script: str

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from rung.records.analyze import Breakdown
 from rung.records.compare import Ranked, WarmUp
-from rung.records.measured import Compared, Environment, Figure, Seconds, Verification, Witness
+from rung.records.measured import Compared, Environment, Figure, Ratio, Seconds, Verification, Witness
 from rung.records.record import SCHEMA, Part
 from rung.records.workload import Facts, Workload
 
@@ -290,3 +290,57 @@ class NotBegun(Part, kw_only=True, tag_field="kind", tag="no run"):
     attempts: list[Attempt] = msgspec.field(default_factory=list)
     plan: None = None
     result: None = None
+
+
+class Outcome(Part, kw_only=True):
+    """What became of a rung: its verdict, or `refused`, and what it gave over the best before it, where it was timed."""
+
+    verdict: str
+    speedup: Ratio | None
+    why: str
+
+
+class Climb(Part, kw_only=True):
+    """One run directory. status: of its recipe, or how the climb stands; speedup: over the untouched model, over_plain: over the best
+    plain torch.compile; steps in ns, memory in bytes, of the untouched model and the answer; first_answer, verified, took: seconds
+    from the beginning. rungs: by name, the last try of each."""
+
+    directory: str
+    model: str
+    mode: str
+    numerics: str
+    device: str
+    software: str
+    status: str
+    kept: list[str]
+    speedup: Ratio | None
+    over_plain: Ratio | None
+    step_before: float | None
+    step_after: float | None
+    memory_before: float | None
+    memory_after: float | None
+    first_answer: float | None
+    verified: float | None
+    took: float | None
+    rungs: dict[str, Outcome]
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} ({', '.join(part for part in (self.mode, self.numerics) if part)})"
+
+
+class Climbs(Part, kw_only=True, tag_field="kind", tag="climbs"):
+    """`rung report --json` of several run directories."""
+
+    schema: int = SCHEMA
+    climbs: list[Climb]
+
+
+class ListedRun(Part, kw_only=True):
+    """One of the run directories that `rung runs --json` lists. error: why it cannot be read; the rest is missing then."""
+
+    directory: str
+    running: bool | UnsetType = UNSET
+    manifest: Manifest | UnsetType = UNSET
+    result: Result | UnsetType | None = UNSET
+    error: str | UnsetType = UNSET

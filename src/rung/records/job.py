@@ -1,4 +1,4 @@
-"""What `rung mcp` says of a command that is running, or has ended."""
+"""How a command stands that `rung mcp` runs, and what any command prints that has no answer."""
 
 from __future__ import annotations
 
@@ -20,3 +20,11 @@ class Job(Part, kw_only=True, tag_field="kind", tag="job"):
     exit_code: int | None
     progress: list[str]
     next: str
+
+
+class Refused(Part, kw_only=True, tag_field="kind", tag="error"):
+    """What a command prints with --json where it has no answer. exit_code: that of the command."""
+
+    schema: int = SCHEMA
+    error: str
+    exit_code: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from rung.records.measured import Nanoseconds, Seconds
@@ -132,3 +133,28 @@ class Profile(Part, kw_only=True, tag_field="kind", tag="profile"):
     sensors: Sampled | None
     notes: list[str]
     analysis: dict[str, Any] | UnsetType = UNSET
+
+
+class ListedPreset(Part, kw_only=True):
+    """overhead: a key of `overheads`; with: the profiler, a key of `profilers`."""
+
+    name: str
+    with_: str = msgspec.field(name="with")
+    says: str
+    collects: str
+    overhead: str
+    read_by: str
+
+
+class Installed(Part, kw_only=True):
+    path: str
+    version: str
+
+
+class Presets(Part, kw_only=True, tag_field="kind", tag="presets"):
+    """What `rung profile --list --json` prints. overheads: what each class of overhead means; profilers: null where one is not here."""
+
+    schema: int = SCHEMA
+    presets: list[ListedPreset]
+    overheads: dict[str, str]
+    profilers: dict[str, Installed | None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.records.record import Part
+from rung.records.record import SCHEMA, Part
 
 
 class Change(Part, kw_only=True):
@@ -14,11 +14,12 @@ class Change(Part, kw_only=True):
     changes: str
 
 
-class Applied(Part, kw_only=True):
+class Applied(Part, kw_only=True, tag_field="kind", tag="apply"):
     """variables: those that the process would have had to be started with; original: inputs that are left to the model as it is, by how
     many elements they have; shapes: what becomes of other input shapes; measured: where it was made; differs: what is not as there;
     untold: what the recipe does not tell that it was made for; fits: the target, where it was asked about and all is as there."""
 
+    schema: int = SCHEMA
     recipe: str
     status: str
     changes: list[Change]
@@ -31,9 +32,10 @@ class Applied(Part, kw_only=True):
     fits: str | None
 
 
-class ListedRung(Part, kw_only=True):
+class ListedRung(Part, kw_only=True, tag_field="kind", tag="rung"):
     """numerics: what it may do to numbers; effect: how it shows; spares: what there is less of; kept: of `decided` attempts here."""
 
+    schema: int = SCHEMA
     name: str
     level: int
     title: str

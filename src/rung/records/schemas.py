@@ -13,27 +13,43 @@ from typing import Any
 
 import msgspec
 
-from rung.records.analyze import Overview
+from rung.records.analyze import Calls, Overview, Rows, Script, Tables
 from rung.records.bench import Bench, Benchmarks, Failed
-from rung.records.climb import ClimbRun, NotBegun
+from rung.records.climb import ClimbRun, Climbs, ListedRun, NotBegun
 from rung.records.compare import Comparison, Ranking, Saved
 from rung.records.diff import Difference
+from rung.records.doctor import Audit
+from rung.records.estimate import Estimate
 from rung.records.history import Collected, Entries, Entry, Trend
-from rung.records.job import Job
-from rung.records.profile import Planned, Profile
+from rung.records.job import Job, Refused
+from rung.records.kernels import Inspected, Kernels
+from rung.records.profile import Planned, Presets, Profile
+from rung.records.recipe import Applied, ListedRung
 from rung.records.slurm_job import ListedJob
 
 DOCUMENTS: dict[str, tuple[str, Any]] = {
     "bench": ("rung bench --json", Bench | Failed | list[Bench | Failed]),
     "benchmarks": ("pytest --rung-save", Benchmarks),
-    "analyze": ("rung analyze --json", Overview),
+    "analyze": ("rung analyze --json", Overview | list[Overview]),
+    "tables": ("rung analyze --show NAMES --json", Tables | list[Tables]),
+    "analyses": ("rung analyze --show list --json", dict[str, str]),
+    "query": ("rung query --json", Rows),
+    "replay": ("rung replay --json", Script),
+    "calls": ("rung replay --list --json", Calls),
+    "estimate": ("rung estimate --json", Estimate),
     "compare": ("rung compare --json", Comparison | Ranking | Saved),
     "diff": ("rung diff --json", Difference),
-    "profile": ("rung profile --json", Profile | Planned),
+    "profile": ("rung profile --json", Profile | Planned | Presets),
     "job": ("rung mcp", Job),
     "jobs": ("rung jobs --json", list[ListedJob]),
     "history": ("rung runs list|show|tag|export|trend|gc --json", Entries | Entry | Trend | Collected),
-    "climb": ("rung climb --json` or `rung report --json", ClimbRun | NotBegun),
+    "climb": ("rung climb --json` or `rung report --json", ClimbRun | NotBegun | Climbs),
+    "runs": ("rung runs --json", list[ListedRun]),
+    "rungs": ("rung rungs --json", list[ListedRung]),
+    "apply": ("rung apply --json", Applied),
+    "kernels": ("rung kernels list|inspect --json", Kernels | Inspected),
+    "doctor": ("rung doctor --json", Audit),
+    "error": ("any command with --json that has no answer", Refused),
 }
 
 

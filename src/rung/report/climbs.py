@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rung.records.climb import Attempt, ClimbRun, Moment
+from rung.records.climb import Attempt, Climb, ClimbRun, Moment, Outcome
 from rung.records.measured import Figure, Ratio
-from rung.records.record import Part
 from rung.report import units, words
 from rung.report.embedded import Links, page_of
 from rung.report.forest_chart import effect, forest
@@ -25,43 +24,6 @@ OUTCOMES = {
 }
 _NOT_TRIED = ("inapplicable", "not yet", "no-op")
 _COLORS = {"confirmed": "green", "verified": "green", "provisional": "yellow"}
-
-
-class Outcome(Part, kw_only=True):
-    """What became of a rung: one of OUTCOMES, and what it gave over the best before it, where it was timed."""
-
-    verdict: str
-    speedup: Ratio | None
-    why: str
-
-
-class Climb(Part, kw_only=True):
-    """One run directory. status: of its recipe, or how the climb stands; speedup: over the untouched model, over_plain: over the best
-    plain torch.compile; steps in ns, memory in bytes, of the untouched model and the answer; first_answer, verified, took: seconds
-    from the beginning. rungs: by name, the last try of each."""
-
-    directory: str
-    model: str
-    mode: str
-    numerics: str
-    device: str
-    software: str
-    status: str
-    kept: list[str]
-    speedup: Ratio | None
-    over_plain: Ratio | None
-    step_before: float | None
-    step_after: float | None
-    memory_before: float | None
-    memory_after: float | None
-    first_answer: float | None
-    verified: float | None
-    took: float | None
-    rungs: dict[str, Outcome]
-
-    @property
-    def name(self) -> str:
-        return f"{self.model} ({', '.join(part for part in (self.mode, self.numerics) if part)})"
 
 
 def climb_of(run: ClimbRun) -> Climb:

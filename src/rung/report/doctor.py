@@ -5,33 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Protocol
 
+from rung.records.doctor import Line
 from rung.report import units
 
 MARKS = {"ok": "✓", "note": "·", "warn": "!", "unknown": "?"}
 _INDENT = 4
-
-
-class Line(Protocol):
-    """As rung.hardware.doctor has it."""
-
-    @property
-    def group(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> str: ...
-    @property
-    def level(self) -> str: ...
-    @property
-    def default(self) -> bool | None: ...
-    @property
-    def matters(self) -> str: ...
-    @property
-    def change(self) -> tuple[str, ...]: ...
-    @property
-    def source(self) -> str: ...
 
 
 def doctor_lines(lines: Sequence[Line], width: int = 100, everything: bool = False) -> list[str]:

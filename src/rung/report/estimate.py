@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rung.analysis.estimate.memory import SHARE, Serving, Training
-from rung.analysis.estimate.step import Estimate, Parted
+from rung.analysis.estimate.memory import SHARE
+from rung.records.estimate import Estimate, Parted, Serving, Training
 from rung.report import units
 
 _MODES = {
@@ -77,12 +77,10 @@ def _time(found: Estimate) -> list[str]:
     if found.peaks is None:
         return []
     each = "one" if found.tensor_parallel == 1 else f"{found.tensor_parallel} of"
-    lines = [
-        f"At the roof of {each} {found.peaks.name}: {units.count(found.tokens_per_s)} tokens/s, {found.bound}-bound."
-    ]
+    lines = [f"At the roof of {each} {found.gpu}: {units.count(found.tokens_per_s)} tokens/s, {found.bound}-bound."]
     if found.measured_floor_ns:
         lines.append(f"At the rates that benchmarks reached on it: {units.duration(found.measured_floor_ns)}.")
-    if not found.peaks.checked:
+    if not found.peaks["checked"]:
         lines.append("Its peaks are as the source is remembered, not checked against it (--json: the source).")
     return lines
 
@@ -108,9 +106,9 @@ def _memory(found: Estimate) -> list[str]:
 
 def _sum(found: Estimate, what: str, total: int, parts: dict[str, int]) -> list[str]:
     room = ""
-    if found.peaks:
-        verdict = "fits" if total <= found.peaks.memory else "does not fit"
-        room = f" ({verdict} in {units.data_size(found.peaks.memory)})"
+    if found.gpu_memory is not None:
+        verdict = "fits" if total <= found.gpu_memory else "does not fit"
+        room = f" ({verdict} in {units.data_size(found.gpu_memory)})"
     text = ", ".join(f"{name} {units.data_size(size)}" for name, size in parts.items() if size)
     return units.wrapped(f"{what}: {units.data_size(total)}{room}: {text}.", 118)
 

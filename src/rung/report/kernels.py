@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from rung.records.kernels import Function, Resources
 from rung.report import units
 from rung.report.tables import shortened
-
-if TYPE_CHECKING:
-    from rung.kernels.resources.record import Resources
 
 _HEADS = (
     "kernel",
@@ -28,10 +25,10 @@ _HEADS = (
 _TEXT = {0, 1, 9, 10}
 
 
-def list_lines(kernels: Sequence[Mapping[str, str]]) -> list[str]:
+def list_lines(kernels: Sequence[Function]) -> list[str]:
     """A name and what it computes, a line each."""
-    margin = max(len(k["name"]) for k in kernels) + 2
-    return [f"{k['name']:<{margin}}{k['computes']}" for k in kernels]
+    margin = max(len(k.name) for k in kernels) + 2
+    return [f"{k.name:<{margin}}{k.computes}" for k in kernels]
 
 
 def resource_lines(rows: Sequence[Resources], width: int = 100) -> list[str]:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from rung.records.profile import Profile, SampledGpu, StepEnergy
+from rung.records.profile import Presets, Profile, SampledGpu, StepEnergy
 from rung.report import units
-
-if TYPE_CHECKING:
-    from rung.profilers.presets import Preset
-    from rung.profilers.tools import Tool
 
 
 def profile_lines(record: Profile, width: int = 100) -> list[str]:
@@ -59,19 +53,17 @@ def _sensors(gpu: SampledGpu) -> str:
     return f"GPU {gpu.gpu}: {', '.join(said) or 'no sensor answered'}"
 
 
-def preset_lines(
-    presets: Sequence[Preset], overheads: Mapping[str, str], profilers: Mapping[str, Tool | None], width: int = 100
-) -> list[str]:
-    margin = max(len(row.name) for row in presets) + 2
+def preset_lines(listed: Presets, width: int = 100) -> list[str]:
+    margin = max(len(row.name) for row in listed.presets) + 2
     lines = []
-    for row in presets:
+    for row in listed.presets:
         lines += textwrap.wrap(f"{row.name:<{margin}}{row.says}", width, subsequent_indent=" " * margin)
-        told = f"{row.tool}: {row.collects()}. Overhead: {row.overhead}. Read by: {row.read_by}."
+        told = f"{row.with_}: {row.collects}. Overhead: {row.overhead}. Read by: {row.read_by}."
         lines += textwrap.wrap(told, width, initial_indent=" " * margin, subsequent_indent=" " * margin)
     lines += ["", "overhead:"]
-    for name, text in overheads.items():
+    for name, text in listed.overheads.items():
         lines += textwrap.wrap(f"  {name:<{margin - 2}}{text}", width, subsequent_indent=" " * margin)
     lines += ["", "here:"]
-    for name, tool in profilers.items():
-        lines.append(f"  {name:<24}" + (f"{tool.path} ({tool.version_text})" if tool else "not on PATH"))
+    for name, tool in listed.profilers.items():
+        lines.append(f"  {name:<24}" + (f"{tool.path} ({tool.version})" if tool else "not on PATH"))
     return lines

@@ -6,15 +6,22 @@ the work itself a replayed kernel has neither operator nor shapes; the capture t
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import polars as pl
 
 from rung.errors import InputError
-from rung.trace.kineto.launched import launched
+from rung.trace.kineto.exact import integer
+from rung.trace.kineto.grids import as_text
+from rung.trace.kineto.text import CutOff, NotATrace, Text, TooLong
+from rung.trace.names import Demangler
 from rung.trace.open import read
+from rung.trace.source import Source
 from rung.trace.table import CAPTURED, CODED, GPU_KINDS, Captured, Trace
 
 COPY, MEMSET = "(copy)", "(memset)"  # stand for the kernel where a graph copies or fills memory
@@ -112,3 +119,39 @@ def _graphs(trace: Trace, path: Path, max_bytes: int | None) -> list[tuple[pl.Da
         if inside.height:
             found.append((inside.select("row", "kernel", "grid"), pid))
     return found
+
+
+LAUNCHES: dict[str, pl.DataType] = {"correlation": pl.Int64(), "kernel": pl.String(), "grid": pl.String()}
+
+
+class _Args(msgspec.Struct, gc=False):
+    correlation: Any = None
+    kernel: Any = None
+    grid: Any = None
+
+
+class _Event(msgspec.Struct, gc=False):
+    cat: Any = None
+    args: _Args | None = None
+
+
+_decode = msgspec.json.Decoder(list[_Event]).decode
+_RUNTIME = ("cuda_runtime", "cuda_driver", "hip_runtime")
+
+
+def launched(path: str | Path, max_bytes: int | None = None) -> pl.DataFrame:
+    """Which kernel each launch asks for, one row a launch that says so, columns as in LAUNCHES: in a capture there is no GPU event that would.
+    Kineto on ROCm writes the kernel's name and grid at a launch; on CUDA it does not. The file that `read` has read is read again."""
+    rows: list[tuple[int | None, str, str | None]] = []
+    readable = Demangler()
+
+    def take(text: bytes | memoryview) -> None:
+        for event in _decode(text):
+            args = event.args
+            if args is not None and isinstance(args.kernel, str) and event.cat in _RUNTIME:
+                rows.append((integer(args.correlation), readable(args.kernel), as_text(args.grid)))
+
+    source = Source(path, partial=True, max_bytes=max_bytes)
+    with contextlib.suppress(TooLong, NotATrace, CutOff):  # what is whole before the damage was taken
+        Text(iter(source), partial=True, longest=source.max_value).read(take)
+    return pl.DataFrame(rows, schema=LAUNCHES, orient="row").unique("correlation", keep="first", maintain_order=True)

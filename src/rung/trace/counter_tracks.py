@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rung.trace.links import launches
+from rung.trace.output import launches
 from rung.trace.table import CURVES, Trace
 
 SCHEMA = CURVES

@@ -161,3 +161,9 @@ class Trace:
     curves: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CURVES))
     unread_ns: dict[str, int] = field(default_factory=dict)
     captured: Captured | None = None
+
+    @property
+    def serialized(self) -> bool:
+        """Whether kernels ran one at a time, because their hardware counters were read: the times of the GPU are not those of a run
+        without. `rung profile` takes them from a run of its own, and says in how many passes the counters were read."""
+        return not self.counters.is_empty() and not self.events.is_empty() and "passes" not in self.meta

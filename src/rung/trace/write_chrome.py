@@ -11,8 +11,7 @@ import polars as pl
 
 from rung.trace import counter_tracks
 from rung.trace.kineto.collectives import arguments
-from rung.trace.links import counters_by_row, launches
-from rung.trace.output import Note, whole
+from rung.trace.output import Note, counters_by_row, launches, whole
 from rung.trace.places import ON_GPU, Key, Place, places
 from rung.trace.table import MEMORY, SCHEMA, Trace
 

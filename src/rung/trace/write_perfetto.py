@@ -10,8 +10,7 @@ import numpy as np
 import polars as pl
 
 from rung.trace import counter_tracks
-from rung.trace.links import counters_by_row, launches
-from rung.trace.output import Note, whole
+from rung.trace.output import Note, counters_by_row, launches, whole
 from rung.trace.perfetto.event import BEGIN, COUNTER, END, INSTANT
 from rung.trace.perfetto.names import EVENT, Names, TrackTree, counter_track, packet
 from rung.trace.perfetto.protobuf import put_bytes, put_double, put_fixed64, put_number, put_text

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rung.trace import read
-from rung.trace.links import launches
+from rung.trace.output import launches
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "traces"
 LAUNCH = {"ph": "X", "cat": "cuda_runtime", "name": "hipLaunchKernel", "pid": 9, "tid": 8, "ts": 1.5, "dur": 1}

@@ -23,7 +23,6 @@ from rung.analysis.costs import (
     pointwise,
     pooling,
     quantized,
-    selection,
 )
 from rung.analysis.costs.call import Call, Cost, Model, Tensor, Unknown, checked, read_call
 
@@ -38,7 +37,7 @@ _FAMILIES = {
     "indexing": indexing.MODELS,
     "copy": copies.MODELS,
     "pooling": pooling.MODELS,
-    "selection": selection.MODELS,
+    "selection": indexing.SELECTION,
     "optimizer": optimizer.MODELS,
 }
 MODELS: dict[str, Model] = {name: model for models in _FAMILIES.values() for name, model in models.items()}

@@ -2,44 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rung.analysis.estimate.architecture import Architecture
 from rung.analysis.estimate.block import Step
+from rung.records.estimate import Serving, Training
 
 SHARDINGS = ("ddp", "fsdp", "zero1", "zero2", "zero3")
 PAGE = 16  # tokens of a page of the cache: vLLM's default (--block-size)
 SHARE = 0.9  # of the GPU's memory that a server takes: vLLM's default (--gpu-memory-utilization)
-
-
-@dataclass(frozen=True)
-class Training:
-    """Bytes on one GPU. gathered: of weights (and, at their turn, gradients) that are divided, the largest layer's in whole;
-    buckets: DDP's copy of the gradients. activations: what backward needs, all of it kept; recomputed: only the input of every layer
-    kept, and one layer at a time computed again.
-    """
-
-    sharding: str
-    data_parallel: int
-    weights: int
-    gradients: int
-    optimizer: int
-    gathered: int
-    buckets: int
-    activations: int
-    recomputed: int
-
-    @property
-    def states(self) -> int:
-        return self.weights + self.gradients + self.optimizer + self.gathered + self.buckets
-
-    @property
-    def total(self) -> int:
-        return self.states + self.activations
-
-    @property
-    def total_recomputed(self) -> int:
-        return self.states + self.recomputed
 
 
 def training(model: Architecture, step: Step, sharding: str, ranks: int) -> Training:
@@ -68,37 +37,27 @@ def training(model: Architecture, step: Step, sharding: str, ranks: int) -> Trai
             computed = max(computed, saved)
         else:
             inner += saved
+    weights = -(-parameters * item // (ranks if divided["weights"] else 1))
+    gradients = -(-parameters * item // (ranks if divided["gradients"] else 1))
+    optimizer = -(-parameters * (8 + master) // (1 if sharding == "ddp" else ranks))
+    gathered = 2 * largest * item if divided["weights"] and ranks > 1 else 0
+    buckets = parameters * item if sharding == "ddp" and ranks > 1 else 0
+    states = weights + gradients + optimizer + gathered + buckets
+    recomputed = min(inner + computed, kept)
     return Training(
-        sharding,
-        ranks,
-        weights=-(-parameters * item // (ranks if divided["weights"] else 1)),
-        gradients=-(-parameters * item // (ranks if divided["gradients"] else 1)),
-        optimizer=-(-parameters * (8 + master) // (1 if sharding == "ddp" else ranks)),
-        gathered=2 * largest * item if divided["weights"] and ranks > 1 else 0,
-        buckets=parameters * item if sharding == "ddp" and ranks > 1 else 0,
+        sharding=sharding,
+        data_parallel=ranks,
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        gathered=gathered,
+        buckets=buckets,
         activations=kept,
-        recomputed=min(inner + computed, kept),
+        recomputed=recomputed,
+        total=states + kept,
+        states=states,
+        total_recomputed=states + recomputed,
     )
-
-
-@dataclass(frozen=True)
-class Serving:
-    """Bytes on one GPU. cache: of all sequences, in whole pages. activations: of the widest block of one forward pass.
-
-    max_batch: sequences of this length that fit into SHARE of the memory beside weights and activations; None where no GPU is
-    named, or where the model has no cache.
-    """
-
-    weights: int
-    cache: int
-    activations: int
-    page_tokens: int
-    pages_per_sequence: int
-    max_batch: int | None
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.cache + self.activations
 
 
 def serving(model: Architecture, step: Step, tokens: int, memory: float | None) -> Serving:
@@ -115,4 +74,13 @@ def serving(model: Architecture, step: Step, tokens: int, memory: float | None) 
     if memory is not None and each:
         room = memory * SHARE - weights - activations
         most = max(int(room // each), 0)
-    return Serving(weights, each * step.batch, activations, PAGE, pages if each else 0, most)
+    cache = each * step.batch
+    return Serving(
+        weights=weights,
+        cache=cache,
+        activations=activations,
+        page_tokens=PAGE,
+        pages_per_sequence=pages if each else 0,
+        max_batch=most,
+        total=weights + cache + activations,
+    )

@@ -2,110 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
-
 from rung.analysis.costs.call import Cost, roof
 from rung.analysis.estimate.architecture import Architecture
 from rung.analysis.estimate.block import PARTS, Step, Work
-from rung.analysis.estimate.memory import SHARDINGS, Serving, Training, serving, training
+from rung.analysis.estimate.memory import SHARDINGS, serving, training
 from rung.errors import UsageError
 from rung.hardware.peaks import Peaks
+from rung.records.estimate import Communication, Estimate, Parted, Serving, Training
 
 MODES = ("train", "infer", "decode")
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 _MOST = 2**31
-
-
-@dataclass(frozen=True)
-class Parted:
-    """A part of a step on one GPU, over all layers. floor_ns and bound are None without a GPU; intensity is FLOP a byte."""
-
-    name: str
-    flops: int
-    bytes: int
-    intensity: float
-    floor_ns: int | None
-    bound: str | None
-    measured_floor_ns: int | None
-
-
-@dataclass(frozen=True)
-class Communication:
-    """Bytes that each GPU sends in a step. tensor_per_layer: of a layer's all-reduces in tensor parallelism; data: of gradients and
-    gathered weights in data parallelism. Rings: an all-reduce of S bytes among N sends 2 S (N - 1) / N (nccl-tests, PERFORMANCE.md), a
-    gather or a scatter half of it. Not in the time: no data sheet's link is known here.
-    """
-
-    tensor_per_layer: int
-    tensor: int
-    data: int
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a step costs on one GPU. parameters, active: of the whole model; gpu_parameters: of one rank of tensor parallelism. tokens: that a
-    data-parallel rank computes. cache_per_token, cache_per_sequence: bytes over all layers, on one GPU; a token beyond a window costs
-    less. tokens_per_s: of one data-parallel rank, at the roof, communication left out.
-    """
-
-    mode: str
-    dtype: str
-    name: str
-    says: str
-    omitted: tuple[str, ...]
-    batch: int
-    seq: int
-    source: int
-    tensor_parallel: int
-    data_parallel: int
-    parameters: int
-    active: int
-    gpu_parameters: int
-    tokens: int
-    parts: tuple[Parted, ...]
-    flops: int
-    bytes: int
-    cache_per_token: int
-    cache_per_sequence: int
-    communication: Communication
-    memory: Training | Serving
-    peaks: Peaks | None
-    floor_ns: int | None
-    measured_floor_ns: int | None
-    bound: str | None
-
-    @property
-    def intensity(self) -> float:
-        return self.flops / self.bytes
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        return self.tokens / self.floor_ns * 1e9 if self.floor_ns else None
-
-    @property
-    def fits(self) -> bool | None:
-        return self.memory.total <= self.peaks.memory if self.peaks else None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The whole record, for a document."""
-        found = {name: value for name, value in vars(self).items() if name not in ("peaks", "parts")}
-        memory = asdict(self.memory) | {"total": self.memory.total}
-        if isinstance(self.memory, Training):
-            memory |= {"states": self.memory.states, "total_recomputed": self.memory.total_recomputed}
-        return {
-            "kind": "estimate",
-            **found,
-            "parts": [asdict(part) for part in self.parts],
-            "communication": asdict(self.communication),
-            "memory": memory,
-            "intensity": self.intensity,
-            "gpu": self.peaks.name if self.peaks else None,
-            "peaks": self.peaks.origin if self.peaks else None,
-            "gpu_memory": self.peaks.memory if self.peaks else None,
-            "tokens_per_s": self.tokens_per_s,
-            "fits": self.fits,
-        }
 
 
 def estimate(
@@ -157,6 +64,8 @@ def estimate(
         if train
         else serving(rank, step, seq, peaks.memory if peaks else None)
     )
+    flops, moved = sum(part.flops for part in parts), sum(part.bytes for part in parts)
+    floor, tokens = sum(floors) if floors else None, step.rows("tokens")
     return Estimate(
         mode=mode,
         dtype=dtype,
@@ -171,18 +80,23 @@ def estimate(
         parameters=model.parameters,
         active=model.active,
         gpu_parameters=rank.parameters,
-        tokens=step.rows("tokens"),
+        tokens=tokens,
         parts=parts,
-        flops=sum(part.flops for part in parts),
-        bytes=sum(part.bytes for part in parts),
+        flops=flops,
+        bytes=moved,
+        intensity=flops / moved,
         cache_per_token=rank.cache(1, 0) * step.item,
         cache_per_sequence=rank.cache(seq, source) * step.item,
         communication=_communication(model, rank, step, tensor_parallel, data_parallel, sharding),
         memory=memory,
-        peaks=peaks,
-        floor_ns=sum(floors) if floors else None,
+        gpu=peaks.name if peaks else None,
+        peaks=peaks.origin if peaks else None,
+        gpu_memory=peaks.memory if peaks else None,
+        floor_ns=floor,
         measured_floor_ns=sum(measured) if measured else None,
         bound=_bound(parts) if floors else None,
+        tokens_per_s=tokens / floor * 1e9 if floor else None,
+        fits=memory.total <= peaks.memory if peaks else None,
     )
 
 
@@ -232,19 +146,27 @@ def _communication(
 def _parted(name: str, works: list[Work], dtype: str, peaks: Peaks | None) -> Parted:
     flops = sum(work.times * work.cost.flops for work in works)
     moved = sum(work.times * work.cost.bytes for work in works)
-    if peaks is None:
-        return Parted(name, flops, moved, flops / moved, None, None, None)
-    tf32 = "tf32" if dtype == "tf32" else ""
-    compute = memory = floor = measured = 0.0
-    for work in works:
-        found = roof(work.cost, peaks, tf32 if work.cost.matrix else "")
-        compute += work.times * found.compute
-        memory += work.times * found.memory
-        floor += work.times * found.floor
-        measured += work.times * found.measured
-    bound = "compute" if compute > memory else "memory"
-    reached = round(measured * 1e9) if peaks.measured else None
-    return Parted(name, flops, moved, flops / moved, round(floor * 1e9), bound, reached)
+    floor_ns = bound = measured_ns = None
+    if peaks is not None:
+        tf32 = "tf32" if dtype == "tf32" else ""
+        compute = memory = floor = measured = 0.0
+        for work in works:
+            found = roof(work.cost, peaks, tf32 if work.cost.matrix else "")
+            compute += work.times * found.compute
+            memory += work.times * found.memory
+            floor += work.times * found.floor
+            measured += work.times * found.measured
+        floor_ns, bound = round(floor * 1e9), "compute" if compute > memory else "memory"
+        measured_ns = round(measured * 1e9) if peaks.measured else None
+    return Parted(
+        name=name,
+        flops=flops,
+        bytes=moved,
+        intensity=flops / moved,
+        floor_ns=floor_ns,
+        bound=bound,
+        measured_floor_ns=measured_ns,
+    )
 
 
 def _bound(parts: tuple[Parted, ...]) -> str:

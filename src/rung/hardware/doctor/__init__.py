@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from rung.hardware.doctor import caches, gpus, profilers, software, system, variables
-from rung.hardware.doctor.machine import UNKNOWN, Line, Machine
+from rung.hardware.doctor.machine import Machine
+from rung.records.doctor import UNKNOWN, Line
 
-__all__ = ["Line", "Machine", "audit"]
+__all__ = ["Machine", "audit"]
 
 
 def audit(machine: Machine) -> list[Line]:

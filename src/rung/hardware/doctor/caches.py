@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rung.hardware.doctor.gpus import Here
-from rung.hardware.doctor.machine import NOTE, OK, WARN, Line, Machine
+from rung.hardware.doctor.machine import Machine
+from rung.records.doctor import NOTE, OK, WARN, Level, Line
 from rung.toml import shipped
 
 _NETWORK = ("nfs", "nfs4", "lustre", "cifs", "smb3", "beegfs", "gpfs", "ceph", "9p", "fuse.sshfs", "wekafs")
@@ -30,7 +31,8 @@ def _line(machine: Machine, row: Mapping[str, Any], mounts: dict[str, str]) -> L
     usual = row["default"].replace("{home}", home).replace("{user}", user).replace("{tmp}", temporary)
     place = chosen or usual
     kind = _kind_of_disk(place, mounts)
-    level, matters = OK, ""
+    level: Level = OK
+    matters = ""
     if kind in _NETWORK:
         level, matters = WARN, f"on {kind}: many small files, and locks between nodes"
     elif not _writable(machine, place):

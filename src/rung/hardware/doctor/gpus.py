@@ -11,7 +11,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rung.hardware.doctor.machine import NOTE, OK, UNKNOWN, WARN, Line, Machine
+from rung.hardware.doctor.machine import Machine
+from rung.records.doctor import NOTE, OK, UNKNOWN, WARN, Line
 
 _AMD = "0x1002"
 # Fields that every version of the last years knows: one that it does not know fails the whole query.

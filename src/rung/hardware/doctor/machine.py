@@ -1,4 +1,4 @@
-"""The machine that is audited (its files below a root, its variables, its commands with a time limit), and what the audit says of one thing."""
+"""The machine that is audited: its files below a root, its variables, its commands with a time limit."""
 
 from __future__ import annotations
 
@@ -9,32 +9,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from rung.hardware import places
-
-OK, NOTE, WARN, UNKNOWN = "ok", "note", "warn", "unknown"
-
-
-@dataclass(frozen=True)
-class Line:
-    """level: "ok", "note" (worth knowing; it depends), "warn" (costs speed or honesty) or "unknown" (could not be read).
-
-    value: as found; default: whether it is what the system has without anybody's doing, None where there is no default
-    or it is not known; matters: when and why, in a sentence; change: commands, "#" before what a person must decide;
-    source: whose word it is.
-    """
-
-    group: str
-    name: str
-    value: str
-    level: str = OK
-    default: bool | None = None
-    matters: str = ""
-    change: tuple[str, ...] = ()
-    source: str = ""
-
 
 LONGEST = 1 << 16  # bytes of a file that are read
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from rung.hardware.doctor.gpus import Here
-from rung.hardware.doctor.machine import NOTE, OK, UNKNOWN, WARN, Line, Machine
+from rung.hardware.doctor.machine import Machine
+from rung.records.doctor import NOTE, OK, UNKNOWN, WARN, Line
 
 # Executables of one tool: any of them will do.
 _TOOLS: Mapping[str, Mapping[str, tuple[str, ...]]] = {

@@ -9,7 +9,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from rung.hardware.doctor.gpus import Here
-from rung.hardware.doctor.machine import NOTE, OK, UNKNOWN, WARN, Line, Machine
+from rung.hardware.doctor.machine import Machine
+from rung.records.doctor import NOTE, OK, UNKNOWN, WARN, Line
 
 # Python looks first into the current folder, where a stranger's torch.py may lie.
 _ASK = """

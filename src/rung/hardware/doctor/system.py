@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rung.hardware.doctor.gpus import Here
-from rung.hardware.doctor.machine import NOTE, OK, UNKNOWN, WARN, Line, Machine
+from rung.hardware.doctor.machine import Machine
 from rung.hardware.state import crowded
+from rung.records.doctor import NOTE, OK, UNKNOWN, WARN, Line
 
 _TUNING = "AMD Instinct MI300X workload and system optimization guides"
 

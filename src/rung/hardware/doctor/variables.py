@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rung.hardware.doctor.gpus import Here
-from rung.hardware.doctor.machine import NOTE, OK, WARN, Line, Machine
+from rung.hardware.doctor.machine import Machine
 from rung.hardware.doctor.software import rocm_version
+from rung.records.doctor import NOTE, OK, WARN, Level, Line
 from rung.toml import shipped
 
 _FAMILIES = ("PYTORCH_", "TORCH", "HIP", "HSA_", "GPU_", "MIOPEN_", "AMD_")
@@ -51,7 +52,7 @@ def _misspelt(machine: Machine) -> Iterator[Line]:
 
 def _chosen(row: Mapping[str, Any], value: str, default: str) -> Line:
     same = value == default
-    level = OK if same else WARN if row.get("unread") or value in row.get("slow", ()) else NOTE
+    level: Level = OK if same else WARN if row.get("unread") or value in row.get("slow", ()) else NOTE
     matters = "already the default: it changes nothing" if same else f"{row['does']}; {row['when']}"
     if not same:
         matters += f" (default {default or 'unset'})" if not row.get("unread") else ""

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rung.errors import UsageError, WorkloadError
-from rung.kernels.resources.binaries import amdgcn, cubin
-from rung.kernels.resources.record import Resources, with_occupancy
+from rung.kernels.resources.binaries import amdgcn, cubin, with_occupancy
+from rung.records.kernels import Resources
 
 ARCHITECTURES = ("gfx90a", "gfx942", "gfx950", "sm90", "sm100")
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "waves_per_eu", "matrix_instr_nonkdim", "kpack", "maxnreg")

@@ -15,8 +15,8 @@ from typing import Any
 from rung.errors import InputError, RungError
 from rung.files import read_text
 from rung.kernels.resources.compile import OPTIONS, Specialised, build, need_triton
-from rung.kernels.resources.record import Resources
 from rung.kernels.resources.user import load
+from rung.records.kernels import Resources
 from rung.runs import temporary_folder
 
 _IN_OUTPUT_CODE = re.compile(r"async_compile\.triton\(\s*'(\w+)',\s*('''.*?''')", re.DOTALL)

@@ -13,7 +13,7 @@ from rung.errors import InputError, RungError, UsageError
 from rung.kernels.resources import inductor, user
 from rung.kernels.resources.compile import ARCHITECTURES, compile_for, need_triton, resources, warp_size
 from rung.kernels.resources.own import Launch, launches
-from rung.kernels.resources.record import Resources
+from rung.records.kernels import Resources
 
 
 def inspect(

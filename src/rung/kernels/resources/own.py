@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from rung.kernels import configs
+from rung.records.kernels import Function
 
 
 class Launch(NamedTuple):
@@ -114,12 +115,10 @@ _COMPUTES = {
 }
 
 
-def families() -> list[dict[str, Any]]:
-    """The functions of `rung.kernels`: name, what it computes, the kernels behind it; each has a backward pass but
-    attention."""
+def functions() -> list[Function]:
+    """The functions of `rung.kernels`; each has a backward pass but attention."""
     names = list(dict.fromkeys(k.name for k in launches(32)))
-
     return [
-        {"name": name, "computes": text, "kernels": [k for k in names if k.startswith(name)]}
+        Function(name=name, computes=text, kernels=[k for k in names if k.startswith(name)])
         for name, text in _COMPUTES.items()
     ]

@@ -10,7 +10,7 @@ from typing import Any
 
 from rung.errors import InputError, UsageError
 from rung.kernels.resources.compile import compile_for, need_triton
-from rung.kernels.resources.record import Resources
+from rung.records.kernels import Resources
 
 
 def load(path: Path, name: str) -> Any:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rung.trace.perfetto.protobuf import FIXED64, LENGTH, VARINT, Short, double, fields, signed, text, varint
-from rung.trace.perfetto.slots import SLOTS
-from rung.trace.perfetto.state import Sequence
+from rung.trace.perfetto.state import SLOTS, Sequence
 
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 

@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from rung.trace.perfetto.batch import DOUBLE, INT, INTERNED, NONE, TEXT, UINT, Annotations, Batch
 from rung.trace.perfetto.protobuf import double, text
-from rung.trace.perfetto.slots import SLOTS
 from rung.trace.perfetto.split import Bools, Ints, Keys
-from rung.trace.perfetto.state import Sequence
+from rung.trace.perfetto.state import SLOTS, Sequence
 
 _LARGEST_TABLE = 1_000_000  # annotation names of all sequences, by number
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from rung.trace.perfetto import slots
+from rung.trace.perfetto import state
 from rung.trace.perfetto.event import Event
 from rung.trace.perfetto.resolve import Resolved
 from rung.trace.perfetto.state import Tracks
@@ -63,8 +63,8 @@ class Rows:
     def add(self, event: Event, ts: int, dur: int | None) -> int:
         """Appends an event; `dur` is None where its end is still to come. Returns its row."""
         found = event.found
-        if slots.TS in found:
-            ts, dur = _measured(ts, dur, found[slots.TS], found.get(slots.STOP), found.get(slots.LENGTH_NS))
+        if state.TS in found:
+            ts, dur = _measured(ts, dur, found[state.TS], found.get(state.STOP), found.get(state.LENGTH_NS))
         self.columns["ts"].append(ts)
         self.columns["dur"].append(dur)
         self.tracks.append(event.track)
@@ -108,12 +108,12 @@ class Rows:
         self.columns["name"] += names
         for column, slot, readable in _COLUMNS:
             self.columns[column] += _each(readable, found[slot]) if slot in found else empty
-        self.queues += found.get(slots.QUEUE, empty)
+        self.queues += found.get(state.QUEUE, empty)
         on_gpu = [kind in _ON_GPU for kind in kinds]
-        streams = found.get(slots.STREAM, empty)
+        streams = found.get(state.STREAM, empty)
         self.columns["stream"] += [_integer(stream) if on else None for stream, on in zip(streams, on_gpu, strict=True)]
         devices, of_events, dsts, srcs = (
-            found.get(slot, empty) for slot in (slots.DEVICE, slots.AGENT, slots.DST, slots.SRC)
+            found.get(slot, empty) for slot in (state.DEVICE, state.AGENT, state.DST, state.SRC)
         )
         agents = [
             _agent(kind, name, device, agent, dst, src) if on or kind == "allocation" else None
@@ -123,7 +123,7 @@ class Rows:
         ]
         self.agents += agents
         if events.counters:
-            correlations, ranks = (found.get(slot, empty) for slot in (slots.CORRELATION, slots.RANK))
+            correlations, ranks = (found.get(slot, empty) for slot in (state.CORRELATION, state.RANK))
             self.counters += [
                 (_integer(correlations[row]), agents[row], names[row], counter, value, _rank(ranks[row]))
                 for row, counter, value in events.counters
@@ -134,10 +134,10 @@ class Rows:
         """Counters of a dispatch without a row."""
         self._take_over()
         found = event.found
-        kernel = _text(found.get(slots.KERNEL)) or ""
-        device, of_agent, dst, src = (found.get(slot) for slot in (slots.DEVICE, slots.AGENT, slots.DST, slots.SRC))
+        kernel = _text(found.get(state.KERNEL)) or ""
+        device, of_agent, dst, src = (found.get(slot) for slot in (state.DEVICE, state.AGENT, state.DST, state.SRC))
         agent = _agent("kernel", event.name, device, of_agent, dst, src)
-        correlation, rank = _integer(found.get(slots.CORRELATION)), _rank(found.get(slots.RANK))
+        correlation, rank = _integer(found.get(state.CORRELATION)), _rank(found.get(state.RANK))
         self.counters += [(correlation, agent, kernel, name, value, rank) for name, value in event.counters]
 
     def frames(self, tracks: Tracks, unread: Unread) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
@@ -253,10 +253,10 @@ def _measured(ts: int, dur: int | None, start: Any, stop: Any, length: Any) -> t
 
 def _measured_column(ts: list[int], dur: list[int | None], found: dict[int, list[Any]]) -> tuple[list[Any], list[Any]]:
     """What `_measured` says of each event."""
-    if slots.TS not in found:
+    if state.TS not in found:
         return ts, dur
     empty = [None] * len(ts)
-    starts, stops, lengths = (found.get(slot, empty) for slot in (slots.TS, slots.STOP, slots.LENGTH_NS))
+    starts, stops, lengths = (found.get(slot, empty) for slot in (state.TS, state.STOP, state.LENGTH_NS))
     if {*map(type, starts), *map(type, stops)} == {int}:  # as rocprofv3 writes it
         return starts, list(map(sub, stops, starts))
     times = [_measured(*one) for one in zip(ts, dur, starts, stops, lengths, strict=True)]
@@ -300,15 +300,15 @@ def _rank(value: Any) -> int | None:
 
 # The columns that an annotation fills as it is, and what is readable of it.
 _COLUMNS: tuple[tuple[str, int, Callable[[Any], Any]], ...] = (
-    ("correlation", slots.CORRELATION, _integer),
-    ("pid", slots.PID, str),
-    ("tid", slots.TID, str),
-    ("external_id", slots.EXTERNAL, _integer),
-    ("dims", slots.DIMS, _text),
-    ("bytes", slots.BYTES, _integer),
-    ("rank", slots.RANK, _rank),
-    ("dtypes", slots.DTYPES, _text),
-    ("strides", slots.STRIDES, _text),
-    ("concrete", slots.CONCRETE, _text),
-    ("sequence", slots.SEQUENCE, _integer),
+    ("correlation", state.CORRELATION, _integer),
+    ("pid", state.PID, str),
+    ("tid", state.TID, str),
+    ("external_id", state.EXTERNAL, _integer),
+    ("dims", state.DIMS, _text),
+    ("bytes", state.BYTES, _integer),
+    ("rank", state.RANK, _rank),
+    ("dtypes", state.DTYPES, _text),
+    ("strides", state.STRIDES, _text),
+    ("concrete", state.CONCRETE, _text),
+    ("sequence", state.SEQUENCE, _integer),
 )
