@@ -1,6 +1,7 @@
 """The best answer so far: what takes its place, what takes it back, and what is on the disk at every moment."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,17 @@ def test_a_recipe_leaves_other_shapes_to_the_original_until_it_is_verified_on_th
     made.everywhere.add(made.answer.kept)
     write(made)
     assert [taken(elements) for elements in (1, 1000, 9000)] == [False, False, False]
+
+
+def test_what_is_offered_again_is_written_and_told_once(made: State) -> None:
+    told: list[Any] = []
+    made.say = told.append  # type: ignore[assignment]
+    offer(made, answer("verified", 1.5))
+    assert offer(made, replace(answer("verified", 1.5), over_plain=Figure(value=1.1)))
+    assert len(told) == len(made.history) == 1
+    written = made.run.result()
+    assert written
+    assert written.over_plain == Figure(value=1.1)
 
 
 def test_a_recipe_of_a_workload_with_one_shape_is_for_that_one_whatever_its_status(made: State) -> None:

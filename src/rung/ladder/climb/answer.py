@@ -65,6 +65,12 @@ def offer(state: State, answer: Answer, beat: bool = False) -> bool:
     if now is not None and now.kept == answer.kept:
         if answer.rank < now.rank:
             return False
+        if (
+            answer.rank == now.rank and answer.speedup == now.speedup
+        ):  # nothing to tell: it is held against a faster plain mode
+            state.answer = answer
+            write(state)
+            return True
     elif now is not None:
         if answer.status == "provisional" and (
             now.status != "provisional" or (answer.speedup.value <= now.speedup.value and not beat)
