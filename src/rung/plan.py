@@ -19,15 +19,29 @@ def contract(name: str) -> Numerics | None:
 @dataclass(frozen=True)
 class Original:
     """Inputs that are left to the workload as its author wrote it, because the plan was seen to lose there: those of at
-    most, or of at least, so many elements, all tensors together."""
+    most, or of at least, so many elements, all tensors together, or was not verified there.
+
+    measured, called: the elements of the measured batch, and of those what the model is called with: a loss may take the labels."""
 
     elements_at_most: int = -1
     elements_at_least: int | None = None
+    measured: int = 0
+    called: int = 0
 
     def __bool__(self) -> bool:
         return self.elements_at_most >= 0 or self.elements_at_least is not None
 
+    @property
+    def is_of_one_size(self) -> bool:
+        """Whether inputs of all sizes but one are left to the original."""
+        return self.elements_at_least == self.elements_at_most + 2
+
+    def takes_call(self, elements: int) -> bool:
+        """elements: that the model is called with."""
+        return self.takes(round(elements * self.measured / self.called) if self.called else elements)
+
     def takes(self, elements: int) -> bool:
+        """elements: of a whole batch."""
         return elements <= self.elements_at_most or (
             self.elements_at_least is not None and elements >= self.elements_at_least
         )

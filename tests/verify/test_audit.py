@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from rung.engine.disturbed import elements
 from rung.errors import WorkloadError
 from rung.hardware import pick
-from rung.verify.audit import audit, one_shape_only
+from rung.verify.audit import audit, elements_called, one_shape_only
 from rung.workload import Workload
 
 CPU = pick("cpu")
@@ -133,6 +134,23 @@ def test_why_a_model_runs_on_one_shape_alone_is_said() -> None:
     assert why == "on another number of rows it raised ValueError: made for 64 rows, not for 3"
 
 
+def test_a_workload_that_says_so_runs_on_one_shape_alone() -> None:
+    assert one_shape_only(workload(one_shape=True), CPU) == "it says so"
+
+
+def test_what_the_model_is_called_with_is_told_from_the_batch() -> None:
+    def labelled(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.randn(6, 8, generator=torch.Generator().manual_seed(seed))
+        return x, x.sum(1)
+
+    all_of_it = workload()
+    assert elements_called(all_of_it, CPU) == elements(all_of_it.inputs(0))
+    without = workload(
+        inputs=labelled, model=lambda: torch.nn.Linear(8, 1), forward=lambda model, batch: model(batch[0])
+    )
+    assert (elements(without.inputs(0)), elements_called(without, CPU)) == (54, 48)
+
+
 def test_inputs_without_a_common_first_dimension_are_of_one_shape_alone() -> None:
     def inputs(seed: int) -> dict[str, torch.Tensor]:
         return {"x": workload().inputs(seed), "scale": torch.ones(WIDTH)}
@@ -144,7 +162,6 @@ def test_inputs_without_a_common_first_dimension_are_of_one_shape_alone() -> Non
 
 def test_what_runs_on_the_derived_shape_or_names_its_own_is_not_of_one_shape() -> None:
     assert one_shape_only(workload(), CPU) == ""
-    assert one_shape_only(workload(model=Fixed, one_shape=True), CPU) == ""  # as is known already
     assert one_shape_only(workload(model=Fixed, other_shapes=(lambda seed: torch.ones(3, WIDTH),)), CPU) == ""
 
 

@@ -1,7 +1,9 @@
 """Verifications on one GPU: who needs much of its memory has it alone."""
 
+import fcntl
 import multiprocessing
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -52,6 +54,21 @@ def test_no_two_processes_have_their_turn_at_once(tmp_path: Path) -> None:
         process.join()
     os.close(said)
     assert file.read_text() == "<>" * 40
+
+
+def test_a_process_that_is_forked_within_a_turn_does_not_keep_it(card: dict[str, int], tmp_path: Path) -> None:
+    path = str(tmp_path / "turns")
+    with Turns(path, Card()).take():  # type: ignore[arg-type]
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        with open(f"{path}-GPU-1") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_what_is_held_beside_others_is_told_from_what_is_held_in_turns(card: dict[str, int], tmp_path: Path) -> None:

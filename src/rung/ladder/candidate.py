@@ -44,7 +44,7 @@ from rung.rungs import plan_of
 from rung.rungs.inductor import names
 from rung.timing.timed import Timed
 from rung.timing.work import roof
-from rung.verify.audit import audit, one_shape_only
+from rung.verify.audit import audit, elements_called, one_shape_only
 from rung.verify.observe import too_large
 from rung.verify.over_ranks import verify_over_ranks
 from rung.verify.randomness import active, without_dropout
@@ -149,7 +149,8 @@ class Candidate(Timed):
         self.workload, one_shape = probed(self.workload, self.device)
         without_gradient = audit(self.workload, self.device)
         settings = inductor_settings(names())
-        return plain(Audited(without_gradient=without_gradient, one_shape=one_shape, inductor=settings))
+        called = elements_called(self.workload, self.device)
+        return plain(Audited(without_gradient=without_gradient, one_shape=one_shape, called=called, inductor=settings))
 
     def _make(self) -> None:
         """The model, a few batches, and the step, which does not run yet."""

@@ -131,7 +131,7 @@ class Applied:
             self._captured = self._newly_captured()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._original and self._original.takes(elements((args, kwargs))):
+        if self._original and self._original.takes_call(elements((args, kwargs))):
             with self.aside():
                 return self.model(*args, **kwargs)
         if self._plan.bf16:

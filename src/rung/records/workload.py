@@ -80,7 +80,7 @@ class Facts(Part, kw_only=True):
     have had a field.
 
     rates: matrix FLOP/s by precision; bandwidth: bytes/s; flops: FLOP of a step, None where torch cannot count them; amp, dtype: torch's names; dropout: whether a step draws it; hooked, optimizer_not_fused,
-    optimizer_not_captured, one_shape: why, empty where not; shapes: the measured one first; weights_read: elements by bytes of an element;
+    optimizer_not_captured, one_shape: why, empty where not; called: elements that the model is called with; shapes: the measured one first; weights_read: elements by bytes of an element;
     stepped_bytes: that the optimizer moves; inductor, variables: settings in effect; captured, rewritten: counts of operators in the
     graph; written_out: FLOP and scores of attention written by hand; aiter: what its tables have. ranks: of the job that is climbed, 1 for one
     process; parallel: how they train together.
@@ -132,6 +132,7 @@ class Facts(Part, kw_only=True):
     aiter: TunedProducts | UnsetType = UNSET
     without_gradient: list[str] = msgspec.field(default_factory=list)
     one_shape: str | UnsetType = UNSET
+    called: int | UnsetType = UNSET
     surveyed: bool | UnsetType = UNSET
     ranks: int = 1
     parallel: str = "none"

@@ -170,14 +170,13 @@ class Pool:
                 task.end()
         self._tasks = [task for task in self._tasks if not (task.ended or task.error)]
         before = 0.0  # bytes of what still waits
-        for task in [task for task in self._tasks if task.worker is None]:
+        for task in self._unstarted():
             place = self._room(task, before if task.yielding else 0.0)
             if place is not None:
                 self._start(task, place)
             else:
                 before += task.memory
-        waiting = any(task.worker is None for task in self._tasks)
-        if waiting and all(task.done for task in self._tasks if task.worker is not None):
+        if self._unstarted() and all(task.done for task in self._tasks if task.worker is not None):
             self._make_room()
         self._top_up()
 
@@ -186,7 +185,7 @@ class Pool:
         for task in [task for task in self._tasks if task.spare and not task.ended]:
             task.end()
         self._tasks = [task for task in self._tasks if not task.ended]
-        first = next(task for task in self._tasks if task.worker is None)
+        first = self._unstarted()[0]
         self._start(first, 1 if first.apart and self.elsewhere else 0)
 
     def wait(self, until: Callable[[], bool], left: Callable[[], float]) -> bool:
@@ -206,12 +205,15 @@ class Pool:
 
     def waiting(self) -> list[str]:
         """The names of tasks that wait for room."""
-        return [task.name for task in list(self._tasks) if task.worker is None and not task.ended]
+        return [task.name for task in self._unstarted()]
+
+    def _unstarted(self) -> list[Task]:
+        """Those that wait for room; not those whose start failed."""
+        return [task for task in list(self._tasks) if task.worker is None and not task.ended and not task.error]
 
     def lacks_memory(self) -> bool:
         """Whether tasks wait for the GPU's memory."""
-        here = (task for task in self._tasks if not (task.apart and self.elsewhere))
-        waiting = [task for task in here if task.worker is None and not task.ended]
+        waiting = [task for task in self._unstarted() if not (task.apart and self.elsewhere)]
         return self.held(waiting=waiting) > self.memory
 
     def busy(self) -> list[str]:

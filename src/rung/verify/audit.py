@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from rung.engine.disturbed import elements
 from rung.engine.parts import parts
 from rung.engine.step import Step
 from rung.errors import WorkloadError, first_line
@@ -120,10 +121,23 @@ def audit(workload: Workload, device: Device) -> list[str]:
     return without
 
 
+def elements_called(workload: Workload, device: Device) -> int:
+    """Of the measured batch, the elements of tensors that the model is called with: a loss may take labels beside them."""
+    model, seen = seeded_model(workload).to(device.torch_name), [0]
+    first = model.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(elements((args, kwargs))), with_kwargs=True
+    )
+    Step(workload, model, Plan(), device)(to_device(workload.inputs(0), device))
+    first.remove()
+    return seen[:2][-1]
+
+
 def one_shape_only(workload: Workload, device: Device) -> str:
     """Why a workload that names no other shape runs on the measured one alone, in a few words; empty where it runs on the one that
     is derived. Where the model refuses a size, that is its nature and no fault of a candidate."""
-    if workload.other_shapes or workload.one_shape:
+    if workload.one_shape:
+        return "it says so"
+    if workload.other_shapes:
         return ""
     try:
         derived = shapes(workload)[1](1)

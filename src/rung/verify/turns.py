@@ -52,6 +52,10 @@ class Turns:
                 self._within = self._seen(self._within)
                 release_cache(self._device)
                 reset_peak_memory(self._device)
+                with contextlib.suppress(
+                    OSError
+                ):  # a process that the workload forked meanwhile has the file open, too
+                    fcntl.flock(file, fcntl.LOCK_UN)
 
     def memory(self) -> dict[str, int]:
         """The peaks of the process in bytes, and `beside`: what was reserved at most outside of its turns."""

@@ -87,7 +87,7 @@ def joined(parts: Sequence[measured.Verification]) -> measured.Verification:
         passed=all(p.passed for p in parts),
         cases=sum(p.cases for p in parts),
         checks=sum(p.checks for p in parts),
-        precisions=[n for p in parts for n in p.precisions],
+        precisions=list(dict.fromkeys(n for p in parts for n in p.precisions)),
         reference=parts[0].reference if len({p.reference for p in parts}) == 1 else "float32",
         failures=[f for p in parts for f in p.failures],
         worst=max(worst, key=_off) if worst else None,

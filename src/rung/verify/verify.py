@@ -178,7 +178,8 @@ class _At:
             self.candidate = _theirs(self.build, mine, self.plan)
             self.result.failures += self._moved_by_preparing(mine)
             numbered = list(enumerate(shapes(self.workload)))
-            for index, make in reversed(numbered) if backwards else numbered:
+            order = [*reversed(numbered)] if backwards else numbered
+            for index, make in order:
                 if self.turns.shared:
                     _theirs(
                         self.candidate, to_device(make(0), self.device)
@@ -190,8 +191,11 @@ class _At:
                         continue
                     for seed in SEEDS:
                         self._case(make, seed, f"{self._shape(index)}, seed {seed}")
-            if self.workload.mode == "train" and not others:
-                with self.turns.take():
+            with self.turns.take():
+                if others and not backwards:  # and back to the first, where it was seen before
+                    self._until_replayed(self.workload.inputs)
+                    self._case(self.workload.inputs, SEEDS[0], f"{self._shape(0)} after others, seed {SEEDS[0]}")
+                if self.workload.mode == "train" and not (others and backwards):
                     self._trained()
             if self.plan.linears:
                 self.result.failures += self.candidate.unlike()

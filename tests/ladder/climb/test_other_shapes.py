@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attempt_records import attempt
+from attempt_records import attempt, mode
 from made_up import MANIFEST, PASSED, Added, answered, state
 
 from rung.ladder.climb import other_shapes
 from rung.ladder.climb import state as states
-from rung.ladder.climb.answer import Answer, offer, read_back
+from rung.ladder.climb.answer import Answer, offer, read_back, write
+from rung.ladder.climb.checks import verifying
 from rung.ladder.climb.confirm import confirm
+from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.schedule import confirming
 from rung.ladder.climb.state import State
+from rung.ladder.climb.verdict import taken_up
 from rung.launch import WorkerFailed
 from rung.recipes.recipe import Recipe
 from rung.records.measured import Figure
@@ -128,32 +131,83 @@ def test_what_computes_something_else_on_another_shape_is_taken_back(
     assert all(task.ended for task in pool.tasks)
 
 
-def test_a_worker_that_dies_refutes_nothing(climb: Callable[..., tuple[State, Verifying]]) -> None:
-    made, pool = climb(WorkerFailed("killed by SIGSEGV", "died"))
+def test_a_worker_that_dies_refutes_nothing_and_is_started_once_more(
+    climb: Callable[..., tuple[State, Verifying]],
+) -> None:
+    died = WorkerFailed("killed by SIGSEGV", "died")
+    made, pool = climb(died)
     assert not other_shapes.finish(made)
     assert original(made) == ONLY_MEASURED
     assert isinstance(made.said[-1], Warned)  # type: ignore[attr-defined]
     assert "SIGSEGV" in made.said[-1].text  # type: ignore[attr-defined]
-    assert not other_shapes.finish(made)
-    other_shapes.look(made)
-    assert len(pool.tasks) == 2  # it is not tried for ever
-
-
-def test_what_finds_no_memory_beside_others_is_tried_alone_in_the_end(
-    climb: Callable[..., tuple[State, Verifying]],
-) -> None:
-    lacked = WorkerFailed("CUDA out of memory", "out of memory")
-    assert lacked.lacked_memory
-    made, pool = climb(lacked, PASSED)
-    other_shapes.look(made)
-    pool.answer()
-    other_shapes.look(made)
-    assert original(made) == ONLY_MEASURED
-    pool.says = [lacked, PASSED]
+    assert [task.name.endswith("again") for task in pool.tasks] == [False, False, True, True]
+    pool.says = [died, PASSED]
     assert other_shapes.finish(made)
     assert original(made) == {}
-    alone = [task for task in pool.tasks if "again" in task.name]
-    assert [task._calls[0][1].get("alone") for task in alone] == [None]
+
+
+def test_what_fails_beside_others_is_not_tried_for_ever(climb: Callable[..., tuple[State, Verifying]]) -> None:
+    made, pool = climb(WorkerFailed("CUDA out of memory", "out of memory"))
+    for _ in range(3):
+        other_shapes.look(made)
+        pool.answer()
+    assert len(pool.tasks) == 2
+    assert original(made) == ONLY_MEASURED
+    pool.says = [PASSED]
+    assert other_shapes.finish(made)
+    assert original(made) == {}
+
+
+def test_what_an_earlier_sitting_left_to_the_untouched_model_is_not_for_good(
+    climb: Callable[..., tuple[State, Verifying]],
+) -> None:
+    made, _ = climb(PASSED)
+    made.answer = None
+    read_back(made)
+    assert other_shapes.finish(made)
+    assert original(made) == {}
+
+
+def test_a_workload_that_names_its_shapes_is_verified_on_all_of_them_at_once(
+    climb: Callable[..., tuple[State, Verifying]],
+) -> None:
+    made, pool = climb(PASSED)
+    made.facts.named_shapes = 2
+    offer(made, Answer(tuple(KEPT), "verified", Figure(value=2.1)))
+    assert original(made) == {}
+    assert other_shapes.finish(made)
+    assert pool.tasks == []
+    exact, bf16 = verifying(made, KEPT, ["exact", "bf16"], "02-compile")
+    assert [exact.side.one_shape, bf16.side.one_shape] == [False, False]
+    assert [task._calls[0][1]["backwards"] for task in (exact, bf16)] == [False, True]
+
+
+def test_where_a_plain_mode_is_taken_back_answers_are_held_against_the_next_fastest(
+    climb: Callable[..., tuple[State, Verifying]],
+) -> None:
+    made, _ = climb(WRONG)
+    record = made.attempts[-1]
+    record.modes = [mode(*KEPT, name="default", speedup=2.0), mode("capture", name="cuda-graph", speedup=1.5)]
+    made.plain = the_best(record.modes[0], record.modes)
+    assert not other_shapes.finish(made)
+    assert made.plain
+    assert made.plain.name == "cuda-graph"
+    again = State(Run.open_(made.run.directory), made.request, lambda event: None)
+    again.known, again.measured = made.known, made.measured
+    taken_up(again)
+    assert again.plain
+    assert again.plain.name == "cuda-graph"
+
+
+def test_a_model_that_is_not_called_with_the_labels_has_the_recipe_on_the_measured_shape(
+    climb: Callable[..., tuple[State, Verifying]],
+) -> None:
+    made, _ = climb(PASSED)
+    made.facts.called = ELEMENTS // 4
+    write(made)
+    left = Recipe.parse((made.run.directory / "recipe.toml").read_text()).plan.original
+    assert [left.takes_call(n) for n in (8, 16, 32)] == [True, False, True]
+    assert [left.takes(n) for n in (32, 64, 128)] == [True, False, True]
 
 
 def test_where_the_time_is_over_it_stays_what_it_is(climb: Callable[..., tuple[State, Verifying]]) -> None:
@@ -203,13 +257,10 @@ def test_confirming_looks_at_the_answer_before_one_that_other_shapes_refute(
         attempt(rung="sdpa", stack=made.kept, verdict="kept", number=2, log="x", verification=PASSED, comparison=None)
     )
     offer(made, Answer(tuple(made.kept), "verified", Figure(value=2.2)))
-    asked: list[tuple[tuple[str, ...], bool]] = []
-    monkeypatch.setattr(
-        "rung.ladder.climb.confirm._refuted",
-        lambda state, answer, everywhere: asked.append((answer.kept, everywhere)) or "",
-    )
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr("rung.ladder.climb.confirm._refuted", lambda state, answer: asked.append(answer.kept) or "")
     confirm(made)
-    assert asked == [(tuple(KEPT), True)]
+    assert asked == [tuple(KEPT)]
     assert made.taken_back[-1].kept == [*KEPT, "sdpa"]
 
 

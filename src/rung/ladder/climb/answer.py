@@ -93,13 +93,18 @@ def _set(state: State, answer: Answer) -> None:
     state.history.append(
         Moment(status=answer.status, kept=list(answer.kept), speedup=answer.speedup.value, seconds=state.spent())
     )
+    write_everywhere(state)
+    state.say(Answered(answer.status, list(answer.kept), answer.speedup))
+
+
+def write_everywhere(state: State) -> None:
+    """Into the run directory, and the recipe into the user's store."""
     recipe = write(state)
     try:
         if recipe:
             store.keep(recipe)
     except InputError as error:  # the climb has its recipe; the user's store is one place more
         state.say(Warned(str(error)))
-    state.say(Answered(answer.status, list(answer.kept), answer.speedup))
 
 
 def take_back(state: State, kept: Sequence[str], why: str) -> None:
@@ -160,7 +165,7 @@ def write(state: State, stopped: Stopped | None = None) -> Recipe | None:
         restarts=answer.restarts if answer else [],
         shapes=answer.shapes if answer else [],
         doubt=answer.doubt if answer else "",
-        all_shapes=answer is None or bool(state.facts.one_shape) or answer.kept in state.everywhere,
+        all_shapes=answer is None or state.on_all_shapes(answer.kept),
         noise=noise(state.attempts),
         plain=state.plain,
         history=state.history,
@@ -218,9 +223,12 @@ def read_back(state: State) -> None:
         return
     if result.all_shapes and status != "provisional":
         state.everywhere.add(tuple(result.kept))
+    original = Recipe.parse(result.recipe_text).original if result.recipe_text else {}
+    if Original(**original).is_of_one_size:  # it is added anew as long as nothing else is verified
+        original = {}
     state.answer = Answer(
         tuple(result.kept), status, result.speedup, result.over_plain, result.confidence, result.times or {}, result.memory or {},
-        result.shapes or [], Recipe.parse(result.recipe_text).original if result.recipe_text else {}, result.restarts or [],
+        result.shapes or [], original, result.restarts or [],
         result.first_run_seconds or {}, result.doubt,
     )  # fmt: skip
 
@@ -252,11 +260,11 @@ def recipe_of(state: State, answer: Answer) -> Recipe:
 def _measured_shape_only(state: State, answer: Answer) -> dict[str, int]:
     """Other inputs are left to the untouched model where the recipe was not verified on them."""
     measured = state.facts.shapes[0].elements if state.facts.shapes else 0
-    everywhere = answer.status != "provisional" and answer.kept in state.everywhere and not state.facts.one_shape
-    if not measured or everywhere:
+    verified = answer.status != "provisional" or answer.kept in state.everywhere
+    if not measured or (verified and not state.facts.one_shape and state.on_all_shapes(answer.kept)):
         return {}
-    only = Original(measured - 1, measured + 1)
-    return {"elements_at_most": only.elements_at_most, "elements_at_least": only.elements_at_least or 0}
+    only = {"elements_at_most": measured - 1, "elements_at_least": measured + 1}
+    return {**only, **({"measured": measured, "called": called} if (called := state.facts.called or 0) else {})}
 
 
 def prediction_of(attempt: Attempt) -> Prediction | None:

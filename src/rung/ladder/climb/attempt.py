@@ -13,7 +13,7 @@ from msgspec import UNSET
 from rung.ladder.climb.ahead import Seen, champion_of, note_memory, prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, answer_of, offer, prediction_error, prediction_of
 from rung.ladder.climb.begun import Begun, keep, same
-from rung.ladder.climb.checks import checks_of, end_checks
+from rung.ladder.climb.checks import checks_of, end_checks, end_widening
 from rung.ladder.climb.restarts import end_restarts, fresh_restarts, time_for_blocks
 from rung.ladder.climb.schedule import (
     as_one,
@@ -206,6 +206,7 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
         state.wait(best, keep=confirming(state))
     if task.error and task.error.lacked_memory:  # beside others: once more, when they are gone
         end_checks(state)
+        end_widening(state)
         end_all([best, *([state.untouched] if state.untouched else [])])
         task = state.pool.add(Task(f"{name}-again-candidate", state.side(stack), WARM, state.step_bytes()))
         best = champion_of(state, state.kept, f"{name}-again")

@@ -15,9 +15,9 @@ from rung.timing.timed import Warmed
 VERIFIED_TRAINING = 3.2
 COMPILED = 1.1
 TRAINED = 16  # bytes of a parameter that trains: its weight, gradient and two moments of Adam in float32
-# What a verification holds while it compiles, before it has its turn: times those bytes, the weights of four models, one of them in float64,
-# and the candidate's gradients; and times what the untouched step holds beside them, a compiled step in float32.
-FOUR_MODELS, COMPILES = 1.5, 0.9
+# What a verification holds outside of its turns: times those bytes, the weights of four models, one of them in float64, and gradients and
+# moments of two; and times what the untouched step holds beside them, a compiled step in float32.
+FOUR_MODELS, COMPILES = 2.75, 0.9
 # A verification of inference holds the weights in float64 once, and so often as they run: the model, the untouched one, the candidate's and
 # the ones that all of these are given. In full precision they run in float32.
 COPIES = 4
@@ -32,15 +32,18 @@ def parts_of(state: State, stack: Sequence[str]) -> list[str]:
 
 
 def verifying(state: State, stack: Sequence[str], parts: Sequence[str], name: str) -> list[Task]:
-    """Has workers verify a candidate on the measured shape in the background, one for each of these parts. Until other shapes are verified
-    (`rung.ladder.climb.other_shapes`), its recipe leaves them to the untouched model."""
+    """Has workers verify a candidate in the background, one for each of these parts: on all shapes where the workload names them, else on the
+    measured one. Until others are verified (`rung.ladder.climb.other_shapes`), its recipe leaves them to the untouched model."""
     note_verified(state)
-    peak, side = peak_of(state), replace(state.side(stack), one_shape=True)
+    named = bool(state.facts.named_shapes)
+    peak, side = peak_of(state), replace(state.side(stack), one_shape=not named)
     checks = []
     for part in parts:
         beside, in_turns = verifying_bytes(state, peak, numerics_of(part))
-        call = ("verify", {"numerics": numerics_of(part), "alone": False, "turns": turns(state)})
-        checks.append(Task(f"{name}{VERIFY}{part}", side, [call], beside, in_turns))
+        numerics = numerics_of(part)
+        backwards = named and numerics != "exact"  # what compiles at this precision has the first shape meanwhile
+        arguments = {"numerics": numerics, "alone": False, "backwards": backwards, "turns": turns(state)}
+        checks.append(Task(f"{name}{VERIFY}{part}", side, [("verify", arguments)], beside, in_turns))
     for task, part in zip(checks, parts, strict=True):
         task.passing = task.apart = True
         task.single = not part.endswith(RANKS)
@@ -61,6 +64,12 @@ def precompiling(state: State, stack: Sequence[str], name: str) -> None:
     helper = Task(f"{name}-precompile-exact", side, [("precompile", {})], memory)
     helper.passing = helper.yielding = helper.apart = helper.single = True
     state.checking.append(state.pool.add(helper))
+
+
+def end_widening(state: State) -> None:
+    """Ends the verification of the answer on other shapes, so that what follows has the GPU alone."""
+    end_all(state.widening)
+    state.widening = []
 
 
 def end_checks(state: State, keep: Sequence[Task] = ()) -> None:

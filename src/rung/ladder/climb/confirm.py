@@ -39,15 +39,17 @@ def confirm(state: State) -> None:
         verified = other_shapes.finish(state)
         if state.answer is not answer:  # taken back
             continue
-        if why := _refuted(state, answer, verified):
+        if not verified:  # its recipe is for the measured shape alone
+            return
+        if why := _refuted(state, answer):
             refute(state, answer.kept, why)
         else:
             return
 
 
-def _refuted(state: State, answer: Answer, on_all_shapes: bool) -> str:
-    """Why fresh restarts take the answer back, as a sentence without its end. Otherwise it is confirmed, where there was time for it
-    and it was verified on all shapes."""
+def _refuted(state: State, answer: Answer) -> str:
+    """Why fresh restarts take the answer back, as a sentence without its end. Otherwise it is confirmed, where there was time for it.
+    It was verified on all shapes."""
     state.say(Confirms(list(answer.kept), state.plain_is_another))
     sides = {"best": state.side([])}
     if state.plain and state.plain_is_another:
@@ -83,8 +85,7 @@ def _refuted(state: State, answer: Answer, on_all_shapes: bool) -> str:
             f"{why}; {doubt}",
         )
         return ""
-    shapes = _told_of_shapes(state, begun)
-    _offer_confirmed(state, answer, begun.duel, found["best"], plain, shapes, on_all_shapes)
+    _offer_confirmed(state, answer, begun.duel, found["best"], plain, _told_of_shapes(state, begun))
     forget(state, "confirm")
     return ""
 
@@ -217,13 +218,7 @@ def _told_of_shapes(state: State, begun: Begun) -> list[Shape]:
 
 
 def _offer_confirmed(
-    state: State,
-    answer: Answer,
-    duel: Duel,
-    over: Comparison,
-    plain: Comparison | None,
-    shapes: list[Shape],
-    on_all_shapes: bool,
+    state: State, answer: Answer, duel: Duel, over: Comparison, plain: Comparison | None, shapes: list[Shape]
 ) -> None:
     """over, plain: the answer against the untouched model and the best plain mode."""
     seen = duel.record()
@@ -233,7 +228,7 @@ def _offer_confirmed(
         state,
         replace(
             answer,
-            status="confirmed" if on_all_shapes and all(shape.answer != "unknown" for shape in shapes) else "verified",
+            status="confirmed" if all(shape.answer != "unknown" for shape in shapes) else "verified",
             speedup=record_of(Ratio, over.speedup),
             over_plain=record_of(Ratio, plain.speedup) if plain else Figure(value=1.0) if state.plain else None,
             confidence=over.confidence,
@@ -242,7 +237,7 @@ def _offer_confirmed(
             first_run_seconds={names[side]: seconds for side, seconds in seen.first_run_seconds.items()},
             restarts=duel.samples,
             shapes=shapes,
-            original=guard(shapes, measured) if on_all_shapes else {},
+            original=guard(shapes, measured),
         ),
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from rung.ladder.climb.answer import write
+from rung.ladder.climb.answer import write_everywhere
 from rung.ladder.climb.checks import numerics_of, part_of, peak_of, refusal, turns, verified, verifying_bytes
 from rung.ladder.climb.state import State
 from rung.ladder.climb.verdict import refute
@@ -28,9 +28,10 @@ def look(state: State) -> None:
     """Begins to verify the answer on its other shapes where cores are idle, and takes in what was found. May be called again and again."""
     _drop_others(state)
     kept = _left(state)
-    if state.widening and _decided(state.widening):
-        _take_in(state, kept)
-    elif kept and not state.widening and kept not in state.narrow and _cores_are_idle(state):
+    if state.widening:
+        if _decided(state.widening):
+            _take_in(state)
+    elif kept and kept not in state.narrow and _cores_are_idle(state):
         _begin(state, kept)
 
 
@@ -39,16 +40,19 @@ def finish(state: State) -> bool:
     could not be verified. What computes something else there is taken back: then there is another answer, or none."""
     _drop_others(state)
     kept = _left(state)
-    if not kept or kept in state.narrow:
-        return not kept
+    if not kept:
+        return True
     if not state.widening:
         _begin(state, kept)
     progress.info("verifying on other shapes")
     if not state.pool.wait(lambda: _decided(state.widening), state.left):
         return False
-    if any(map(_lacked_memory, state.widening)) and not any(map(refusal, state.widening)):
-        _one_at_a_time(state)
-    _take_in(state, kept, last=True)
+    if not any(map(refusal, state.widening)):
+        _once_more(state)
+    failed = next((task.error for task in state.widening if task.error), None)
+    _take_in(state)
+    if failed and kept not in state.everywhere:
+        state.say(Warned(f"other input shapes could not be verified, and are left to the untouched model: {failed}"))
     return kept in state.everywhere
 
 
@@ -56,7 +60,7 @@ def _left(state: State) -> Stack:
     """The answer's rungs where it was kept, is verified on the measured shape alone, and the workload runs on others; else none."""
     kept = tuple(state.kept)
     verified = state.answer is not None and state.answer.kept == kept
-    return kept if verified and not state.facts.one_shape and kept not in state.everywhere else ()
+    return kept if verified and not state.on_all_shapes(kept) else ()
 
 
 def _cores_are_idle(state: State) -> bool:
@@ -88,42 +92,32 @@ def _decided(tasks: list[Task]) -> bool:
     return all(task.done for task in tasks) or any(map(refusal, tasks))
 
 
-def _lacked_memory(task: Task) -> bool:
-    return task.error is not None and task.error.lacked_memory
-
-
-def _take_in(state: State, kept: Stack, *, last: bool = False) -> None:
-    """What was found of the answer. last: whether what found no memory is not tried again."""
-    tasks = state.widening
+def _take_in(state: State) -> None:
+    """What was found of the answer."""
+    tasks, kept = state.widening, state.widening[0].side.rungs
     end_all(tasks)
     state.widening = []
     if why := next(filter(None, map(refusal, tasks)), ""):
         refute(state, kept, why)
         return
-    if any(map(_lacked_memory, tasks)) and not last:
-        return
-    if failed := next((task.error for task in tasks if task.error), None):
-        state.narrow.add(kept)
-        state.say(
-            Warned(f"its other input shapes could not be verified, and are left to the untouched model: {failed}")
-        )
-        return
     found = [answered for task in tasks if (answered := verified(task))]
-    if len(found) < len(tasks):  # one was given up when the budget ended
+    if len(found) < len(tasks):  # it failed, or was given up when the budget ended
+        state.narrow.add(kept)
         return
     state.everywhere.add(kept)
     record = next((a for a in reversed(state.kept_attempts) if a.stack == list(kept)), None)
     if record is not None and record.verification:
         record.verification = joined([record.verification, *found])
         state.run.add_attempt(record)
-    write(state)
+    write_everywhere(state)
     state.say(OnAllShapes(list(kept)))
 
 
-def _one_at_a_time(state: State) -> None:
-    """What found no memory beside others once more, with the GPU's for itself, as long as there is time."""
+def _once_more(state: State) -> None:
+    """What failed once more, with the GPU for itself, as long as there is time: memory may have been short beside others, and an
+    out-of-memory killer ends whom it likes."""
     for k, task in enumerate(state.widening):
-        if not _lacked_memory(task):
+        if not task.error:
             continue
         precision = numerics_of(part_of(task))
         arguments = {"numerics": precision, "backwards": precision != "exact", "others": True}

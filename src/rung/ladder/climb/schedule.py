@@ -107,7 +107,7 @@ def confirming(state: State) -> float:
     timed = shapes * CLIMB[0][0] * (blocks_seconds(sides, state.facts.gpu) + SETTLING)
     other_shapes = (shapes - 1) * state.compiled_again
     wider = 0.0
-    if shapes > 1 and tuple(state.kept) not in {*state.everywhere, *state.narrow}:
+    if shapes > 1 and not state.on_all_shapes(state.kept):
         precisions = len(plan_of(state.kept).phases(state.own_precision))
         wider = _rounds(state, precisions) * OTHER_SHAPES * state.prepared_in
     return rounds * (state.prepared_again + other_shapes) + timed + wider

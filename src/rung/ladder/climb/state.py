@@ -153,7 +153,9 @@ class State:
         self.widening: list[Task] = []  # the verification of the answer on other shapes
         self.widened = 0  # how often that was begun
         self.everywhere: set[tuple[str, ...]] = set()  # recipes that are verified on all shapes
-        self.narrow: set[tuple[str, ...]] = set()  # those that could not be verified on other shapes
+        self.narrow: set[tuple[str, ...]] = (
+            set()
+        )  # those that could not be verified on other shapes beside what else ran
         self.audited = False  # whether the workload is known to be one that can be verified
         self.on_ready: Callable[[Untouched], None] | None = None  # told once the untouched workload is warm
         self.answer: Answer | None = None
@@ -283,6 +285,10 @@ class State:
         """Seconds that a worker of the untouched workload took until it was warm."""
         loading = self.baseline.loading_seconds
         return self.baseline.first_run_seconds if loading is None else loading
+
+    def on_all_shapes(self, kept: Sequence[str]) -> bool:
+        """Whether what was verified of this recipe is verified on all shapes that the workload names, or that are derived."""
+        return bool(self.facts.one_shape or self.facts.named_shapes) or tuple(kept) in self.everywhere
 
     def over_untouched(self) -> float:
         """How many times as fast as the untouched model the best so far is."""

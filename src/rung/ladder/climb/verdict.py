@@ -15,13 +15,14 @@ from rung.ladder.climb.ahead import Seen, prepare_next
 from rung.ladder.climb.answer import offer, take_back, verified_answer
 from rung.ladder.climb.begin import surveyed
 from rung.ladder.climb.begun import forget, keep_verified
-from rung.ladder.climb.checks import end_checks, numerics_of, part_of, refusal, verified
+from rung.ladder.climb.checks import end_checks, end_widening, numerics_of, part_of, refusal, verified
+from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.schedule import confirming, room
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import by_cpu_time_of, distrusted
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
-from rung.records.climb import Attempt, OverShapes, PayBack
+from rung.records.climb import Attempt, OverShapes, PayBack, Plain
 from rung.records.progress import Judged
 from rung.records.record import record_of
 from rung.rungs import Rung
@@ -95,6 +96,7 @@ def _one_at_a_time(state: State, checks: Sequence[Task]) -> list[Task]:
     """What did not pass for lack of memory once more, with the machine's memory for each of its workers alone."""
     end_all(held for held in (state.champion, state.challenger, state.untouched, state.next) if held)
     end_checks(state)
+    end_widening(state)
     state.next, state.next_ahead = None, []
     again = []
     for task in checks:
@@ -173,8 +175,21 @@ def refute(state: State, stack: Sequence[str], why: str) -> None:
     while kept and kept[-1].stack != before:
         record = kept.pop()
         record.verdict, record.why = "reverted", f"it was kept at first, and then taken back: {why}."
+        _without_mode(state, record, why)
         state.run.add_attempt(record)
     _stand_on(state, kept)
+
+
+def _without_mode(state: State, record: Attempt, why: str) -> None:
+    """Where a plain mode was taken back, answers are held against the next fastest."""
+    if not record.modes:
+        return
+    for mode in record.modes:
+        if mode.rungs == record.stack:
+            mode.error, mode.speedup = f"{why}.", UNSET
+    fastest = max((mode for mode in record.modes if mode.speedup), key=lambda mode: mode.speedup or 0.0, default=None)
+    state.plain = the_best(fastest, list(record.modes)) if fastest else None
+    record.plain = state.plain or Plain()
 
 
 def _stand_on(state: State, kept: Sequence[Attempt]) -> None:
