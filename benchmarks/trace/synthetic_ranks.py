@@ -70,7 +70,9 @@ class Step:
         self.ts = starts - self.origin
         self.dur = np.array([round(event["dur"] * 1000) for event in self.events])
         self.span = int((self.ts + self.dur).max())
-        self.kernels = [place for place, event in enumerate(self.events) if "nccl" in event["name"] and event["cat"] == "kernel"]
+        self.kernels = [
+            place for place, event in enumerate(self.events) if "nccl" in event["name"] and event["cat"] == "kernel"
+        ]
         self.last_end = int((self.ts + self.dur)[self.kernels].max())
         self.on_gpu = np.array([event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset") for event in self.events])
         said = [event["args"]["External id"] for event in (self.events[place] for place in self.kernels)]
@@ -88,7 +90,14 @@ class Step:
         text, order = [], []
         for place, event in enumerate(self.events):
             args = {**event["args"], **self._group(event, rank, ranks)}
-            line = json.dumps({**event, "ts": "TS", "dur": "DUR", "args": {**args, **{key: f"ID{args[key]}" for key in IDS if key in args}}})
+            line = json.dumps(
+                {
+                    **event,
+                    "ts": "TS",
+                    "dur": "DUR",
+                    "args": {**args, **{key: f"ID{args[key]}" for key in IDS if key in args}},
+                }
+            )
             line = re.sub(r"^(.*ProfilerStep#)\d+", r"\1STEP", line.replace("%", "%%"))
             for word in re.findall(r'"TS"|"DUR"|"ID\d+"|STEP', line):
                 order += {'"TS"': [(place, 0), (place, 1)], '"DUR"': [(place, 2), (place, 3)], "STEP": [(place, -1)]}.get(word) or [(-1, int(word[3:-1]))]  # fmt: skip
@@ -102,7 +111,11 @@ class Step:
         if self.turn[event["args"]["External id"]] % 2 == 0:
             return {"Process Group Name": "0", "Process Group Ranks": _listed(range(ranks)), "Group size": ranks}
         node = _node(rank, ranks)
-        return {"Process Group Name": str(1 + rank // NODE), "Process Group Ranks": _listed(node), "Group size": len(node)}
+        return {
+            "Process Group Name": str(1 + rank // NODE),
+            "Process Group Ranks": _listed(node),
+            "Group size": len(node),
+        }
 
 
 def _of_step(events: list[dict[str, Any]], mark: dict[str, Any]) -> list[dict[str, Any]]:
@@ -110,7 +123,9 @@ def _of_step(events: list[dict[str, Any]], mark: dict[str, Any]) -> list[dict[st
     begin, end = mark["ts"], mark["ts"] + mark["dur"]
     host = [event for event in events if "stream" not in event["args"] and begin <= event["ts"] < end]
     launches = {event["args"]["correlation"] for event in host if "correlation" in event["args"]}
-    return host + [event for event in events if "stream" in event["args"] and event["args"].get("correlation") in launches]
+    return host + [
+        event for event in events if "stream" in event["args"] and event["args"].get("correlation") in launches
+    ]
 
 
 def _node(rank: int, ranks: int) -> range:
@@ -140,7 +155,9 @@ def simulated(step: Step, planted: Planted) -> tuple[Ints, Ints]:
             for node in range(nodes.max() + 1):
                 of_node = nodes == node
                 times = planted.slow_times if node == planted.slow_node else 1.0
-                ends[:, turn, of_node] = starts[:, turn, of_node].max(axis=1, keepdims=True) + int(transfers[turn] * times)
+                ends[:, turn, of_node] = starts[:, turn, of_node].max(axis=1, keepdims=True) + int(
+                    transfers[turn] * times
+                )
         free = ends[:, turn]
     return starts, ends
 
@@ -148,9 +165,18 @@ def simulated(step: Step, planted: Planted) -> tuple[Ints, Ints]:
 def write_rank(step: Step, planted: Planted, rank: int, delays: Ints, starts: Ints, ends: Ints, path: Path) -> int:
     """One trace; returns its size, unpacked. delays: one a step; starts, ends: of its collectives, axes step and collective."""
     template, order = step.template(rank, planted.ranks)
-    groups = [{"pg_name": "0", "pg_size": planted.ranks}, {"pg_name": str(1 + rank // NODE), "pg_size": len(_node(rank, planted.ranks))}]
+    groups = [
+        {"pg_name": "0", "pg_size": planted.ranks},
+        {"pg_name": str(1 + rank // NODE), "pg_size": len(_node(rank, planted.ranks))},
+    ]
     facts = step.facts | {
-        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": planted.ranks, "pg_count": 2, "pg_config": groups},
+        "distributedInfo": {
+            "backend": "nccl",
+            "rank": rank,
+            "world_size": planted.ranks,
+            "pg_count": 2,
+            "pg_config": groups,
+        },
         "traceName": path.name,
     }
     places, which = np.array(order).T
@@ -178,7 +204,15 @@ def write_some(folder: Path, planted: Planted, ranks: range) -> int:
     step = Step(RECORDED)
     delays, (starts, ends) = planted.delays(), simulated(step, planted)
     return sum(
-        write_rank(step, planted, rank, delays[:, rank], starts[:, :, rank], ends[:, :, rank], folder / f"rank{rank:05}.json.gz")
+        write_rank(
+            step,
+            planted,
+            rank,
+            delays[:, rank],
+            starts[:, :, rank],
+            ends[:, :, rank],
+            folder / f"rank{rank:05}.json.gz",
+        )
         for rank in ranks
     )
 
@@ -216,7 +250,9 @@ def main() -> None:
         late_steps=list(range(2, given.steps, EVERY)),
     )
     size = make(given.folder, planted)
-    print(f"{given.folder}: {planted.ranks} traces, {size / 1e9:.2f} GB unpacked; rank {planted.late_rank} is late, node {planted.slow_node} slow")
+    print(
+        f"{given.folder}: {planted.ranks} traces, {size / 1e9:.2f} GB unpacked; rank {planted.late_rank} is late, node {planted.slow_node} slow"
+    )
 
 
 if __name__ == "__main__":
