@@ -70,9 +70,7 @@ def between(trace: Trace) -> Between:
     calls, spans, work = collective_calls(trace), step_spans(trace), _work(trace)
     stretches, names = [pl.DataFrame(schema=STRETCHES)], [pl.DataFrame(schema=WORK)]
     for (rank,), own in calls.group_by("rank", maintain_order=True):
-        if rank is None:  # told from no other rank
-            continue
-        of_rank = pl.col("rank") == rank
+        of_rank = pl.col("rank").eq_missing(pl.lit(rank, pl.Int32))
         cuts = np.unique(np.r_[own["ts"].to_numpy(), own["end"].to_numpy(), spans.filter(of_rank)["ts"].to_numpy()])
         if cuts.size > 1:
             found, by_name = _of_rank(work.filter(of_rank), cuts)

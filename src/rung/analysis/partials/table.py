@@ -46,7 +46,7 @@ class Facts(msgspec.Struct, kw_only=True):
 
     state: changes when the trace or this program does. problem: why the trace could not be read; then there is nothing else.
     stated: what tells its rank. events, ts_sum, dur_sum: of copies of one file they are the same. steps: how many are recorded, by which the
-    figures of `parts` are divided. gpu_ns, before_ns: the GPUs' time, and that before the first recorded step. parts: one a rank.
+    figures of `parts` are divided. calls: collectives. gpu_ns, before_ns: the GPUs' time, and that before the first recorded step. parts: one a rank.
     """
 
     version: int = VERSION
@@ -56,6 +56,7 @@ class Facts(msgspec.Struct, kw_only=True):
     stated: tuple[int | None, str, int, int] = (None, "", 0, 0)
     world_size: int = 0
     ranks: list[int] = []
+    calls: int = 0
     events: int = 0
     ts_sum: int = 0
     dur_sum: int = 0
@@ -97,10 +98,11 @@ def partial_of(trace: Trace, file: str, state: str) -> bytes:
         gpus=gpu_names(trace),
         parts=parts(trace, steps=max(1, steps)),
     )
-    did = between(trace)
+    calls, did = collective_calls(trace), between(trace)
+    facts.calls = calls.height
     tables = {
-        "calls": collective_calls(trace).select(_CALLS),
-        "spans": step_spans(trace).select(SPANS),
+        "calls": calls.select(list(_CALLS)),
+        "spans": step_spans(trace).select(list(SPANS)),
         "stretches": did.stretches,
         "work": did.work,
         "timeline": timeline(trace),
