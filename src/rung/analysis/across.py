@@ -55,7 +55,13 @@ class Sums:
         step_ns = found.step_ns / number
         first, share = largest_part({row.part: row.mean_ns for row in rows}, step_ns)
         top = [
-            Shared(name=name, category=category, ranks=int(ranks), mean_ns=ns / ranks / steps, mean_count=count / ranks / steps)
+            Shared(
+                name=name,
+                category=category,
+                ranks=int(ranks),
+                mean_ns=ns / ranks / steps,
+                mean_count=count / ranks / steps,
+            )
             for (name, category), (ranks, ns, count) in found.top.items()
         ]
         return Across(

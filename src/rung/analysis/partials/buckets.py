@@ -33,7 +33,9 @@ class Buckets:
         for (bucket,), part in _with_bucket(calls, self._number).partition_by("bucket", as_dict=True).items():
             place = self._folder / f"calls-{bucket}"
             place.mkdir(exist_ok=True)
-            part.drop("bucket").write_parquet(place / f"{self._batches:06}.parquet", compression="lz4", statistics=False)
+            part.drop("bucket").write_parquet(
+                place / f"{self._batches:06}.parquet", compression="lz4", statistics=False
+            )
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
         """The parts; each by rank and time."""

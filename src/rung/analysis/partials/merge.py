@@ -29,7 +29,10 @@ from rung.runs import temporary_folder
 log = logging.getLogger(__name__)
 
 ANSWERED = ("communication", "collectives", "skew", "stragglers", "slow_groups", "scaling", "timeline", "completeness")
-LARGE = ("collectives", "timeline")  # a row for each operation, or for each rank and step: made where they are asked for
+LARGE = (
+    "collectives",
+    "timeline",
+)  # a row for each operation, or for each rank and step: made where they are asked for
 BATCH = 256  # partials in memory
 HISTORIES = 32  # ranks of which the work between collectives is in memory
 
@@ -113,7 +116,9 @@ def _tables(
     }
     if "collectives" in wanted:
         ordered = every.sort("first_rank", "ts", maintain_order=True)
-        tables["collectives"] = ordered.select(pl.col(name).cast(dtype) for name, dtype in COLLECTIVES.items()).collect()
+        tables["collectives"] = ordered.select(
+            pl.col(name).cast(dtype) for name, dtype in COLLECTIVES.items()
+        ).collect()
     return tables
 
 

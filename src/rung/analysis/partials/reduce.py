@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rung.analysis.kept import program
+import polars as pl
+
+import rung
 from rung.analysis.partials.table import ENDING, VERSION, facts_in, partial_of, unreadable
 from rung.errors import InputError
 from rung.hardware.limits import free_memory
@@ -47,8 +51,22 @@ def reduced(file: Path, *, partial: bool = False, max_bytes: int | None = None) 
 
 def state_of(file: Path) -> str:
     """What changes when the trace does, or what this program makes of it."""
+    try:
+        facts = file.stat()
+    except OSError:  # the reader says it
+        return ""
     own = Path(os.environ.get("RUNG_CATEGORIES", ""))
-    return entries.digest(VERSION, program(), entries.state(file), entries.state(own))
+    return entries.digest(VERSION, program(), facts.st_size, facts.st_mtime_ns, entries.state(own))
+
+
+@cache
+def program() -> str:
+    """What changes when this program does, and is the same on every machine."""
+    root = Path(rung.__file__).parent
+    files = sorted(file for ending in ("py", "toml") for file in root.rglob(f"*.{ending}"))
+    return entries.digest(
+        rung.__version__, pl.__version__, *(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
+    )
 
 
 def reduce(

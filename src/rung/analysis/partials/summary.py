@@ -124,6 +124,7 @@ class Summary:
             peaks=None,
             parts=shown.parts(),
             across=across.across(steps) if len(self.recorded) > 1 else None,
+            merged=True,
         )
 
     def _left_out(self) -> list[str]:

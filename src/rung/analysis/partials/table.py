@@ -133,7 +133,9 @@ def facts_in(file: Path) -> Facts:
             raise InputError(f"{file} is a partial of another version of rung: reduce its trace again.")
         return msgspec.json.decode(text, type=Facts)
     except (pl.exceptions.PolarsError, msgspec.MsgspecError, OSError, IndexError, TypeError) as error:
-        raise InputError(f"{file} is damaged, or no partial ({type(error).__name__}): reduce its trace again.") from None
+        raise InputError(
+            f"{file} is damaged, or no partial ({type(error).__name__}): reduce its trace again."
+        ) from None
 
 
 def table_in(file: Path, name: str, rank: int) -> pl.DataFrame:
@@ -143,7 +145,9 @@ def table_in(file: Path, name: str, rank: int) -> pl.DataFrame:
         table = pl.read_parquet(file, columns=[name]).explode(name).unnest(name)
         table = table.filter(~pl.all_horizontal(pl.all().is_null())).cast(schema)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise InputError(f"{file} is damaged, or no partial ({type(error).__name__}): reduce its trace again.") from None
+        raise InputError(
+            f"{file} is damaged, or no partial ({type(error).__name__}): reduce its trace again."
+        ) from None
     return table.with_columns(pl.col("rank").fill_null(rank))
 
 
