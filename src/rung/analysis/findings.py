@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from rung.analysis.facts import Facts
-from rung.analysis.rules import RULES, Seen, late_rank
+from rung.analysis.facts import Facts, Seen
+from rung.analysis.rules import RULES, late_rank
 from rung.analysis.timeline import timeline
 from rung.toml import shipped
 from rung.trace.table import Trace

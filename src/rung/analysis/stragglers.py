@@ -83,7 +83,7 @@ def worst(lates: pl.DataFrame) -> pl.DataFrame:
     """Of each step and rank the row in which it was latest, and in how many it was last. lates: one row an operation, or an answer of this
     function about some of them."""
     return (
-        lates.sort("late_ns", descending=True, maintain_order=True)
+        lates.sort("late_ns", "ts", descending=[True, False], maintain_order=True)
         .group_by("step", "last_rank", maintain_order=True)
         .agg(pl.exclude("last_in").first(), pl.col("last_in").sum())
     )
@@ -94,7 +94,7 @@ def explained(worst: pl.DataFrame, step_ns: float, history: Callable[[int], Hist
     found = (
         worst.with_columns(of=pl.col("last_in").sum().over("step"), late_share=pl.col("late_ns") / step_ns)
         .filter(pl.col("late_share") >= LEAST_SHARE, pl.col("late_ns") >= LEAST_NS)
-        .sort("step", "late_ns", descending=[False, True], maintain_order=True)
+        .sort("step", "late_ns", "last_rank", descending=[False, True, False])
     )
     costly = set(found.with_row_index("row").top_k(MOST_EXPLAINED, by="late_ns")["row"])
     rows = [

@@ -80,7 +80,7 @@ def _tables(
         buckets.add(calls)
         if reference.is_empty():
             joining = skew.joining(how_matched(calls))
-            reference = joining.filter(pl.col("rank") == joining["rank"].min()).drop("matched")
+            reference = joining.filter(pl.col("rank") == pl.col("rank").min()).drop("matched")
         others = calls.filter(~pl.col("rank").is_in(reference["rank"].unique().implode()))
         offsets |= skew.offsets(with_key(pl.concat([reference, others])))
         lengths.append(periods(how_matched(calls)))
@@ -109,7 +109,7 @@ def _tables(
         "scaling": efficiencies(pl.concat(sums)),
         "timeline": pl.concat(timeline).sort("rank", "device", maintain_order=True),
         "completeness": pl.DataFrame(
-            [(row.what, row.in_table, row.events, row.time_ns) for row in summary.completeness.values()],
+            [(row.what, row.in_table, row.events, row.time_ns) for row in summary.counted()],
             schema=COMPLETENESS,
             orient="row",
         ),

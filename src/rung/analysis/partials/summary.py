@@ -60,10 +60,10 @@ class Summary:
         except InputError as error:
             self.unreadable[path.name] = str(error)
             return
-        content = (facts.whose.rank, facts.events, facts.ts_sum, facts.dur_sum)
+        content = (facts.stated.rank, facts.events, facts.ts_sum, facts.dur_sum)
         if facts.problem:
             self.unreadable[facts.file] = facts.problem
-        elif facts.whose.rank is not None and content in self._contents:
+        elif facts.stated.rank is not None and content in self._contents:
             self.repeated.append(facts.file)
             self.unread[REASON] += 1
         else:
@@ -71,7 +71,7 @@ class Summary:
             self._take(path, facts)
 
     def _take(self, path: Path, facts: Facts) -> None:
-        self.files.append(_File(facts.file, path, facts.whose, facts.ranks, max(1, facts.steps)))
+        self.files.append(_File(facts.file, path, facts.stated, facts.ranks, max(1, facts.steps)))
         for name in ("events", "counters", "calls", "before_ns", "gpu_ns"):
             self.sums[name] += getattr(facts, name)
         self.sums["steps"] = max(self.sums["steps"], facts.steps)
@@ -96,6 +96,16 @@ class Summary:
         found = [Part(file.path, rank, file.steps) for file, rank in zip(files, ranks, strict=True)]
         return sorted(found, key=lambda part: part.rank)
 
+    def counted(self) -> list[Counted]:
+        """The rows of `completeness`."""
+        named = {what for what, in_table in self.completeness if not in_table}
+        more = [
+            Counted(what=why, in_table=False, events=number, time_ns=None)
+            for why, number in sorted(self.unread.items())
+            if why not in named
+        ]
+        return [*more, *self.completeness.values()]
+
     def divisor(self) -> tuple[int, str]:
         """As `per_step.divisor`."""
         return divisor_of(self.sums["steps"], self.sums["before_ns"], self.sums["gpu_ns"])
@@ -118,7 +128,7 @@ class Summary:
             counters=self.sums["counters"],
             ranks=len(self.recorded),
             unread=dict(self.unread),
-            completeness=list(self.completeness.values()),
+            completeness=self.counted(),
             notes=[*self.notes, *self._left_out()],
             gpus=list(self.gpus),
             peaks=None,

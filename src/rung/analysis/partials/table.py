@@ -53,7 +53,7 @@ class Facts(msgspec.Struct, kw_only=True):
     file: str
     state: str
     problem: str = ""
-    stated: tuple[int | None, str, int, int] = (None, "", 0, 0)
+    stated: Stated = Stated(None, "", 0, 0)
     world_size: int = 0
     ranks: list[int] = []
     calls: int = 0
@@ -70,10 +70,6 @@ class Facts(msgspec.Struct, kw_only=True):
     gpus: list[str] = []
     parts: list[OfRank] = []
 
-    @property
-    def whose(self) -> Stated:
-        return Stated(*self.stated)
-
 
 def partial_of(trace: Trace, file: str, state: str) -> bytes:
     """A partial, as the content of a Parquet file."""
@@ -82,7 +78,7 @@ def partial_of(trace: Trace, file: str, state: str) -> bytes:
     facts = Facts(
         file=file,
         state=state,
-        stated=tuple(stated(trace)),
+        stated=stated(trace),
         world_size=world_size(trace),
         ranks=recorded_ranks(trace),
         events=trace.events.height,
@@ -143,7 +139,7 @@ def table_in(file: Path, name: str, rank: int) -> pl.DataFrame:
     schema = TABLES[name]
     try:
         table = pl.read_parquet(file, columns=[name]).explode(name).unnest(name)
-        table = table.filter(~pl.all_horizontal(pl.all().is_null())).cast(schema)
+        table = table.filter(~pl.all_horizontal(pl.all().is_null())).cast(pl.Schema(schema))
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise InputError(
             f"{file} is damaged, or no partial ({type(error).__name__}): reduce its trace again."
