@@ -24,7 +24,12 @@ def copied(partial: pl.DataFrame, turn: int, ranks: int, times: int) -> pl.DataF
     """A partial of rank + turn * ranks, in a run of ranks * times."""
     facts = json.loads(partial["facts"][0])
     rank = facts["stated"][0] + turn * ranks
-    facts |= {"stated": [rank, *facts["stated"][1:]], "world_size": ranks * times, "ranks": [rank], "file": f"rank{rank:06}.json.gz"}
+    facts |= {
+        "stated": [rank, *facts["stated"][1:]],
+        "world_size": ranks * times,
+        "ranks": [rank],
+        "file": f"rank{rank:06}.json.gz",
+    }
     facts["ts_sum"] += turn  # no copy of another
     calls = partial.select("calls").explode("calls").unnest("calls")
     of_all = pl.col("group") == "0"
@@ -32,7 +37,9 @@ def copied(partial: pl.DataFrame, turn: int, ranks: int, times: int) -> pl.DataF
     names = pl.when(of_all).then("group_ranks").otherwise(pl.lit(f"node {rank // NODE}"))
     size = pl.when(of_all).then(ranks * times).otherwise("group_size").cast(pl.Int64)
     calls = calls.with_columns(group=group.cast(pl.String), group_ranks=names, group_size=size)
-    return partial.with_columns(facts=pl.lit(json.dumps(facts)), calls=calls.select(pl.struct(pl.all()).implode()).to_series())
+    return partial.with_columns(
+        facts=pl.lit(json.dumps(facts)), calls=calls.select(pl.struct(pl.all()).implode()).to_series()
+    )
 
 
 def main() -> None:
@@ -46,7 +53,9 @@ def main() -> None:
     for file in files:
         partial = pl.read_parquet(file)
         for turn in range(given.times):
-            copied(partial, turn, len(files), given.times).write_parquet(given.folder / f"{turn:04}.{file.name}", statistics=False)
+            copied(partial, turn, len(files), given.times).write_parquet(
+                given.folder / f"{turn:04}.{file.name}", statistics=False
+            )
     print(f"{len(files) * given.times} partials")
     rung = [sys.executable, "-m", "rung.cli.main", "analyze", str(given.folder)]
     print(measured("merge", rung, 20e-3 * len(files) * given.times))

@@ -47,6 +47,8 @@ def test_a_folder_of_many_traces_is_reduced_and_has_the_same_tables(
     whole = asked(capsys, folder, *show)
     assert not (tmp_path / "cache" / "partials").exists()
     monkeypatch.setattr(many_ranks, "MANY", RANKS - 1)
+    assert not asked(capsys, folder)["merged"]  # small ones are read sooner
+    monkeypatch.setattr(many_ranks, "LARGE", 1000)
     assert asked(capsys, folder, *show) == whole
     assert len(list((tmp_path / "cache" / "partials").iterdir())) == RANKS
     assert asked(capsys, folder)["merged"]

@@ -16,9 +16,9 @@ from rung.errors import InputError, UsageError
 if TYPE_CHECKING:
     from rung.analysis.partials.merge import Merged
 
-MANY = 64  # traces in a folder: more are reduced
-# Memory that whole traces take, for each byte of their files. gzip packs a trace ten to one.
-_A_BYTE, _A_PACKED_BYTE = 1.4, 14.0
+# More traces in a folder are reduced, if they have so many bytes together: many small ones are read sooner than reduced.
+MANY, LARGE = 64, 256_000_000
+WHOLE = 1.4  # bytes of memory that a byte of a trace takes, where whole traces are read
 # What needs the whole traces, by its name in the parsed arguments.
 _WHOLE = ("html", "out", "write", "roofline", "samples", "step", "capture", "categories", "xlsx")
 
@@ -27,8 +27,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("many ranks (docs/scale.md)")
     group.add_argument(
         "--partials", type=Path, metavar="DIR",
-        help=f"reduce each trace to a small file in this folder, which can be analyzed without the traces (more than {MANY} traces are "
-        "always reduced: without this option, into the cache)",
+        help=f"reduce each trace to a small file in this folder, and analyze these; they need no trace any more (more than {MANY} large traces "
+        "are always reduced: without this option, into the cache)",
     )  # fmt: skip
     group.add_argument(
         "--engine",
@@ -106,6 +106,7 @@ def _needs_whole(parsed: argparse.Namespace) -> str:
 
 
 def _too_many(path: Path) -> bool:
+    from rung.analysis.partials.reduce import PACKED
     from rung.hardware.limits import free_memory
     from rung.profilers.plan import is_kept
     from rung.trace.open import files_in, folder_reader
@@ -113,8 +114,8 @@ def _too_many(path: Path) -> bool:
     files = files_in(path)
     if len(files) < 2 or is_kept(path) or folder_reader(path):
         return False
-    memory = sum(file.stat().st_size * (_A_PACKED_BYTE if file.suffix == ".gz" else _A_BYTE) for file in files)
-    return len(files) > MANY or memory > free_memory() / 2
+    size = sum(file.stat().st_size * (PACKED if file.suffix == ".gz" else 1) for file in files)
+    return (len(files) > MANY and size > LARGE) or size * WHOLE > free_memory() / 2
 
 
 def _tables(found: Merged, parsed: argparse.Namespace) -> Any:

@@ -82,8 +82,9 @@ def slow_groups_line(table: pl.DataFrame) -> str:
         return ""
     row: dict[str, Any] = table.row(0, named=True)
     more = table["group"].n_unique() - 1
+    ranks = units.one_line(row["group_ranks"]).strip("[]")
     text = (
-        f"group {row['group']} (ranks {units.one_line(row['group_ranks']).strip('[]')}) takes {row['times']:.2g} times as long as others for "
+        f"group {row['group']}{f' (ranks {ranks})' if ranks else ''} takes {row['times']:.2g} times as long as others for "
         f"{row['collective']} of {units.data_size(row['size_bytes'])}"
     )
     if row["bus_gb_per_s"] and row["others_bus_gb_per_s"]:

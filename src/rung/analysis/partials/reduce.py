@@ -18,12 +18,12 @@ import polars as pl
 import rung
 from rung.analysis.partials.table import ENDING, VERSION, facts_in, partial_of, unreadable
 from rung.errors import InputError
-from rung.hardware.limits import free_memory
+from rung.hardware.limits import free_memory, usable_cores
 from rung.runs import temporary_folder
 from rung.trace import entries
 from rung.trace.open import read_one
 from rung.trace.output import whole
-from rung.trace.parallel import answers, processes_for
+from rung.trace.parallel import answers
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +32,10 @@ Engine = Callable[[Sequence[Path], dict[str, Any]], Iterator[tuple[Path, Any]]]
 
 FUNCTION = f"{__name__}:reduced"
 LIMIT = 20_000  # partials in the cache: about a gigabyte
-# Bytes of memory that a process needs for a byte of a trace, and without any. gzip packs a trace ten to one.
-_A_BYTE, _A_PACKED_BYTE, _A_PROCESS = 0.6, 6.0, 200e6
+PACKED = 10  # to one, by gzip
+# What a process needs for a byte of a trace, and for none: memory, and seconds. From how many seconds on processes are worth their start.
+_BYTES, _BYTES_MORE = 0.6, 200e6
+_SECONDS, _SECONDS_MORE, WORTHWHILE = 2.5e-8, 0.03, 2.0
 _one_at_a_time = threading.Lock()
 
 
@@ -101,12 +103,21 @@ def reduce(
 
 def in_processes(files: Sequence[Path], how: dict[str, Any]) -> Iterator[tuple[Path, Any]]:
     """The work done on this machine, in as many processes as it has cores and memory for."""
-    processes = min(processes_for(files), max(1, int(free_memory() / max(map(_memory, files), default=1.0))))
+    processes = processes_for(files)
     if processes > 1:
         yield from zip(files, answers(FUNCTION, files, processes, how), strict=True)
     else:
         for file in files:
             yield file, reduced(file, **how)
+
+
+def processes_for(files: Sequence[Path]) -> int:
+    """In how many processes to reduce these, with a core and enough memory for each; 1 is this one."""
+    sizes = [file.stat().st_size * (PACKED if file.suffix == ".gz" else 1) for file in files]
+    if sum(size * _SECONDS + _SECONDS_MORE for size in sizes) < WORTHWHILE:
+        return 1
+    room = int(free_memory() / (max(sizes) * _BYTES + _BYTES_MORE))
+    return max(1, min(usable_cores(), len(files), room))
 
 
 def place(file: Path) -> str:
@@ -142,8 +153,3 @@ def _holds(place: Path, file: Path) -> bool:
     except InputError:
         return False
     return not facts.problem and facts.state == state_of(file)
-
-
-def _memory(file: Path) -> float:
-    each = _A_PACKED_BYTE if file.suffix == ".gz" else _A_BYTE
-    return _A_PROCESS + each * file.stat().st_size
