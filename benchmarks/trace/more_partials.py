@@ -48,9 +48,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--times", type=int, default=16)
     given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
     files = sorted(given.partials.glob(f"*{ENDING}"))
-    for file in files:
+    there = given.folder.is_dir()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    for file in [] if there else files:
         partial = pl.read_parquet(file)
         for turn in range(given.times):
             copied(partial, turn, len(files), given.times).write_parquet(

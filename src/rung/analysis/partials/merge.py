@@ -18,7 +18,7 @@ from rung.analysis.communication import costs
 from rung.analysis.completeness import SCHEMA as COMPLETENESS
 from rung.analysis.partials.buckets import Buckets
 from rung.analysis.partials.summary import Part, Summary
-from rung.analysis.partials.table import TABLES, table_in
+from rung.analysis.partials.table import tables_in
 from rung.analysis.scaling import efficiencies, step_sums
 from rung.analysis.slow_groups import slower
 from rung.analysis.stragglers import History, explained, lates, periods, step_ns, worst
@@ -129,7 +129,7 @@ def _batches(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
 
 def _stacked(parts: Sequence[Part], name: str) -> pl.DataFrame:
     """One of the tables of partials, of these ranks."""
-    return pl.concat([pl.DataFrame(schema=TABLES[name]), *(table_in(part.path, name, part.rank) for part in parts)])
+    return tables_in([part.path for part in parts], [part.rank for part in parts], name)
 
 
 def _histories(parts: Sequence[Part]) -> Callable[[int], History]:

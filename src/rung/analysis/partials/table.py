@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -129,22 +130,28 @@ def facts_in(file: Path) -> Facts:
             raise InputError(f"{file} is a partial of another version of rung: reduce its trace again.")
         return msgspec.json.decode(text, type=Facts)
     except (pl.exceptions.PolarsError, msgspec.MsgspecError, OSError, IndexError, TypeError) as error:
-        raise InputError(
-            f"{file} is damaged, or no partial ({type(error).__name__}): reduce its trace again."
-        ) from None
+        raise _no_partial(file, error) from None
 
 
-def table_in(file: Path, name: str, rank: int) -> pl.DataFrame:
-    """One of TABLES. rank: of its rows that do not say theirs. Raises InputError where the file is no partial."""
-    schema = TABLES[name]
+def tables_in(files: Sequence[Path], ranks: Sequence[int], name: str) -> pl.DataFrame:
+    """One of TABLES, of several partials below each other. ranks: of each, for rows that do not say theirs. Raises InputError where a file is no
+    partial."""
+    own = pl.Series("of_file", ranks, dtype=pl.Int32)
     try:
-        table = pl.read_parquet(file, columns=[name]).explode(name).unnest(name)
-        table = table.filter(~pl.all_horizontal(pl.all().is_null())).cast(pl.Schema(schema))
+        rows = pl.read_parquet(list(files), columns=[name]).with_columns(own) if files else pl.DataFrame()
+        if rows.is_empty() or not rows[name].list.len().sum():
+            return pl.DataFrame(schema=TABLES[name])
+        table = rows.filter(pl.col(name).list.len() > 0).explode(name).unnest(name)
+        table = table.with_columns(pl.col("rank").fill_null(pl.col("of_file")))
+        return table.select(pl.col(column).cast(dtype) for column, dtype in TABLES[name].items())
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise InputError(
-            f"{file} is damaged, or no partial ({type(error).__name__}): reduce its trace again."
-        ) from None
-    return table.with_columns(pl.col("rank").fill_null(rank))
+        if len(files) == 1:
+            raise _no_partial(files[0], error) from None
+        return pl.concat([tables_in([file], [rank], name) for file, rank in zip(files, ranks, strict=True)])
+
+
+def _no_partial(file: Path, error: BaseException) -> InputError:
+    return InputError(f"{file} is damaged, or no partial ({type(error).__name__}): reduce its trace again.")
 
 
 class _Versioned(msgspec.Struct):
