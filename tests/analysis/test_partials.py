@@ -166,6 +166,17 @@ def test_a_trace_is_reduced_once_and_again_when_it_changes(tmp_path: Path) -> No
     assert all(facts_in(out / place(file)).calls for file in files)
 
 
+def test_what_is_whole_of_a_damaged_trace_counts_where_it_is_asked_for(tmp_path: Path) -> None:
+    folder = made(tmp_path / "traces")
+    cut = folder / "rank2.json"
+    cut.write_bytes(cut.read_bytes()[:-300])
+    files = sorted(folder.iterdir())
+    for partial, ranks in ((False, 3), (True, 4), (False, 3)):
+        found = merged(reduce(files, tmp_path / "out", partial=partial), "here").overview
+        assert found.ranks == ranks
+        assert sum("rank2.json" in note for note in found.notes) == 1
+
+
 def test_an_interrupted_reduction_keeps_what_was_done(tmp_path: Path) -> None:
     folder, out = made(tmp_path / "traces"), tmp_path / "out"
     files = sorted(folder.iterdir())

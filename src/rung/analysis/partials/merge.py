@@ -134,13 +134,16 @@ def _stacked(parts: Sequence[Part], name: str) -> pl.DataFrame:
 
 def _histories(parts: Sequence[Part]) -> Callable[[int], History]:
     """What a rank did, read when it is asked for. A rank may have written several files, and a file may be of several ranks."""
+    of_rank: dict[int, list[Part]] = {}
+    for part in parts:
+        for rank in part.ranks:
+            of_rank.setdefault(rank, []).append(part)
 
     @lru_cache(maxsize=HISTORIES)
     def history(rank: int) -> History:
-        own = [part for part in parts if part.rank == rank] or parts
-        of_rank = pl.col("rank") == rank
         calls, spans, stretches, work = (
-            _stacked(own, name).filter(of_rank) for name in ("calls", "spans", "stretches", "work")
+            _stacked(of_rank[rank], name).filter(pl.col("rank") == rank)
+            for name in ("calls", "spans", "stretches", "work")
         )
         return History(calls, spans, Between(stretches, work))
 

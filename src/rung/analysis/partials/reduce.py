@@ -42,7 +42,7 @@ _one_at_a_time = threading.Lock()
 def reduced(file: Path, *, partial: bool = False, max_bytes: int | None = None) -> bytes | None:
     """The partial of a trace, as the content of a Parquet file; None where the file is no trace of a known format. A file that cannot be
     read has one, too, which says why."""
-    state = state_of(file)
+    state = state_of(file, partial, max_bytes)
     with _one_at_a_time:  # analyses remember their answers for one trace; a worker of Dask may have several threads
         try:
             trace = read_one(file, partial=partial, max_bytes=max_bytes, cache=False)
@@ -51,14 +51,14 @@ def reduced(file: Path, *, partial: bool = False, max_bytes: int | None = None) 
             return unreadable(file.name, state, str(error))
 
 
-def state_of(file: Path) -> str:
-    """What changes when the trace does, or what this program makes of it."""
+def state_of(file: Path, partial: bool = False, max_bytes: int | None = None) -> str:
+    """What changes when the trace does, or what this program makes of it, asked like this."""
     try:
         facts = file.stat()
     except OSError:  # the reader says it
         return ""
     own = Path(os.environ.get("RUNG_CATEGORIES", ""))
-    return entries.digest(VERSION, program(), facts.st_size, facts.st_mtime_ns, entries.state(own))
+    return entries.digest(VERSION, program(), facts.st_size, facts.st_mtime_ns, entries.state(own), partial, max_bytes)
 
 
 @cache
@@ -85,14 +85,14 @@ def reduce(
     max_bytes: refuse a trace that unpacks to more. Raises InputError where a partial cannot be written.
     """
     places = {file: folder / place(file) for file in files}
-    due = [file for file in files if not _holds(places[file], file)]
+    due = [file for file in files if not _holds(places[file], state_of(file, partial, max_bytes))]
     if len(due) < len(files):
         log.info("%d of %d traces are reduced already", len(files) - len(due), len(files))
     how = {"partial": partial, "max_bytes": max_bytes}
     for number, (file, answer) in enumerate((engine or in_processes)(due, how), 1):
         log.info("reduced %d of %d traces", number, len(due))
         if isinstance(answer, BaseException):
-            answer = unreadable(file.name, state_of(file), str(answer) or type(answer).__name__)
+            answer = unreadable(file.name, "", str(answer) or type(answer).__name__)
         if answer is None:
             del places[file]
         else:
@@ -145,11 +145,11 @@ def cached(keep: bool = True) -> Iterator[Path]:
         old.unlink(missing_ok=True)
 
 
-def _holds(place: Path, file: Path) -> bool:
+def _holds(place: Path, state: str) -> bool:
     if not place.is_file():
         return False
     try:
         facts = facts_in(place)
     except InputError:
         return False
-    return not facts.problem and facts.state == state_of(file)
+    return not facts.problem and facts.state == state

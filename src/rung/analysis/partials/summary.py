@@ -22,10 +22,11 @@ MOST_NAMED = 8  # files in a note
 
 
 class Part(NamedTuple):
-    """A partial, whose it is, and how many steps the figures in it are divided by."""
+    """A partial. rank: of what in it does not say its own; ranks: all; steps: how many the figures in it are divided by."""
 
     path: Path
     rank: int
+    ranks: list[int]
     steps: int
 
 
@@ -89,11 +90,13 @@ class Summary:
         """The partials by rank. To be called once, when all are there."""
         files = sorted(self.files, key=lambda file: file.name)
         ranks = ranks_of([file.stated for file in files], [file.name for file in files])
+        found = []
         for file, rank in zip(files, ranks, strict=True):
-            self.recorded |= set(file.ranks) if file.stated.rank in (None, rank) and file.ranks else {rank}
+            own = file.ranks if file.stated.rank in (None, rank) and file.ranks else [rank]
+            self.recorded.update(own)
             if file.stated.rank not in (None, rank):
                 self.unread[renumbered(file.stated.rank, rank)] += 1
-        found = [Part(file.path, rank, file.steps) for file, rank in zip(files, ranks, strict=True)]
+            found.append(Part(file.path, rank, own, file.steps))
         return sorted(found, key=lambda part: part.rank)
 
     def counted(self) -> list[Counted]:

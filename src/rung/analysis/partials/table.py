@@ -76,6 +76,7 @@ def partial_of(trace: Trace, file: str, state: str) -> bytes:
     """A partial, as the content of a Parquet file."""
     steps = found_steps(trace)
     before_ns, gpu_ns = before_steps(trace)
+    damage = {str(trace.meta[key]) for key in ("cut", "replaced") if trace.meta.get(key)}
     facts = Facts(
         file=file,
         state=state,
@@ -91,7 +92,7 @@ def partial_of(trace: Trace, file: str, state: str) -> bytes:
         before_ns=before_ns,
         unread=dict(trace.unread),
         completeness=record_of(list[Counted], completeness(trace).to_dicts()),
-        notes=notes(trace),
+        notes=[f"{file}: {note}" if note in damage else note for note in notes(trace)],
         gpus=gpu_names(trace),
         parts=parts(trace, steps=max(1, steps)),
     )
