@@ -9,7 +9,7 @@ import polars as pl
 
 from rung.analysis.collectives import how_matched
 
-MOST_ROWS = 2_000_000  # calls in a part: a gigabyte at most, with what is worked out of them
+MOST_ROWS = 1_000_000  # calls in a part: some 700 MB, with what is worked out of them
 
 
 class Buckets:
