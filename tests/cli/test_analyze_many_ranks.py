@@ -47,7 +47,7 @@ def test_a_folder_of_many_traces_is_reduced_and_has_the_same_tables(
     whole = asked(capsys, folder, *show)
     assert not (tmp_path / "cache" / "partials").exists()
     monkeypatch.setattr(many_ranks, "MANY", RANKS - 1)
-    assert not asked(capsys, folder)["merged"]  # small ones are read sooner
+    assert "merged" not in asked(capsys, folder)  # small ones are read sooner
     monkeypatch.setattr(many_ranks, "LARGE", 1000)
     assert asked(capsys, folder, *show) == whole
     assert len(list((tmp_path / "cache" / "partials").iterdir())) == RANKS
@@ -58,7 +58,7 @@ def test_a_folder_of_many_traces_is_reduced_and_has_the_same_tables(
 def test_traces_that_do_not_fit_into_memory_are_reduced(
     folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not asked(capsys, folder)["merged"]
+    assert "merged" not in asked(capsys, folder)
     monkeypatch.setattr("rung.hardware.limits.free_memory", lambda: 1000)
     assert asked(capsys, folder)["merged"]
 

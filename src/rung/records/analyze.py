@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rung.records.measured import Nanoseconds
 from rung.records.record import SCHEMA, Part
@@ -144,7 +145,7 @@ class Overview(Part, kw_only=True, tag_field="kind", tag="analyze"):
     across: Across | None
     findings: list[Finding] = msgspec.field(default_factory=list)
     headlines: dict[str, str] = msgspec.field(default_factory=dict)
-    merged: bool = False
+    merged: bool | UnsetType = UNSET
 
 
 class Tables(Part, kw_only=True, tag_field="kind", tag="analyze"):
