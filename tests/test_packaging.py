@@ -23,7 +23,19 @@ DEPENDENCIES: list[str] = parse_toml((REPO / "pyproject.toml").read_text())["pro
 # Of torch, of GPUs' vendors, of extras, and of pytest, whose plugin is a part of Rung: used where they are.
 BY_OTHERS = {
     *("torch", "triton", "transformers", "huggingface_hub", "timm", "diffusers", "aiter", "amdsmi", "pynvml", "pytest"),
-    *("xlsxwriter", "IPython", "mcp", "anyio", "pydantic", "mlflow", "tensorboard", "wandb", "sqlalchemy", "psycopg"),
+    *(
+        "distributed",
+        "xlsxwriter",
+        "IPython",
+        "mcp",
+        "anyio",
+        "pydantic",
+        "mlflow",
+        "tensorboard",
+        "wandb",
+        "sqlalchemy",
+        "psycopg",
+    ),
 }
 MOST = 300_000_000  # bytes of the base install
 BUILD = "import sys; from setuptools.build_meta import build_wheel; print(build_wheel(sys.argv[1]))"

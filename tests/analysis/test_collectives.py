@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import polars as pl
@@ -250,3 +251,15 @@ def test_recorded_collectives_give_the_table_that_was_checked_by_hand():
     assert found.select(expected.columns).rows() == expected.rows()
     rate = expected["size_bytes"] / expected["transfer_ns"]  # 2 (n - 1) / n is 1 for two ranks
     assert found["bus_gb_per_s"].to_list() == pytest.approx(rate.to_list())
+
+
+def test_the_size_of_a_group_that_is_not_recorded_is_that_of_the_own_ranks_groups(tmp_path: Path) -> None:
+    for rank, size in enumerate((8, 4)):
+        one = Rank(rank, 2)
+        one.kernel("aten::add", 100, 110, 20, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+        one.write(tmp_path)
+        file = tmp_path / f"rank{rank}.json"
+        document = json.loads(file.read_text())
+        document["distributedInfo"]["pg_config"] = [{"pg_size": size}]
+        file.write_text(json.dumps(document))
+    assert collective_calls(read(tmp_path))["group_size"].to_list() == [8, 4]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from rung.analysis.across import across
@@ -10,7 +11,9 @@ from rung.analysis.overview import overview
 from rung.records.analyze import Breakdown, Busy, OfRank, Overview
 from rung.records.record import record_of
 from rung.report.analyze import analyze_lines
+from rung.report.distributed import communication_line, scaling_line, slow_groups_line
 from rung.report.headlines import headlines
+from rung.report.ranks import rank_lines
 from rung.trace import read
 
 DDP = Path(__file__).parents[1] / "data" / "ddp"
@@ -103,3 +106,39 @@ def test_a_sentence_of_several_ranks_is_of_one_of_them_and_fits_the_step():
     assert said["streams"].startswith("stream 7 of rank 0 waits 52 %")
     share = table("targets", trace, steps=2).filter(metric="GPU waits for launches")["share"].item()
     assert f"{share:.0%}" == "39%"
+
+
+def communication_row(group: str, ranks: int) -> dict[str, object]:
+    return {"collective": "all_reduce", "size_bytes": 1 << 20, "transfer_ns": 1000, "waiting_ns": 3000, "exposed_ns": 2000,
+            "bus_gb_per_s": 100.0, "ranks": ranks, "group_size": ranks, "group": group}  # fmt: skip
+
+
+def test_what_a_rank_spends_is_that_of_its_own_groups_and_not_of_all() -> None:
+    rows = pl.DataFrame([communication_row("0", 8), *(communication_row(str(1 + node), 2) for node in range(4))])
+    said = communication_line(rows, " a step and rank", 8)
+    assert "transfer 2.00 µs a step and rank, waiting for other ranks 6.00 µs; 4.00 µs exposed (50 %)" in said
+
+
+def test_a_slow_group_is_said_with_its_ranks_and_how_much_slower_it_is() -> None:
+    row = {"group": "2", "group_ranks": "[8, 9]", "times": 3.0, "collective": "all_reduce", "size_bytes": 1 << 20,
+           "bus_gb_per_s": 79.4, "others_bus_gb_per_s": 238.0, "groups": 8}  # fmt: skip
+    assert slow_groups_line(pl.DataFrame([row])) == (
+        "group 2 (ranks 8, 9) takes 3 times as long as others for all_reduce of 1.0 MiB: 79.4 GB/s, the median of 8 groups is 238"
+    )
+    assert slow_groups_line(pl.DataFrame([row, row | {"group": "5"}])).endswith("; 1 more group")
+    assert slow_groups_line(pl.DataFrame([row | {"group_ranks": "", "bus_gb_per_s": None}])) == (
+        "group 2 takes 3 times as long as others for all_reduce of 1.0 MiB"
+    )
+
+
+def test_what_ranks_lose_is_said_of_several_alone() -> None:
+    row = {"ranks": 4, "efficiency_share": 0.36, "balance_share": 0.9, "communication_share": 0.8, "host_share": 0.5}
+    said = scaling_line(pl.DataFrame([row]))
+    assert said == "36 % of the GPUs' time computes, the product of even work 90 %, links and waiting for ranks 80 %, work for the GPU 50 %"  # fmt: skip
+    assert scaling_line(pl.DataFrame([row | {"ranks": 1}])) == ""
+
+
+def test_numbers_of_many_ranks_stand_below_each_other() -> None:
+    lines = rank_lines(over(part(7, 50, 50), part(16384, 50, 50)), 100)
+    assert len({line.index("%") for line in lines[2:]}) == 1
+    assert lines[1].index("rank") + len("rank") == lines[2].index("7") + 1

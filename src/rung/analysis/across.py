@@ -2,66 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from rung.analysis.breakdown import largest_part
 from rung.records.analyze import Across, Breakdown, OfRank, Shared, Spread
 
+MOST_NAMED = 8  # ranks in a note
 
-def across(parts: Sequence[OfRank]) -> Across | None:
+
+def across(parts: Iterable[OfRank]) -> Across | None:
     """The breakdowns of `overview`'s parts in one; None where no rank has any. Parts and kernels with most time come first."""
-    every = {part.rank: part.breakdown for part in parts if part.breakdown}
-    known = {rank: record for rank, record in every.items() if record.clock == "gpu"} or every
-    if not known:
-        return None
-    others = [part.rank for part in parts if part.rank not in known]
-    notes = [f"Rank {rank}: {note}" for rank, record in [*known.items()][:1] for note in record.notes or ()]
-    if others:
-        notes.append(f"No GPU event of rank {', '.join(map(str, others))}: the figures are of the other ranks.")
-
-    def mean(of: Callable[[Breakdown], float | None]) -> float:
-        return sum(of(record) or 0.0 for record in known.values()) / len(known)
-
-    first_of_all = next(iter(known.values()))
-    rows = [_spread(name, {rank: record.parts[name] for rank, record in known.items()}) for name in first_of_all.parts]
-    step_ns = mean(lambda record: record.step_ns)
-    first, share = largest_part({row.part: row.mean_ns for row in rows}, step_ns)
-    return Across(
-        ranks=len(known),
-        clock=first_of_all.clock,
-        step_ns=step_ns,
-        parts=sorted(rows, key=lambda row: -row.mean_ns),
-        bottleneck=first,
-        share=share,
-        kernels=mean(lambda record: record.kernels),
-        launches=mean(lambda record: record.launches),
-        gemms=mean(lambda record: record.gemms),
-        notes=notes,
-        top=_top(record.top or () for record in known.values()),
-    )
+    sums = Sums()
+    for part in parts:
+        sums.add(part)
+    return sums.across()
 
 
-def _spread(part: str, times: dict[int | None, float]) -> Spread:
-    least, most = min(times, key=lambda rank: times[rank]), max(times, key=lambda rank: times[rank])
-    mean_ns = sum(times.values()) / len(times)
-    return Spread(
-        part=part, mean_ns=mean_ns, least_ns=times[least], least_rank=least, most_ns=times[most], most_rank=most
-    )
+@dataclass
+class Sums:
+    """Breakdowns of ranks, taken in one after the other. of: by their clock."""
 
+    of: dict[str, _OfClock] = field(default_factory=dict)
+    ranks: list[tuple[int | None, str]] = field(default_factory=list)  # each with its clock, "" without a breakdown
 
-def _top(tops: Iterable[Sequence[tuple[str, str, float, float]]]) -> list[Shared]:
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for top in tops:
-        for name, category, ns, count in top:
-            found.setdefault((name, category), []).append((ns, count))
-    rows = [
-        Shared(
-            name=name,
-            category=category,
-            ranks=len(rows),
-            mean_ns=sum(ns for ns, _ in rows) / len(rows),
-            mean_count=sum(n for _, n in rows) / len(rows),
+    def add(self, part: OfRank, times: float = 1.0) -> None:
+        """times: what the figures of a step are multiplied by."""
+        record = part.breakdown
+        self.ranks.append((part.rank, record.clock if record else ""))
+        if record:
+            self.of.setdefault(record.clock, _OfClock()).add(part.rank, record, times)
+
+    def across(self, steps: float = 1.0) -> Across | None:
+        """steps: what the sums are divided by."""
+        clock = "gpu" if "gpu" in self.of else next(iter(self.of), "")
+        if not clock:
+            return None
+        found = self.of[clock]
+        notes = [f"Rank {found.first}: {note}" for note in found.notes]
+        others = [str(rank) for rank, own in self.ranks if own != clock]
+        if others:
+            some = ", ".join(others[:MOST_NAMED]) + (", ..." if len(others) > MOST_NAMED else "")
+            notes.append(f"No GPU event of rank {some}: the figures are of the other ranks.")
+        number = found.ranks * steps
+        rows = [
+            Spread(
+                part=name, mean_ns=spread.sum / number, least_ns=spread.least[0] / steps, least_rank=spread.least[1],
+                most_ns=spread.most[0] / steps, most_rank=spread.most[1],
+            )
+            for name, spread in found.parts.items()
+        ]  # fmt: skip
+        step_ns = found.step_ns / number
+        first, share = largest_part({row.part: row.mean_ns for row in rows}, step_ns)
+        top = [
+            Shared(
+                name=name,
+                category=category,
+                ranks=int(ranks),
+                mean_ns=ns / ranks / steps,
+                mean_count=count / ranks / steps,
+            )
+            for (name, category), (ranks, ns, count) in found.top.items()
+        ]
+        return Across(
+            ranks=found.ranks,
+            clock=clock,
+            step_ns=step_ns,
+            parts=sorted(rows, key=lambda row: -row.mean_ns),
+            bottleneck=first,
+            share=share,
+            kernels=found.kernels / number,
+            launches=found.launches / number,
+            gemms=found.gemms / number,
+            notes=notes,
+            top=sorted(top, key=lambda row: -row.mean_ns * row.ranks),
         )
-        for (name, category), rows in found.items()
-    ]
-    return sorted(rows, key=lambda row: -row.mean_ns * row.ranks)
+
+
+@dataclass
+class _Extent:
+    """A part's time over the ranks. least, most: with their ranks."""
+
+    sum: float
+    least: tuple[float, int | None]
+    most: tuple[float, int | None]
+
+
+@dataclass
+class _OfClock:
+    """Sums over the ranks whose times are of one clock. top: ranks, ns and count by name and category."""
+
+    ranks: int = 0
+    first: int | None = None
+    notes: list[str] = field(default_factory=list)
+    step_ns: float = 0.0
+    kernels: float = 0.0
+    launches: float = 0.0
+    gemms: float = 0.0
+    parts: dict[str, _Extent] = field(default_factory=dict)
+    top: dict[tuple[str, str], tuple[float, float, float]] = field(default_factory=dict)
+
+    def add(self, rank: int | None, record: Breakdown, times: float) -> None:
+        if not self.ranks:
+            self.first, self.notes = rank, list(record.notes or ())
+        self.ranks += 1
+        self.step_ns += (record.step_ns or 0.0) * times
+        self.kernels += (record.kernels or 0.0) * times
+        self.launches += (record.launches or 0.0) * times
+        self.gemms += (record.gemms or 0.0) * times
+        for name, ns in record.parts.items():
+            ns *= times
+            part = self.parts.setdefault(name, _Extent(0.0, (ns, rank), (ns, rank)))
+            part.sum += ns
+            part.least = (ns, rank) if ns < part.least[0] else part.least
+            part.most = (ns, rank) if ns > part.most[0] else part.most
+        for name, category, ns, count in record.top or ():
+            ranks, sum_ns, counts = self.top.get((name, category), (0.0, 0.0, 0.0))
+            self.top[name, category] = ranks + 1, sum_ns + ns * times, counts + count * times

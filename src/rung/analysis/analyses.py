@@ -37,6 +37,10 @@ ANALYSES = {
     ),
     "skew": Analysis("Do the ranks arrive together, and is one missing?", "rung.analysis.skew:skew"),
     "stragglers": Analysis("Which rank was late, when, and what did it do?", "rung.analysis.stragglers:stragglers"),
+    "slow_groups": Analysis("Which group of ranks has a slow link?", "rung.analysis.slow_groups:slow_groups"),
+    "scaling": Analysis(
+        "What do ranks lose by waiting for each other, for links and for their hosts?", "rung.analysis.scaling:scaling"
+    ),
     "categories": Analysis("What kind of work takes the GPU's time?", "rung.analysis.spending:categories"),
     "kernels": Analysis("Which kernels take the GPU's time?", "rung.analysis.spending:kernels"),
     "ops": Analysis("Which operators, at which shapes, take the GPU's time?", "rung.analysis.spending:ops"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import polars as pl
@@ -153,7 +155,7 @@ def gpu_collectives(trace: Trace) -> pl.DataFrame:
     asked = pl.coalesce("collective", "around")
     chosen = chosen.with_columns(
         collective=pl.coalesce(asked, "named", pl.lit("unnamed")),
-        group_size=pl.coalesce("group_size", "named_ranks", pl.lit(_only_size(trace), pl.Int64)),
+        group_size=pl.coalesce("group_size", "named_ranks", _only_sizes(trace)),
         call=pl.when(pl.col("collective").is_not_null() | pl.col("communicator").is_not_null()).then("external_id"),
         known=pl.col("linked"),
         step=_step_at(trace, chosen["rank"], chosen["launched"]),
@@ -165,9 +167,18 @@ def gpu_collectives(trace: Trace) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _only_size(trace: Trace) -> int | None:
-    """How many ranks the process groups have that the recorded rank is in, where all of more than one rank have as many."""
-    said = trace.meta.get("distributedInfo")
+def _only_sizes(trace: Trace) -> pl.Expr:
+    """`_only_size` of each row's rank."""
+    files = trace.meta.get("files")
+    if not isinstance(files, list):
+        return pl.lit(_only_size(trace.meta), pl.Int64)
+    sizes = {file["rank"]: _only_size(file) for file in files}
+    return pl.col("rank").replace_strict(sizes, default=None, return_dtype=pl.Int64)
+
+
+def _only_size(facts: dict[str, Any]) -> int | None:
+    """How many ranks the process groups have that the recorded rank is in, where all of more than one rank have as many. facts: of its file."""
+    said = facts.get("distributedInfo")
     groups = said.get("pg_config") if isinstance(said, dict) else None
     if not isinstance(groups, list):
         return None

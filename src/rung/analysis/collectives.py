@@ -81,14 +81,30 @@ def link_factor(ranks: pl.Expr) -> pl.Expr:
 
 @once
 def keyed(trace: Trace) -> pl.DataFrame:
-    """The rows of `collective_calls` with `key`, the same number for the calls that are one operation."""
-    calls = collective_calls(trace).with_row_index("row")
+    """The rows of `collective_calls` with `matched` and `key`, as in `with_key`."""
+    return with_key(collective_calls(trace))
+
+
+@once
+def matched(trace: Trace) -> pl.DataFrame:
+    """The rows of `collectives`, as in `operations`."""
+    return operations(keyed(trace))
+
+
+def how_matched(calls: pl.DataFrame) -> pl.DataFrame:
+    """The calls with `matched`: by what the calls of one operation are told, as in `collectives`."""
     shared = ~pl.col("collective").is_in(POINT_TO_POINT)
     by_seq = pl.col("seq").is_not_null() & shared
     by_order = ~by_seq & pl.col("turn").is_not_null() & shared
-    calls = calls.with_columns(
+    return calls.with_columns(
         matched=pl.when(by_seq).then(pl.lit("seq")).when(by_order).then(pl.lit("order")).otherwise(pl.lit("alone"))
     )
+
+
+def with_key(calls: pl.DataFrame) -> pl.DataFrame:
+    """The calls with `matched`, and `key`, the same number for those that are one operation. calls: as in `collective_calls`."""
+    calls = how_matched(calls.with_row_index("row"))
+    by_seq, by_order = pl.col("matched") == "seq", pl.col("matched") == "order"
     alike = ["group", "group_ranks", "collective", "matched"]
     again = pl.int_range(pl.len()).over("rank", *alike, "seq")  # one number may stand for several that were coalesced
     key = pl.struct(
@@ -101,25 +117,22 @@ def keyed(trace: Trace) -> pl.DataFrame:
     return calls.with_columns(key=key.rank("dense"))
 
 
-@once
-def matched(trace: Trace) -> pl.DataFrame:
-    """The rows of `collectives`, with `key` and `ts` (ns on the clock of the first rank that has it)."""
+def operations(calls: pl.DataFrame) -> pl.DataFrame:
+    """The columns of `collectives`, with `key`, and `ts` (ns on the clock of `first_rank`, the first that has it). calls: as `with_key` gives them,
+    by rank and time."""
     dur = pl.col("dur_ns")
-    found = (
-        keyed(trace)
-        .group_by("key", maintain_order=True)
-        .agg(
-            pl.col("ts", "step", "group", "collective", "seq", "matched").first(),
-            pl.col("dtype", "size_bytes", "group_size", "algorithm").drop_nulls().first(),
-            ranks=pl.col("rank").n_unique(),
-            transfer_ns=dur.min(),
-            skew_ns=dur.max() - dur.min(),
-            last_rank=pl.col("rank").sort_by("dur_ns").first(),
-            spent_ns=dur.sum(),
-            waiting_ns=dur.sum() - dur.min() * dur.len(),
-            exposed_ns=(dur - pl.col("hidden_ns")).sum(),
-            hidden_ns=pl.col("hidden_ns").sum(),
-        )
+    found = calls.group_by("key", maintain_order=True).agg(
+        pl.col("ts", "step", "group", "group_ranks", "collective", "seq", "matched").first(),
+        pl.col("dtype", "size_bytes", "group_size", "algorithm").drop_nulls().first(),
+        first_rank=pl.col("rank").first(),
+        ranks=pl.col("rank").n_unique(),
+        transfer_ns=dur.min(),
+        skew_ns=dur.max() - dur.min(),
+        last_rank=pl.col("rank").sort_by("dur_ns").first(),
+        spent_ns=dur.sum(),
+        waiting_ns=dur.sum() - dur.min() * dur.len(),
+        exposed_ns=(dur - pl.col("hidden_ns")).sum(),
+        hidden_ns=pl.col("hidden_ns").sum(),
     )
     alone = pl.col("ranks") < 2
     rate = pl.when((pl.col("transfer_ns") > 0) & (pl.col("size_bytes") > 0)).then(

@@ -33,9 +33,13 @@ def communication(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     algorithm, link_gb_per_s: as in `collectives`, the median. bus_gb_per_s: the median over the operations, as in `collectives`. Where ranks is below group_size the other ranks'
     traces are not there: waiting cannot be told from transfer, and bus_gb_per_s is a lower bound.
     """
-    rows = matched(trace)
+    return costs(matched(trace).lazy(), steps)
+
+
+def costs(operations: pl.LazyFrame, steps: int) -> pl.DataFrame:
+    """The rows of `communication`. operations: as `collectives.operations` gives them."""
     per = pl.col("ranks") * steps
-    kinds = rows.group_by(
+    kinds = operations.group_by(
         "collective", "group", "dtype", "size_bytes", "group_size", "algorithm", maintain_order=True
     ).agg(
         pl.col("ranks").max(),
@@ -47,6 +51,5 @@ def communication(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         bus_gb_per_s=pl.col("bus_gb_per_s").median(),
         link_gb_per_s=pl.col("link_gb_per_s").median(),
     )
-    return kinds.sort(pl.col("transfer_ns") + pl.col("waiting_ns"), descending=True, maintain_order=True).select(
-        pl.col(name).cast(dtype) for name, dtype in SCHEMA.items()
-    )
+    ordered = kinds.sort(pl.col("transfer_ns") + pl.col("waiting_ns"), descending=True, maintain_order=True)
+    return ordered.select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items()).collect()

@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from rung.analysis.facts import Facts
-from rung.analysis.rules import RULES
+from rung.analysis.facts import Facts, Seen
+from rung.analysis.rules import RULES, late_rank
 from rung.analysis.timeline import timeline
 from rung.toml import shipped
 from rung.trace.table import Trace
@@ -50,16 +50,27 @@ def findings(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         if seen is None:
             continue
         texts = facts.fits.texts(catalogue()[name], seen.family)
-        best, worst = seen.left or texts["left"]
-        rows.append(
-            {key: texts[key] for key in ("what", "do", "gives_not", "compile_safe", "verify")}
-            | {"rungs": facts.fits.rungs(texts["rungs"]), "documentation": texts.get("documentation")}
-            | {"finding": name, "share": seen.share, "evidence": seen.evidence}
-            | {"speedup_low": _speedup(seen.share, worst), "speedup_high": _speedup(seen.share, best)}
-        )
+        rows.append(_row(name, seen, texts, facts.fits.rungs(texts["rungs"])))
     table = pl.DataFrame(rows, schema=SCHEMA)
     middle = 1 - (1 / pl.col("speedup_low") + 1 / pl.col("speedup_high")) / 2  # of the time, what it saves
     return table.sort(middle, "finding", descending=[True, False])
+
+
+def between_ranks(stragglers: pl.DataFrame, steps: int) -> pl.DataFrame:
+    """The rows of `findings` that need no trace, only what lies between ranks. stragglers: the table."""
+    seen = late_rank(stragglers, steps)
+    rows = [_row("straggler", seen, catalogue()["straggler"], [])] if seen else []
+    return pl.DataFrame(rows, schema=SCHEMA)
+
+
+def _row(name: str, seen: Seen, texts: Mapping[str, Any], rungs: list[str]) -> dict[str, Any]:
+    best, worst = seen.left or texts["left"]
+    return (
+        {key: texts[key] for key in ("what", "do", "gives_not", "compile_safe", "verify")}
+        | {"rungs": rungs, "documentation": texts.get("documentation")}
+        | {"finding": name, "share": seen.share, "evidence": seen.evidence}
+        | {"speedup_low": _speedup(seen.share, worst), "speedup_high": _speedup(seen.share, best)}
+    )
 
 
 def _speedup(share: float, left: float) -> float:

@@ -30,7 +30,7 @@ def overview(trace: Trace, *, steps: int = 1) -> Overview:
     """The trace's facts, and for each rank its timeline and breakdown, without findings and headlines. steps: how many were recorded."""
     ranks = named_ranks(trace.events)
     peaks = peaks_of_trace(trace)
-    parts = [_part(trace, rank, len(ranks) == 1, steps) for rank in ranks[:MOST_RANKS]]
+    found = parts(trace, steps=steps)
     return Overview(
         source=trace.source,
         steps=steps,
@@ -40,15 +40,21 @@ def overview(trace: Trace, *, steps: int = 1) -> Overview:
         ranks=len(ranks),
         unread=dict(trace.unread),
         completeness=record_of(list[Counted], completeness(trace).to_dicts()),
-        notes=_notes(trace),
+        notes=notes(trace),
         gpus=gpu_names(trace),
         peaks=peaks.origin if peaks else None,
-        parts=parts,
-        across=across(parts) if len(ranks) > 1 else None,
+        parts=found,
+        across=across(found) if len(ranks) > 1 else None,
     )
 
 
-def _notes(trace: Trace) -> list[str]:
+def parts(trace: Trace, *, steps: int) -> list[OfRank]:
+    """The timeline and the breakdown of each rank, of the first MOST_RANKS."""
+    ranks = named_ranks(trace.events)
+    return [_part(trace, rank, len(ranks) == 1, steps) for rank in ranks[:MOST_RANKS]]
+
+
+def notes(trace: Trace) -> list[str]:
     """What was wrong with the file, or with which of several, and with what was recorded."""
     wrong = [str(trace.meta[key]) for key in ("cut", "replaced", "cache") if trace.meta.get(key)]
     files = trace.meta.get("files", [])

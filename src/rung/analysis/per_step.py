@@ -17,10 +17,18 @@ FEW = 0.02  # of the GPU's time: so much from before the first step does not cha
 
 def divisor(trace: Trace) -> tuple[int, str]:
     """(the number of recorded steps, "") where they make up the recording; else (1, a sentence that says why not)."""
-    steps = found_steps(trace)
+    return divisor_of(found_steps(trace), *before_steps(trace))
+
+
+def before_steps(trace: Trace) -> tuple[int, int]:
+    """The GPUs' time before the first work of the recorded steps, and all of it, in ns."""
     table = timeline(trace)
-    before = int(table.filter(pl.col("step") == BEFORE)["total_ns"].sum())
-    whole = int(table.filter(pl.col("step").is_null())["total_ns"].sum())
+    before = table.filter(pl.col("step") == BEFORE)["total_ns"].sum()
+    return int(before), int(table.filter(pl.col("step").is_null())["total_ns"].sum())
+
+
+def divisor_of(steps: int, before: int, whole: int) -> tuple[int, str]:
+    """The same, of a number of recorded steps and what `before_steps` says."""
     if steps == 0 or before <= whole * FEW:
         return max(steps, 1), ""
     return 1, (

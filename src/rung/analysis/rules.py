@@ -232,10 +232,14 @@ def exposed_communication(facts: Facts) -> Seen | None:
 
 
 def straggler(facts: Facts) -> Seen | None:
-    table = facts.table("stragglers")
+    return late_rank(facts.table("stragglers"), facts.steps)
+
+
+def late_rank(table: pl.DataFrame, steps: int) -> Seen | None:
+    """table: of `stragglers`."""
     if table.is_empty():
         return None
-    share = float(table.group_by("step").agg(pl.col("late_share").max())["late_share"].sum()) / facts.steps
+    share = float(table.group_by("step").agg(pl.col("late_share").max())["late_share"].sum()) / steps
     row: dict[str, Any] = table.sort("late_ns", descending=True).row(0, named=True)
     because = {"computation": f", {row['op']} took longer on it", "host": ", its GPU waited for its host"}
     said = f"rank {row['rank']} by {duration(row['late_ns'])} in step {row['step']}{because.get(row['cause'], '')}"

@@ -31,24 +31,39 @@ def skew(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     no computation covers, both a step. clock_offset_ns: how far its clock is ahead of the first rank's, the median
     over collectives that all ranks leave together; null where there is none.
     """
-    calls, rows = keyed(trace), matched(trace)
-    shared = calls.join(rows.select("key", "ranks", "transfer_ns", "last_rank", "skew_ns"), on="key")
+    calls = keyed(trace).with_columns(pl.col("rank").fill_null(pl.lit(stated_rank(trace), dtype=pl.Int32)))
+    found = arrivals(calls, matched(trace))
+    return by_rank(found, recorded_ranks(trace), missing_ranks(trace), clock_offsets(trace), steps)
+
+
+def arrivals(calls: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """What each rank's calls say, one row a rank: the columns of `skew`, of the whole recording. calls: as `with_key` gives them."""
+    shared = calls.join(operations.select("key", "ranks", "transfer_ns", "last_rank", "skew_ns"), on="key")
     together = pl.col("ranks") > 1
-    named = pl.col("rank").fill_null(pl.lit(stated_rank(trace), dtype=pl.Int32))
-    found = shared.group_by(named).agg(
+    last = pl.col("rank") == pl.col("last_rank")
+    return shared.group_by("rank").agg(
         collectives=together.sum(),
-        last=(together & (pl.col("rank") == pl.col("last_rank"))).sum(),
-        latest_ns=pl.when(pl.col("rank") == pl.col("last_rank")).then("skew_ns").max().fill_null(0),
-        waited_ns=((pl.col("dur_ns") - pl.col("transfer_ns")).sum() / steps).round(),
-        exposed_ns=((pl.col("dur_ns") - pl.col("hidden_ns")).sum() / steps).round(),
+        last=(together & last).sum(),
+        latest_ns=pl.when(last).then("skew_ns").max().fill_null(0),
+        waited_ns=(pl.col("dur_ns") - pl.col("transfer_ns")).sum(),
+        exposed_ns=(pl.col("dur_ns") - pl.col("hidden_ns")).sum(),
     )
-    here = recorded_ranks(trace)
-    table = pl.DataFrame({"rank": sorted({*here, *missing_ranks(trace)})}, schema={"rank": pl.Int32()})
-    offsets = clock_offsets(trace)
+
+
+def by_rank(
+    arrivals: pl.DataFrame, recorded: list[int], missing: list[int], offsets: dict[int, int], steps: int
+) -> pl.DataFrame:
+    """The table of `skew`. arrivals: of each rank one row or several, each of some of its collectives. recorded, missing: ranks."""
+    found = arrivals.group_by("rank").agg(
+        pl.col("collectives", "last").sum(),
+        pl.col("latest_ns").max(),
+        (pl.col("waited_ns", "exposed_ns").sum() / steps).round(),
+    )
+    table = pl.DataFrame({"rank": sorted({*recorded, *missing})}, schema={"rank": pl.Int32()})
     return (
         table.join(found, on="rank", how="left", nulls_equal=True)
         .with_columns(
-            recorded=pl.col("rank").is_in(here, nulls_equal=True),
+            recorded=pl.col("rank").is_in(recorded, nulls_equal=True),
             clock_offset_ns=pl.col("rank").replace_strict(offsets, default=None, return_dtype=pl.Int64),
         )
         .select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
@@ -62,7 +77,17 @@ def clock_offsets(trace: Trace) -> dict[int, int]:
     All ranks leave an all-reduce and its like together, but for microseconds; so the offset is the median difference of
     their ends. Only ranks that share such a collective with the first one are there.
     """
-    ends = keyed(trace).filter(pl.col("collective").is_in(JOINING), pl.col("matched") != "alone")
+    return offsets(keyed(trace))
+
+
+def joining(calls: pl.DataFrame) -> pl.DataFrame:
+    """The calls by which clocks are compared. calls: with `matched`, as `how_matched` gives it."""
+    return calls.filter(pl.col("collective").is_in(JOINING), pl.col("matched") != "alone")
+
+
+def offsets(calls: pl.DataFrame) -> dict[int, int]:
+    """The same, of calls as `with_key` gives them."""
+    ends = joining(calls)
     if ends.is_empty() or ends["rank"].null_count():
         return {}
     first = int(ends["rank"].to_numpy().min())

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import polars as pl
 
-from rung.analysis.calls import host_calls
+from rung.analysis.between import Between, Did, between
 from rung.analysis.collectives import keyed, matched
-from rung.analysis.intervals import union
-from rung.analysis.nesting import outermost
-from rung.analysis.origins import op_column, origins
 from rung.analysis.steps import step_spans
 from rung.trace.table import Trace
 
 LEAST_SHARE = 0.02  # of a step: a smaller lateness is no finding
 LEAST_NS = 20_000  # about what ranks are apart when nothing is wrong
+MOST_EXPLAINED = 1000  # rows with a cause: the latest ones
 SCHEMA: dict[str, pl.DataType] = {
     "step": pl.Int64(),
     "rank": pl.Int32(),
@@ -48,67 +45,88 @@ def stragglers(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
         "earlier", where neither shows. op: the operator (else kernel) whose time grew most; of "host", the
         one that ended the longest wait of the GPU, where that is half of its waiting. op_ns, others_op_ns: its time; of
         "host", how long the GPU had nothing to do.
-    On traces without GPUs the operators of the host stand for the GPU's work.
+    On traces without GPUs the operators of the host stand for the GPU's work. Of more than 1,000 rows those that are least late have no cause.
     """
-    calls, rows = keyed(trace), matched(trace).filter(pl.col("ranks") > 1, pl.col("step").is_not_null())
-    if rows.is_empty():
-        return pl.DataFrame(schema=SCHEMA)
+    calls, operations = keyed(trace), matched(trace)
+    spans, did = step_spans(trace), between(trace)
+
+    def history(rank: int) -> History:
+        of_rank = pl.col("rank") == rank
+        return History(calls.filter(of_rank), spans.filter(of_rank), did)
+
+    return explained(worst(lates(calls, operations)), step_ns(periods(calls)), history)
+
+
+class History(NamedTuple):
+    """What one rank did. calls: its collectives (`step`, `ts`, `end`); spans: its steps on the host (`step`, `ts`)."""
+
+    calls: pl.DataFrame
+    spans: pl.DataFrame
+    between: Between
+
+
+def lates(calls: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+    """One row an operation of a step that several ranks have: late_ns as in `stragglers`, `last_rank` and `next_rank`, which came last and
+    next to last, and when each called it (`ts`, `next_ts`, in ns). calls: as `with_key` gives them."""
+    rows = operations.filter(pl.col("ranks") > 1, pl.col("step").is_not_null())
+    ordered = pl.col("rank", "ts").sort_by("dur_ns")
     durations = calls.group_by("key").agg(
+        ordered.slice(1, 1).first().name.prefix("next_"),
+        ts=pl.col("ts").sort_by("dur_ns").first(),
         late_ns=pl.col("dur_ns").sort().slice(0, 2).diff().last(),
-        next_rank=pl.col("rank").sort_by("dur_ns").slice(1, 1).first(),
     )
-    lates = rows.join(durations, on="key")
-    in_step = lates.group_by("step").agg(of=pl.len())
-    worst = (
-        lates.sort("late_ns", descending=True, maintain_order=True)
+    found = rows.select("key", "step", "last_rank", "collective", "seq").join(durations, on="key")
+    return found.drop("key").with_columns(last_in=pl.lit(1, pl.Int64))
+
+
+def worst(lates: pl.DataFrame) -> pl.DataFrame:
+    """Of each step and rank the row in which it was latest, and in how many it was last. lates: one row an operation, or an answer of this
+    function about some of them."""
+    return (
+        lates.sort("late_ns", "ts", descending=[True, False], maintain_order=True)
         .group_by("step", "last_rank", maintain_order=True)
-        .agg(pl.col("key", "late_ns", "collective", "seq", "next_rank").first(), last_in=pl.len())
-        .join(in_step, on="step")
-        .with_columns(late_share=pl.col("late_ns") / step_ns(trace))
+        .agg(pl.exclude("last_in").first(), pl.col("last_in").sum())
+    )
+
+
+def explained(worst: pl.DataFrame, step_ns: float, history: Callable[[int], History]) -> pl.DataFrame:
+    """The table of `stragglers`. history: of a rank."""
+    found = (
+        worst.with_columns(of=pl.col("last_in").sum().over("step"), late_share=pl.col("late_ns") / step_ns)
         .filter(pl.col("late_share") >= LEAST_SHARE, pl.col("late_ns") >= LEAST_NS)
-        .sort("step", "late_ns", descending=[False, True])
+        .sort("step", "late_ns", "last_rank", descending=[False, True, False])
     )
-    work = _work(trace) if worst.height else pl.DataFrame()
-    found = [
-        {**row, "rank": row["last_rank"], **_evidence(trace, calls, work, row)} for row in worst.iter_rows(named=True)
+    costly = set(found.with_row_index("row").top_k(MOST_EXPLAINED, by="late_ns")["row"])
+    rows = [
+        {**row, "rank": row["last_rank"], **(_evidence(row, history) if number in costly else {})}
+        for number, row in enumerate(found.iter_rows(named=True))
     ]
-    return pl.DataFrame(found, schema=SCHEMA)
+    return pl.DataFrame(rows, schema=SCHEMA)
 
 
-def step_ns(trace: Trace) -> float:
-    """The mean time between the starts of a rank's steps, by its collectives; else what they span."""
-    calls = keyed(trace).filter(pl.col("step").is_not_null(), pl.col("matched") != "alone")
+def periods(calls: pl.DataFrame) -> pl.DataFrame:
+    """The mean time between the starts of each rank's steps (`ns`), by its collectives; else what they span. One row a rank."""
+    calls = calls.filter(pl.col("step").is_not_null(), pl.col("matched") != "alone")
     firsts = calls.group_by("rank", "step").agg(first=pl.col("ts").min(), end=pl.col("end").max())
-    spans = firsts.group_by("rank").agg(
-        between=(pl.col("first").max() - pl.col("first").min()) / (pl.len() - 1).cast(pl.Float64),
-        span=pl.col("end").max() - pl.col("first").min(),
-        steps=pl.len(),
-    )
-    value = spans.select(pl.when(pl.col("steps") > 1).then("between").otherwise("span").median()).item()
-    return float(value) if value else 1.0
+    first = pl.col("first")
+    between = (first.max() - first.min()) / (pl.len() - 1).cast(pl.Float64)
+    span = (pl.col("end").max() - first.min()).cast(pl.Float64)
+    return firsts.group_by("rank").agg(ns=pl.when(pl.len() > 1).then(between).otherwise(span))
 
 
-def _work(trace: Trace) -> pl.DataFrame:
-    """What computes: `rank`, `name` (operator, else kernel), `ts`, `end`; GPU work, or without any the top operators."""
-    gpu = origins(trace)
-    if gpu.height:
-        gpu = gpu.with_columns(name=op_column(trace, "name").fill_null(gpu["name"]))
-        return gpu.filter(pl.col("role") != "communication").select("rank", "name", "ts", "end").sort("ts")
-    calls = host_calls(trace)
-    is_op = (calls["kind"] == "cpu_op").to_numpy()
-    top = (outermost(calls["caller"].to_numpy(), is_op) == np.arange(calls.height)) & is_op
-    return calls.filter(pl.Series(top)).select("rank", "name", "ts", "end").sort("ts")
+def step_ns(periods: pl.DataFrame) -> float:
+    """The length of a step, over all ranks."""
+    value = periods["ns"].median()
+    return float(value) if isinstance(value, float) and value else 1.0
 
 
-def _evidence(trace: Trace, calls: pl.DataFrame, work: pl.DataFrame, row: dict[str, Any]) -> dict[str, Any]:
+def _evidence(row: dict[str, Any], history: Callable[[int], History]) -> dict[str, Any]:
     """What the last rank did since the collective before, against what the next to last did; where it was late by
     then, since the step before."""
     answer: dict[str, Any] = {}
+    both = (row["last_rank"], row["ts"]), (row["next_rank"], row["next_ts"])
     for since in (_collective_before, _step_before):
-        late, other = (
-            _did(calls, work, row["key"], rank, since(trace, calls, row, rank))
-            for rank in (row["last_rank"], row["next_rank"])
-        )
+        late, other = (_did(history(rank), since, row["step"], start) for rank, start in both)
         if late is None or other is None:
             continue
         found = _compared(late, other, row["late_ns"])
@@ -118,7 +136,13 @@ def _evidence(trace: Trace, calls: pl.DataFrame, work: pl.DataFrame, row: dict[s
     return answer or {"cause": "earlier"}
 
 
-def _compared(late: _Did, other: _Did, late_ns: int) -> dict[str, Any]:
+def _did(of: History, since: Callable[[History, int, int], int | None], step: int, start: int) -> Did | None:
+    begin = since(of, step, start)
+    rank = of.calls["rank"][0]
+    return None if begin is None else of.between.did(rank, begin, start)
+
+
+def _compared(late: Did, other: Did, late_ns: int) -> dict[str, Any]:
     answer: dict[str, Any] = {"before_ns": late.ns, "others_before_ns": other.ns, "cause": "earlier"}
     lost = late.ns - other.ns
     if lost < late_ns / 2:
@@ -132,47 +156,18 @@ def _compared(late: _Did, other: _Did, late_ns: int) -> dict[str, Any]:
     return answer | {"cause": "host", "op": late.after, "op_ns": late.idle, "others_op_ns": other.idle}
 
 
-def _collective_before(trace: Trace, calls: pl.DataFrame, row: dict[str, Any], rank: int) -> int | None:
-    own = calls.filter(pl.col("rank") == rank)
-    start = own.filter(pl.col("key") == row["key"])["ts"][0]
-    return _latest(own.filter(pl.col("end") <= start)["end"])
+def _collective_before(of: History, step: int, start: int) -> int | None:
+    return _latest(of.calls.filter(pl.col("end") <= start)["end"])
 
 
-def _step_before(trace: Trace, calls: pl.DataFrame, row: dict[str, Any], rank: int) -> int | None:
+def _step_before(of: History, step: int, start: int) -> int | None:
     """The end of the last collective of an earlier step; in the first, the beginning of the step on the host."""
-    begin = _latest(calls.filter(pl.col("rank") == rank, pl.col("step") < row["step"])["end"])
+    begin = _latest(of.calls.filter(pl.col("step") < step)["end"])
     if begin is None:
-        spans = step_spans(trace).filter(pl.col("rank") == rank, pl.col("step") == row["step"])
+        spans = of.spans.filter(pl.col("step") == step)
         begin = int(spans["ts"][0]) if spans.height else None
     return begin
 
 
 def _latest(times: pl.Series) -> int | None:
     return int(times.to_numpy().max()) if times.len() else None
-
-
-class _Did(NamedTuple):
-    """ns: the time looked at; idle: how much of it nothing ran; after: what ended the longest such gap, where that is
-    half of them; times: ns by name."""
-
-    ns: int
-    idle: int
-    after: str | None
-    times: dict[str, int]
-
-
-def _did(calls: pl.DataFrame, work: pl.DataFrame, key: int, rank: int, begin: int | None) -> _Did | None:
-    """What a rank computed from `begin` to the start of a collective."""
-    if begin is None:
-        return None
-    start = int(calls.filter(pl.col("rank") == rank, pl.col("key") == key)["ts"][0])
-    part = work.filter(pl.col("rank") == rank, pl.col("end") > begin, pl.col("ts") < start).with_columns(
-        pl.col("ts").clip(begin, start), pl.col("end").clip(begin, start)
-    )
-    times = dict(part.group_by("name", maintain_order=True).agg((pl.col("end") - pl.col("ts")).sum()).iter_rows())
-    low, high = union(part["ts"].to_numpy(), part["end"].to_numpy())
-    edges = [(begin, begin), *zip(low.tolist(), high.tolist(), strict=True), (start, start)]
-    gaps = [(after[0] - before[1], after[0]) for before, after in pairwise(edges)]
-    idle, (longest, resumed) = sum(gap for gap, _ in gaps), max(gaps)
-    after = part.filter(pl.col("ts") == resumed)["name"] if longest >= idle / 2 else part["name"].clear()
-    return _Did(start - begin, idle, after[0] if after.len() else None, times)

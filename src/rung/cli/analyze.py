@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rung.analysis.analyses import ANALYSES, table
-from rung.cli import tables
+from rung.cli import many_ranks, tables
 from rung.cli.common import add_command, at_least, for_tables, opened, say
 from rung.cli.slurm import add_options as add_job_options
 from rung.errors import InputError, UsageError
@@ -18,6 +18,8 @@ EXAMPLE = """\
 examples:
   rung analyze trace.json.gz                     torch.profiler, rocprofv3, rocpd, rocprof, Nsight Systems, Perfetto
   rung analyze results/                          every trace in the folder, as ranks of one run
+  rung analyze results/ --partials reduced/      thousands of ranks: reduce each trace, and keep that; then
+  rung analyze reduced/                          what the ranks say together, without their traces
   rung analyze trace.json.gz --show list         the analyses and the question that each answers
   rung analyze trace.json.gz --show timeline     one of them as a table (--top N rows; --csv FILE, --json: all)
   rung analyze trace.json.gz --step 15,16        these of the profiler's steps only
@@ -60,6 +62,7 @@ def add(commands: Any, help_text: str) -> None:
     )
     tables.add_captures(parser)
     add_job_options(parser)
+    many_ranks.add_options(parser)
     parser.add_argument("--partial", action="store_true", help="of a damaged file, read what is whole")
     tables.add_limit(parser)
     parser.add_argument("--no-cache", action="store_true", help="neither keep nor use the tables of a large file")
@@ -113,6 +116,8 @@ def run(parsed: argparse.Namespace) -> int:
 
 def worked_out(path: Path, parsed: argparse.Namespace, write: Callable[[Any, Path], Any] | None) -> Answer:
     """The answer to what was asked of one trace; the files that were asked for are written."""
+    if many_ranks.wanted(path, parsed):
+        return Answer(*many_ranks.answer(path, parsed))
     if parsed.categories:
         from rung.analysis import classifier
 
@@ -248,22 +253,7 @@ def asked(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Answ
         rows = {name: answer.to_dicts() for name, answer in found.items()}
         document = Tables(source=trace.source, format=trace.format, steps=steps, notes=notes, tables=rows)
         return Answer(plain(document))
-    blocks = (
-        f"{name}: {ANALYSES[name].question}\n{_shown(name, answer, parsed.top)}" for name, answer in found.items()
-    )
-    return Answer("\n\n".join(blocks), notes)
-
-
-def _shown(name: str, answer: Any, top: int | None) -> str:
-    """A table, but findings, which are texts, one below the other."""
-    if name != "findings":
-        return tables.shown(answer, top)
-    from rung.records.analyze import Finding
-    from rung.records.record import record_of
-    from rung.report.findings import findings_blocks
-
-    rows = record_of(list[Finding], answer.head(top or answer.height).to_dicts())
-    return "\n".join(findings_blocks(rows, tables.width()))
+    return Answer(tables.blocks(found, parsed.top), notes)
 
 
 def listed(as_json: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,27 @@ def shown(table: pl.DataFrame, top: int | None, columns: int | None = None) -> s
 
     rows = TOP if top is None else (top or None)
     return "\n".join(table_lines(table, width=columns or width(), top=rows))
+
+
+def blocks(found: Mapping[str, pl.DataFrame], top: int | None) -> str:
+    """The tables of analyses by their names, each below its question."""
+    from rung.analysis.analyses import ANALYSES
+
+    return "\n\n".join(
+        f"{name}: {ANALYSES[name].question}\n{_block(name, table, top)}" for name, table in found.items()
+    )
+
+
+def _block(name: str, table: pl.DataFrame, top: int | None) -> str:
+    """A table, but findings, which are texts, one below the other."""
+    if name != "findings":
+        return shown(table, top)
+    from rung.records.analyze import Finding
+    from rung.records.record import record_of
+    from rung.report.findings import findings_blocks
+
+    rows = record_of(list[Finding], table.head(top or table.height).to_dicts())
+    return "\n".join(findings_blocks(rows, width()))
 
 
 def width() -> int:

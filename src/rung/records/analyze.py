@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rung.records.measured import Nanoseconds
 from rung.records.record import SCHEMA, Part
@@ -126,7 +127,8 @@ class Finding(Part, kw_only=True):
 class Overview(Part, kw_only=True, tag_field="kind", tag="analyze"):
     """steps: how many were recorded, by which figures of a step are divided. unread: events that are not in the table, by reason. peaks:
     whose figures of the GPU the roofline uses, and how far they were checked. parts: rank by rank, of the first 64 of `ranks`; across: of
-    several ranks, beside each other. headlines: each analysis in a sentence."""
+    several ranks, beside each other. headlines: each analysis in a sentence. merged: of partials; then parts are of the 64 ranks whose GPUs
+    are idle most and least, and findings only of what lies between ranks."""
 
     schema: int = SCHEMA
     source: str
@@ -144,6 +146,7 @@ class Overview(Part, kw_only=True, tag_field="kind", tag="analyze"):
     across: Across | None
     findings: list[Finding] = msgspec.field(default_factory=list)
     headlines: dict[str, str] = msgspec.field(default_factory=dict)
+    merged: bool | UnsetType = UNSET
 
 
 class Tables(Part, kw_only=True, tag_field="kind", tag="analyze"):

@@ -50,6 +50,8 @@ def analyze_lines(found: Overview, width: int = 100) -> list[str]:
         lines += ["", *units.wrapped(f"Bottleneck: {text}", width, rest="  ")]
     if findings:
         lines += ["", *findings_lines(findings, width)]
+    elif found.merged:
+        lines += ["", "Do first: nothing stands out between ranks. For what one rank can do: rung analyze ITS_TRACE"]
     elif record and record.clock == "gpu":
         lines += ["", "Do first: nothing stands out (--show targets,roofline has the figures)."]
     if many and found.across:

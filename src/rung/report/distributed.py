@@ -12,12 +12,19 @@ if TYPE_CHECKING:
 _MOST = 8
 
 
-def communication_line(table: pl.DataFrame, per: str = " a step") -> str:
-    """ "all_reduce 192 MiB: 863 µs a step, waiting 2.29 ms, exposed 3.16 ms (100 %), 336 GB/s on the bus" """
+def communication_line(table: pl.DataFrame, per: str = " a step", ranks: int = 1) -> str:
+    """ "all_reduce 192 MiB: 863 µs a step, waiting 2.29 ms, exposed 3.16 ms (100 %), 336 GB/s on the bus"
+
+    ranks: of the run; a row is about those of its group alone.
+    """
     if table.is_empty():
         return ""
     rows = table.to_dicts()
-    sums = {key: sum(row[key] for row in rows) for key in ("transfer_ns", "waiting_ns", "exposed_ns")}
+    weights = [min(1.0, row["ranks"] / ranks) for row in rows]
+    sums = {
+        key: sum(row[key] * weight for row, weight in zip(rows, weights, strict=True))
+        for key in ("transfer_ns", "waiting_ns", "exposed_ns")
+    }
     spent = sums["transfer_ns"] + sums["waiting_ns"]
     alone = all(row["ranks"] < 2 for row in rows)
     spend = "transfer and waiting" if alone else "transfer"
@@ -67,3 +74,31 @@ def cause(row: dict[str, Any]) -> str:
         until = f" until {row['op']}" if row["op"] else ""
         return f"its GPU waited {units.duration(row['op_ns'])} for the host{until}, the next rank's {units.duration(row['others_op_ns'])}"
     return ""
+
+
+def slow_groups_line(table: pl.DataFrame) -> str:
+    """The slowest group, against its likes."""
+    if table.is_empty():
+        return ""
+    row: dict[str, Any] = table.row(0, named=True)
+    more = table["group"].n_unique() - 1
+    ranks = units.one_line(row["group_ranks"]).strip("[]")
+    text = (
+        f"group {row['group']}{f' (ranks {ranks})' if ranks else ''} takes {row['times']:.2g} times as long as others for "
+        f"{row['collective']} of {units.data_size(row['size_bytes'])}"
+    )
+    if row["bus_gb_per_s"] and row["others_bus_gb_per_s"]:
+        text += f": {row['bus_gb_per_s']:.3g} GB/s, the median of {row['groups']} groups is {row['others_bus_gb_per_s']:.3g}"
+    return text + (f"; {more} more group{'s' * (more > 1)}" if more else "")
+
+
+def scaling_line(table: pl.DataFrame) -> str:
+    """What the ranks' GPUs make of a step, in the median of the steps."""
+    if table.is_empty() or table["ranks"].max() == 1:
+        return ""
+    median = table.select("^.*_share$").median().row(0, named=True)
+    if median["efficiency_share"] is None:
+        return ""
+    reasons = {"balance": "even work", "communication": "links and waiting for ranks", "host": "work for the GPU"}
+    said = ", ".join(f"{text} {units.percent(round(median[f'{name}_share'], 2))}" for name, text in reasons.items())
+    return f"{units.percent(round(median['efficiency_share'], 2))} of the GPUs' time computes, the product of {said}"

@@ -47,13 +47,14 @@ def rank_lines(found: Overview, width: int) -> list[str]:
         return []
     ordered = sorted(parts, key=lambda part: -_share(part, _COLUMNS[-1]))
     shown = parts if len(parts) <= MOST else [*ordered[: MOST // 2], *ordered[-MOST // 2 :]]
-    lines = list(_HEADS)
+    wide = max(4, *(len(str(part.rank)) for part in shown))
+    lines = [head[:4].rjust(wide) + head[4:] for head in _HEADS]
     for part in shown:
         record = part.breakdown or Breakdown(parts={})
         cells = [f"{_share(part, column) * 100:.1f} %".rjust(7) for column in _COLUMNS]
         step, key = units.duration(record.step_ns), record.bottleneck or ""
         most = f"{breakdowns.part(key, record.clock)} {units.percent(round(record.share or 0.0, 2))}"
-        lines.append(f"{part.rank!s:>4}  {step:>8}  {'  '.join(cells)}  {most if key else ''}".rstrip())
+        lines.append(f"{part.rank!s:>{wide}}  {step:>8}  {'  '.join(cells)}  {most if key else ''}".rstrip())
     left = len(parts) + max(0, found.ranks - len(found.parts)) - len(shown)
     return [*lines, f"... and {left} more ranks: --show timeline"] if left else lines
 

@@ -140,6 +140,17 @@ def read_one(file: Path, **how: Any) -> Trace | None:
     return _read_file(file, _reader_or_none, **how)
 
 
+def files_in(folder: Path) -> list[Path]:
+    """The files of a folder that may be traces, by name."""
+    return sorted(file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
+
+
+def folder_reader(folder: Path) -> Any:
+    """The module that reads CSV files of this folder together, or None."""
+    modules = (import_module(FORMATS[name]) for name in FOLDERS)
+    return next((module for module in modules if module.sniff(b"", folder)), None)
+
+
 def _read_each(files: list[Path], **how: Any) -> Iterator[Trace | None]:
     processes = processes_for(files)
     if processes > 1:
@@ -155,18 +166,15 @@ def _read_directory(
     path: Path, without: Collection[Path], *, partial: bool, max_bytes: int | None, cache: bool
 ) -> Trace:
     left_out = {file.resolve() for file in without}
-    files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    files = files_in(path)
     files = [file for file in files if not left_out or file.resolve() not in left_out]
     if not files and not any(path.iterdir()):
         raise InputError(f"The directory {path} has no file in it: give the one with the traces.")
     traces, names, skipped = [], [], []
-    for name in FOLDERS:
-        module = import_module(FORMATS[name])
-        if module.sniff(b"", path):
-            traces.append(module.read(path, partial=partial, max_bytes=max_bytes))
-            names.append(path.name)
-            files = [file for file in files if ".csv" not in file.suffixes]
-            break
+    if module := folder_reader(path):
+        traces.append(module.read(path, partial=partial, max_bytes=max_bytes))
+        names.append(path.name)
+        files = [file for file in files if ".csv" not in file.suffixes]
     for file, trace in zip(files, _read_each(files, partial=partial, max_bytes=max_bytes, cache=cache), strict=True):
         if trace is None:
             skipped.append(file.name)

@@ -1,4 +1,4 @@
-"""Reads the files of a folder in several processes: each is read by one thread, and a run has a file for every rank."""
+"""Works on the files of a folder in several processes: each is read by one thread, and a run has a file for every rank."""
 
 from __future__ import annotations
 
@@ -28,62 +28,85 @@ def processes_for(files: Sequence[Path]) -> int:
 
 
 def read_all(reader: str, files: Sequence[Path], processes: int, how: dict[str, Any]) -> Iterator[Trace | None]:
-    """What a function gives for each file, in their order.
+    """The trace in each file, in their order, None where there is none; it ends with the first that cannot be read.
 
     reader: `module:function`, called as `function(file, **how)` in one of the processes.
     """
+    for answer in answers(reader, files, processes, how):
+        if isinstance(answer, BaseException):
+            raise answer
+        assert answer is None or isinstance(answer, Trace)
+        yield answer
+
+
+def answers(function: str, files: Sequence[Path], processes: int, how: dict[str, Any]) -> Iterator[Any]:
+    """What a function gives for each file, in their order; the exception where it raised one. A process that died over a file, as for want of
+    memory, is an InputError for this one, and another goes on after it.
+
+    function: `module:function`, called as `function(file, **how)` in one of the processes.
+    """
+    # Of n processes each answers for every n-th file, and is known by the number of its first one.
+    started = {number: _start(function, files[number::processes], how) for number in range(processes)}
+    try:
+        for number, file in enumerate(files):
+            answer = _next(started[number % processes], file)
+            if isinstance(answer, _Died):
+                _end(started[number % processes])
+                started[number % processes] = _start(function, files[number + processes :: processes], how)
+            yield answer
+    finally:
+        for process in started.values():
+            _end(process)
+
+
+class _Died(InputError):
+    """The process did not answer for this file."""
+
+
+def _start(function: str, files: Sequence[Path], how: dict[str, Any]) -> subprocess.Popen[bytes]:
     # Not -m: Python would look into the current folder first, where a stranger's polars.py may lie.
     code = f"import sys; sys.path[:] = {sys.path!r}; from rung.trace.parallel import child; child()"
     environment = {**os.environ, "POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    started = [
-        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        for _ in range(processes)
-    ]
-    try:
-        for number, process in enumerate(started):
-            assert process.stdin
-            with process.stdin:
-                pickle.dump((os.getpid(), reader, files[number::processes], how), process.stdin)
-        for number, file in enumerate(files):
-            yield _next(started[number % processes], file)
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-            assert process.stdout
-            process.stdout.close()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    )
+    assert process.stdin
+    with contextlib.suppress(BrokenPipeError), process.stdin:
+        pickle.dump((os.getpid(), function, files, how), process.stdin)
+    return process
 
 
-def _next(process: subprocess.Popen[bytes], file: Path) -> Trace | None:
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    assert process.stdout
+    process.stdout.close()
+
+
+def _next(process: subprocess.Popen[bytes], file: Path) -> Any:
     assert process.stdout
     try:
-        answer = pickle.load(process.stdout)  # of our own process, which stops at its first error
+        return pickle.load(process.stdout)  # of our own process
     except (EOFError, pickle.UnpicklingError):
         code = process.wait()
-        raise InputError(f"{file} could not be read: its reader ended with {code}; is there enough memory?") from None
-    if isinstance(answer, BaseException):
-        raise answer
-    assert answer is None or isinstance(answer, Trace)
-    return answer
+        return _Died(f"{file} could not be read: its reader ended with {code}; is there enough memory?")
 
 
 def child() -> None:
-    """The other side: reads what stdin names, one after the other, until one cannot be read."""
+    """The other side: answers for the files that stdin names, one after the other."""
     import importlib
 
-    answers = os.fdopen(os.dup(1), "wb")
+    answered = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing else gets between them
     parent, name, files, how = pickle.load(sys.stdin.buffer)
     end_with_parent(parent)
     module, function = name.split(":")
-    read: Callable[..., Trace | None] = getattr(importlib.import_module(module), function)
+    answer_for: Callable[..., Any] = getattr(importlib.import_module(module), function)
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
         for file in files:
             try:
-                answer: Trace | BaseException | None = read(file, **how)
+                answer = answer_for(file, **how)
             except (InputError, OSError, MemoryError) as error:
                 answer = error
-            pickle.dump(answer, answers, protocol=5)
-            answers.flush()
-            if isinstance(answer, BaseException):
-                break
+            pickle.dump(answer, answered, protocol=5)
+            answered.flush()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -20,7 +21,8 @@ def merged(traces: list[Trace], names: list[str], source: str, skipped: list[str
     names: the files' names, in the order of the traces. skipped: names of files that are no traces.
     meta["files"] has one entry a file: its name, rank, format, devices and facts.
     """
-    ranks = _ranks(traces, names)
+    files_say = [stated(trace) for trace in traces]
+    ranks = ranks_of(files_say, names)
     dtype = traces[0].events.schema["rank"]
 
     def stacked(table: str) -> pl.DataFrame:
@@ -37,9 +39,9 @@ def merged(traces: list[Trace], names: list[str], source: str, skipped: list[str
         {"file": name, "rank": rank, "format": trace.format, "devices": trace.devices, **trace.meta}
         for trace, name, rank in zip(traces, names, ranks, strict=True)
     ]
-    for trace, rank in zip(traces, ranks, strict=True):
-        if (says := stated_rank(trace)) not in (None, rank):
-            unread.count(f"file that states rank {says} at the same time as another, and is shown as rank {rank}", 1, 0)
+    for says, rank in zip(files_say, ranks, strict=True):
+        if says.rank not in (None, rank):
+            unread.count(renumbered(says.rank, rank), 1, 0)
     meta: dict[str, Any] = {"files": files, "ranks": sorted(set(ranks))}
     if skipped:
         unread["file of no known format"] = len(skipped)
@@ -61,6 +63,11 @@ def merged(traces: list[Trace], names: list[str], source: str, skipped: list[str
     )
 
 
+def renumbered(says: int | None, rank: int) -> str:
+    """What is said of a file that is not shown under the rank that it states."""
+    return f"file that states rank {says} at the same time as another, and is shown as rank {rank}"
+
+
 def named_ranks(events: pl.DataFrame) -> list[int | None]:
     """The ranks of events, ascending; None comes first and stands for those without one."""
     rank = events["rank"]
@@ -69,37 +76,50 @@ def named_ranks(events: pl.DataFrame) -> list[int | None]:
     return rank.unique().sort().to_list()
 
 
-def _ranks(traces: list[Trace], names: list[str]) -> list[int]:
+class Stated(NamedTuple):
+    """What tells whose a file is. rank: as the file states it; begin, end: of its events, in ns."""
+
+    rank: int | None
+    format: str
+    begin: int
+    end: int
+
+
+def stated(trace: Trace) -> Stated:
+    begin, end = trace.events["ts"].min(), (trace.events["ts"] + trace.events["dur"]).max()
+    span = (begin, end) if isinstance(begin, int) and isinstance(end, int) else (0, 0)
+    return Stated(stated_rank(trace), trace.format, *span)
+
+
+def ranks_of(files: Sequence[Stated], names: Sequence[str]) -> list[int]:
     """The rank of each file: what it states, else what its name says, else its place.
 
     One way for all files, or two ways could give two files the same rank; the same rank twice is only believed
     where the files state it, and one was recorded after the other (a rank may write several files).
     """
-    stated = [stated_rank(trace) for trace in traces]
-    if all(rank is not None for rank in stated):
-        return _apart(traces, [int(rank) for rank in stated if rank is not None])
+    says = [file.rank for file in files]
+    if all(rank is not None for rank in says):
+        return _apart(files, [int(rank) for rank in says if rank is not None])
     found = [_IN_NAME.search(name) for name in names]
     named = [int(match[1]) if match else None for match in found]
-    mixed = [s if s is not None else n for s, n in zip(stated, named, strict=True)]
+    mixed = [s if s is not None else n for s, n in zip(says, named, strict=True)]
     if all(rank is not None for rank in mixed) and len(set(mixed)) == len(mixed):
         return [int(rank) for rank in mixed if rank is not None]
-    return list(range(len(traces)))
+    return list(range(len(files)))
 
 
-def _apart(traces: list[Trace], stated: list[int]) -> list[int]:
+def _apart(files: Sequence[Stated], stated: list[int]) -> list[int]:
     """The ranks, where two files of one format that state the same rank for the same time are of two processes, as of two jobs whose ranks are
     counted from 0 each: the later file gets the next number that none has."""
     found: list[int] = []
-    of: dict[tuple[int, str], list[tuple[int, int]]] = {}
+    of: dict[tuple[int, str], list[Stated]] = {}
     free = max(stated, default=-1) + 1
-    for trace, rank in zip(traces, stated, strict=True):
-        begin, end = trace.events["ts"].min(), (trace.events["ts"] + trace.events["dur"]).max()
-        span = (int(begin), int(end)) if isinstance(begin, int) and isinstance(end, int) else (0, 0)
-        before = of.setdefault((rank, trace.format), [])
-        if any(max(span[0], other[0]) < min(span[1], other[1]) for other in before):
+    for file, rank in zip(files, stated, strict=True):
+        before = of.setdefault((rank, file.format), [])
+        if any(max(file.begin, other.begin) < min(file.end, other.end) for other in before):
             rank, free = free, free + 1
         else:
-            before.append(span)
+            before.append(file)
         found.append(rank)
     return found
 
