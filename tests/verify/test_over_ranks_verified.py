@@ -1,17 +1,20 @@
 """A candidate over several ranks is held against one process on the batches of all of them: mistakes are refused, on every rank that sees them."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rung.launch import Team, WorkerFailed, torchrun
+from rung.launch import Team, WorkerFailed, launcher
 from rung.rungs.ranks import EXCHANGE
+from rung.side import Launcher
 from rung.timing.together import together
 
 HERE = str(Path(__file__).parent)
+START = Path(__file__).parents[1] / "launch" / "start_ranks.py"  # without torch, which torchrun takes seconds to load
 PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))}
 
 
@@ -26,8 +29,12 @@ RUNGS = {
 CASES = [(mistake, rung, said) for rung, (_, mistake, said) in RUNGS.items()]
 
 
+def ranks(count: int) -> Launcher:
+    return launcher(f"{sys.executable} {START} {count} {count}")
+
+
 def started(count: int, log: Path) -> Team:
-    return Team("wrong_ranks:Verified", log, torchrun(count), together, PATH)
+    return Team("wrong_ranks:Verified", log, ranks(count), together, PATH)
 
 
 @pytest.fixture(scope="module", params=[2, 4])
