@@ -55,8 +55,9 @@ class Plan:
     env: variables of the process. linears: the format of linear layers' products, `fp8` or `int8`. switches: of a
     model that has its own (`attention`, `cache`). channels_last: the layout of convolution weights. attention: whose
     kernels scaled_dot_product_attention asks first, `cudnn`. within: passes on the graphs that Inductor
-    compiles, forward and backward, by name. original: inputs for which none of this holds. The empty plan is the
-    workload as its author wrote it."""
+    compiles, forward and backward, by name. original: inputs for which none of this holds. Of several ranks, which one process does not
+    have: ddp: arguments of DistributedDataParallel; gradients: the format in which these are exchanged, `bf16`; gathered: FSDP2 keeps
+    what forward has gathered. The empty plan is the workload as its author wrote it."""
 
     tf32: bool = False
     bf16: bool = False
@@ -74,11 +75,19 @@ class Plan:
     attention: str = ""
     within: tuple[str, ...] = ()
     original: Original = Original()
+    ddp: tuple[tuple[str, Any], ...] = ()
+    gradients: str = ""
+    gathered: bool = False
 
     @property
     def numerics(self) -> Numerics:
         """The contract that this plan needs."""
-        return "fp8" if self.linears else "bf16" if self.bf16 else "tf32" if self.tf32 else "exact"
+        return "fp8" if self.linears else "bf16" if self.bf16 or self.gradients else "tf32" if self.tf32 else "exact"
+
+    @property
+    def of_one(self) -> Plan:
+        """What of it one process has."""
+        return replace(self, ddp=(), gradients="", gathered=False)
 
     @property
     def compiles(self) -> bool:
@@ -118,6 +127,7 @@ class Plan:
             tf32=self.tf32 and numerics != "exact",
             bf16=self.bf16 and numerics in ("bf16", "fp8"),
             linears=self.linears if numerics == "fp8" else "",
+            gradients=self.gradients if numerics in ("bf16", "fp8") else "",
         )
 
     def phases(self, own: Numerics) -> tuple[Numerics, ...]:

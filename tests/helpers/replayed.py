@@ -13,6 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rung.hardware.ranks import Ranks
+
+PARALLEL = "RUNG_TEST_PARALLEL"
 RECORDED = "RUNG_TEST_RECORDED"  # the folder that `record` wrote
 STEP = {"": 20e6, "fused-optimizer": 1e6}  # nanoseconds of a step, by the rungs that have effect
 REPLAYED = "replayed:Replayed"
@@ -74,6 +77,8 @@ class Replayed:
     def first(self) -> Any:
         if self.rungs and self.fused == "raise":
             raise ValueError("no step today")
+        if self.rungs and self.fused == "one dies" and Ranks.here.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
         if self.rungs and self.fused == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.rungs and self.fused == "hang":
@@ -82,19 +87,21 @@ class Replayed:
 
     def warm(self, seconds: float) -> Any:
         self.first()
-        return self.said["warm"]
+        apart = ["the weights of the ranks go apart."] if self.fused == "apart" and Ranks.here.world > 1 else []
+        return {**self.said["warm"], "apart": apart}
 
     def estimate(self) -> float:
         return STEP[self.rungs]
 
     def block(self, count: int) -> dict[str, Any]:
-        return {"samples": [STEP[self.rungs]] * count, "outside": 0.0, "calls": count}
+        return {"samples": [STEP[self.rungs]] * count, "outside": 0.0, "calls": count, "compiled": 0, "cores": None}
 
     def profile(self, path: str, steps: int) -> None:
         shutil.copy(self.folder / f"trace-{self.rungs}.json.gz", path)
 
     def facts(self, save: str, neighbours: bool = False) -> Any:
-        return self.said["facts"]
+        of_ranks = {"ranks": Ranks.here.world, "parallel": os.environ.get(PARALLEL, "ddp")}
+        return {**self.said["facts"], "facts": {**self.said["facts"]["facts"], **of_ranks}}
 
     def audit(self) -> Any:
         return self.said["audit"]
@@ -115,4 +122,6 @@ class Replayed:
         return self.said["witness"]
 
     def verify(self, numerics: str, alone: bool, backwards: bool = False, others: bool = False) -> Any:
+        if self.fused == "wrong ranks" and Ranks.here.rank == 1:
+            return {**self.said["verify"], "passed": False, "failures": ["gradient of 0.weight is off"]}
         return self.said["verify"]

@@ -224,6 +224,13 @@ def test_words_reach_the_job_as_they_were_typed(typed: list[str]) -> None:
     assert said.split(b"\0")[3:-1] == [word.encode() for word in ["bench", *typed]]
 
 
+def test_the_ranks_of_a_climb_are_started_anew_where_it_goes_on() -> None:
+    """They may meet at another host then."""
+    text = script(Wanted(2, ranks=4), ["climb", "m.py:make"], Path("/f"), Path("/c"), Path("/f/run"))
+    assert text.count('--launcher "$launcher"') == 2
+    assert 'climb --resume /f/run --launcher "$launcher"; else' in text
+
+
 def test_a_climb_that_slurm_starts_anew_goes_on() -> None:
     text = script(Wanted(1), ["climb", "m.py:make", "--json"], Path("/f"), Path("/c"), Path("/f/run"))
     assert "if [ -e /f/run/manifest.json ]; then exec" in text

@@ -22,16 +22,16 @@ from rung.rungs.environment import left, settings
 from rung.timing import workers
 
 ROWS = settings()
-PARTS = {"gemm": 50.0, "attention": 20.0, "convolution": 10.0, "launch_gap": 20.0}
+PARTS = {"gemm": 40.0, "attention": 20.0, "convolution": 10.0, "communication": 10.0, "launch_gap": 20.0}
 
 
-def context(vendor: str = "amd", arch: str = "gfx1100", rocm: str = "6.0", **environ: str) -> Context:
+def context(vendor: str = "amd", arch: str = "gfx1100", rocm: str = "6.0", ranks: int = 1, **environ: str) -> Context:
     class Stand(Machine):
         def text(self, name: Any) -> str | None:
             return rocm if str(name).endswith(".info/version") else super().text(name)
 
     variables = in_effect(Stand(environ=environ), Here(vendor, 1, [arch]))
-    facts = {"gpu": True, "mode": "train", "vendor": vendor, "variables": variables}
+    facts = {"gpu": True, "mode": "train", "vendor": vendor, "variables": variables, "ranks": ranks}
     return Context(Plan(), "exact", facts_of(facts), PARTS, {})
 
 
@@ -53,7 +53,7 @@ def test_what_doctor_lists_is_a_rung_or_has_a_reason_to_be_none() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_variable_applies_on_its_vendors_gpus_alone(row: Any) -> None:
     for vendor, arch, other in (("nvidia", "sm90", "AMD"), ("amd", "gfx1100", "NVIDIA")):
-        no = BY_NAME[row.name].applies(context(vendor, arch))
+        no = BY_NAME[row.name].applies(context(vendor, arch, ranks=2 if row.ranks else 1))
         if row.vendor == "any":
             assert no is None
         elif row.vendor != vendor:

@@ -25,9 +25,11 @@ from rung.records.record import take
 from rung.rewrites import Surgeon
 from rung.rungs import BY_NAME, LADDER, Counters
 from rung.rungs.attention import TF32_ATTENTION
+from rung.rungs.environment import settings
 from rung.rungs.graph_rewrites import GRAPH_REWRITES
 from rung.rungs.inductor import never
 from rung.rungs.kernels import KERNELS
+from rung.rungs.ranks import EXCHANGE
 from rung.verify import verify as verifying
 from rung.workload import Workload, seeded_model
 
@@ -118,6 +120,9 @@ def test_undone_the_model_is_as_a_fresh_one_with_its_weights(mistake: Mistake) -
 # Their mistakes are in tests/rewrites/test_rewrites_gone_wrong.py.
 REWRITES = {rung.name for rung in (*GRAPH_REWRITES, *KERNELS, TF32_ATTENTION)} - {"channels-last"}
 
+# Their mistakes need ranks: tests/verify/test_over_ranks_verified.py.
+RANKS = {rung.name for rung in EXCHANGE} | {row.name for row in settings() if row.ranks}
+
 # What changes nothing can go wrong in nothing.
 NEVER = {name for name in BY_NAME if never(name)}
 
@@ -140,6 +145,12 @@ OFF: dict[str, tuple[dict[str, Any], str]] = {
     "fused-dgrad": ({"pass fused-dgrad": False}, "the rewrite of joins is False"),
     "k-major-wgrad": ({"pass k-major-wgrad": False}, "the order of factors is False"),
     "recompute": ({"pass recompute": False}, "the choice of what is kept is False"),
+    "ddp-buckets-8": ({"ddp bucket_cap_mb": 25.0}, "bucket_cap_mb is 25.0"),
+    "ddp-buckets-100": ({"ddp bucket_cap_mb": 25.0}, "bucket_cap_mb is 25.0"),
+    "ddp-gradient-views": ({"ddp gradient_as_bucket_view": False}, "gradient_as_bucket_view is False"),
+    "ddp-static-graph": ({"ddp static_graph": False}, "static_graph is False"),
+    "bf16-gradients": ({"gradients": ""}, "the format in which gradients are exchanged is "),
+    "fsdp-keep-gathered": ({}, "0 -> 0 gatherings of weights"),
     "dynamic-shapes": ({}, "3 -> 3 graphs compiled for 3 shapes"),
     **{name: ({"compiled_graphs": 1}, never(name)) for name in NEVER},
     **{name: ({"matches": {name: 0}}, "0 rewritten") for name in (*REWRITES, "aiter-gemm")},
@@ -178,4 +189,4 @@ def test_a_rung_that_is_not_in_effect_is_not_kept_however_fast(name: str, monkey
 
 
 def test_no_rung_is_without_a_mistake() -> None:
-    assert {m.rung for m in MISTAKES} | REWRITES | NEVER == set(BY_NAME) == set(OFF)
+    assert {m.rung for m in MISTAKES} | REWRITES | RANKS | NEVER == set(BY_NAME) == set(OFF)

@@ -1,21 +1,40 @@
 """A candidate over several ranks is held against one process on the batches of all of them: mistakes are refused, on every rank that sees them."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rung.launch import Team, WorkerFailed, torchrun
+from rung.launch import Team, WorkerFailed, launcher
+from rung.rungs.ranks import EXCHANGE
+from rung.side import Launcher
 from rung.timing.together import together
 
 HERE = str(Path(__file__).parent)
+START = Path(__file__).parents[1] / "launch" / "start_ranks.py"  # without torch, which torchrun takes seconds to load
 PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))}
 
 
+# Of each rung of the exchange that gloo can do: how ranks train together, and a mistake under it with what is said.
+RUNGS = {
+    "ddp-buckets-8": ("ddp", "stale bucket", "gradient of"),
+    "ddp-buckets-100": ("ddp", "same data", "off by"),
+    "ddp-gradient-views": ("ddp", "sum", "gradient of"),
+    "ddp-static-graph": ("ddp", "stale bucket", "gradient of"),
+    "fsdp-keep-gathered": ("fsdp2", "no all-reduce", "get no gradient"),
+}
+CASES = [(mistake, rung, said) for rung, (_, mistake, said) in RUNGS.items()]
+
+
+def ranks(count: int) -> Launcher:
+    return launcher(f"{sys.executable} {START} {count} {count}")
+
+
 def started(count: int, log: Path) -> Team:
-    return Team("wrong_ranks:Verified", log, torchrun(count), together, PATH)
+    return Team("wrong_ranks:Verified", log, ranks(count), together, PATH)
 
 
 @pytest.fixture(scope="module", params=[2, 4])
@@ -37,23 +56,30 @@ def test_a_rung_that_computes_the_same_passes(team: Team) -> None:
     assert found["passed"], found["failures"]
 
 
+@pytest.mark.parametrize("rung", sorted(RUNGS))
+def test_a_rung_of_the_exchange_passes(team: Team, rung: str) -> None:
+    found = team.call("verify", 120, numerics="exact", rungs=[rung], parallel=RUNGS[rung][0])
+    assert found["passed"], found["failures"]
+
+
 @pytest.mark.parametrize(
-    ("mistake", "said"),
-    [
-        ("no all-reduce", "gradient of"),
-        ("stale bucket", "gradient of"),
-        ("sum", "gradient of"),
-        ("same data", "off by"),
-    ],
+    ("mistake", "rung", "said"),
+    [("no all-reduce", "", "gradient of"), ("stale bucket", "", "gradient of"), ("same data", "", "off by"), *CASES],
 )
-def test_a_mistake_of_the_ranks_is_refused(team: Team, mistake: str, said: str) -> None:
-    found = team.call("verify", 120, numerics="exact", mistake=mistake)
+def test_a_mistake_of_the_ranks_is_refused(team: Team, mistake: str, rung: str, said: str) -> None:
+    parallel = RUNGS[rung][0] if rung else "ddp"
+    found = team.call("verify", 120, numerics="exact", mistake=mistake, rungs=[rung] if rung else [], parallel=parallel)
     assert not found["passed"]
     assert any(said in failure for failure in found["failures"]), found["failures"]
 
 
 def test_a_mistake_is_seen_below_full_precision_too(team: Team) -> None:
     assert not team.call("verify", 120, numerics="bf16", rungs=["bf16"], mistake="stale bucket")["passed"]
+
+
+def test_every_rung_of_the_exchange_is_tried_here() -> None:
+    """torch's compression of gradients needs NCCL."""
+    assert {*RUNGS, "bf16-gradients"} == {rung.name for rung in EXCHANGE}
 
 
 def test_all_ranks_have_to_agree() -> None:

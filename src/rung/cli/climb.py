@@ -124,22 +124,6 @@ def device_numbers(text: str) -> str:
     return text
 
 
-def check_over_ranks(parsed: argparse.Namespace) -> None:
-    """Raises UsageError for what a climb over several ranks cannot do."""
-    check_ranks(parsed)
-    if not (parsed.nproc_per_node or parsed.launcher):
-        return
-    if parsed.nproc_per_node == (1,):
-        raise UsageError("--nproc-per-node 1 is one process, which a climb runs without it: leave it out.")
-    which = "--nproc-per-node" if parsed.nproc_per_node else "--launcher"
-    if parsed.devices:
-        raise UsageError(f"--devices has one GPU timed, and {which} times one for each rank: leave one out.")
-    if parsed.jobs:
-        raise UsageError(
-            f"--jobs has workers prepare side by side, and nothing runs beside ranks: leave it out with {which}."
-        )
-
-
 def device_of(parsed: argparse.Namespace) -> str | None:
     """The device that is timed. Raises UsageError where two are named."""
     first = (parsed.devices or "").split(",")[0]
@@ -180,7 +164,9 @@ def run(parsed: argparse.Namespace) -> int:
     elif not parsed.target:
         raise UsageError("give a TARGET, as in `rung climb tiny-transformer`; `rung climb --help` says more.")
     chosen(parsed.rungs or ())
-    check_over_ranks(parsed)
+    check_ranks(parsed)
+    if parsed.nproc_per_node == (1,):
+        raise UsageError("--nproc-per-node 1 is one process, which a climb runs without it: leave it out.")
     if parsed.write_workload:
         return write_workload(parsed.target or "", options, parsed.write_workload)
     new: Run | None = None

@@ -41,6 +41,13 @@ def check_ranks(parsed: argparse.Namespace) -> None:
         raise UsageError(
             f"--preset {parsed.preset} measures nothing, so it does not show how a workload scales: leave it out."
         )
+    which = "--nproc-per-node" if parsed.nproc_per_node else "--launcher"
+    if getattr(parsed, "devices", None):
+        raise UsageError(f"--devices has one GPU timed, and {which} times one for each rank: leave one out.")
+    if getattr(parsed, "jobs", None):
+        raise UsageError(
+            f"--jobs has workers prepare side by side, and nothing runs beside ranks: leave it out with {which}."
+        )
     timer = getattr(parsed, "timer", "auto")
     if timer in ("graph", "batch"):
         raise UsageError(f"--timer {timer} hides launches; ranks, which wait for each other, are timed as launched.")

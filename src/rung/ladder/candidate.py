@@ -18,7 +18,7 @@ from msgspec.structs import replace as with_fields
 
 from rung.engine.disturbed import bytes_of, elements, graphs_compiled, not_finite, shapes_of
 from rung.engine.dynamo import expect_changes, inductor_settings
-from rung.engine.parallel import in_parallel, sharded, without_exchange
+from rung.engine.parallel import in_effect, in_parallel, sharded, without_exchange
 from rung.engine.step import Step, matmul_precision
 from rung.errors import WorkloadError
 from rung.hardware import Device, environment, pick
@@ -160,7 +160,7 @@ class Candidate(Timed):
         self.batches = self._rotated(self.inputs)
         self._next: Iterator[Any] = itertools.cycle(self.batches)
         reset_peak_memory(self.device)
-        self.called = in_parallel(self.workload, self.model, self.device)
+        self.called = in_parallel(self.workload, self.model, self.device, self.plan)
         self.step = Step(self.workload, self.model, self.plan, self.device, called=self.called)
         several = self.ranks.world > 1
         self._together = TrainedTogether(self.workload, self.model, self.called, self.device) if several else None
@@ -188,7 +188,8 @@ class Candidate(Timed):
         """Runs until it is steady, or for `seconds`; the first run is reported apart."""
         first = self._first if self._first is not None else self.first()
         warmed = self._until_steady(seconds, first)
-        applied = {**self.step.applied(), **self._environment()}
+        exchange = in_effect(self.called) if self.called else {}
+        applied = {**self.step.applied(), **self._environment(), **exchange}
         doubts, apart = self._doubts()
         return {**warmed, "applied": applied, "original": self._left(), "doubts": [*doubts, *apart], "apart": apart}
 
@@ -213,7 +214,8 @@ class Candidate(Timed):
         said = []
         if self.made_for:
             here = {"mode": self.workload.mode, "device": self.device.name, "torch": str(torch.__version__)}
-            said = differences(self.made_for, {**here, "model": described(self.model)})
+            of_this = {"model": described(self.model), "ranks": str(self.ranks.world)}
+            said = differences(self.made_for, {**here, **of_this})
         batch = next(self._next)
         loss, output = self.step(batch)
         odd = not_finite(output if loss is None else loss)
@@ -384,7 +386,8 @@ class Candidate(Timed):
 
     def profile(self, path: str, steps: int) -> None:
         """Records `steps` steady steps with torch.profiler into a gzipped Chrome trace; of several ranks, the first one's."""
-        if self.ranks.rank:  # it takes the same steps
+        elsewhere = not Path(path).parent.is_dir()  # on a host that has no such folder nothing is recorded
+        if self.ranks.rank or elsewhere:  # it takes the same steps
             torch_profiler.unrecorded(self.call, torch_profiler.Options(active=steps).total, self.device)
         else:
             torch_profiler.record(self.call, path, steps, self.device)

@@ -314,7 +314,9 @@ def apply(
     step is Python, which no graph replays. With one, a recipe with `capture` runs its steps uncaptured.
 
     Args:
-        target: the model, which stays on its device; or a Workload, whose model is made on the best device there is.
+        target: the model, which stays on its device; or a Workload, whose model is made on the best device there is. A model that you
+            have wrapped in DistributedDataParallel is called as it is: a rung about the exchange is in effect where you gave that its
+            arguments (`Recipe.read(...).ddp`) or its hook, and else is left out with a warning that says what to give.
         recipe: a file, a `Recipe`, a rung's name, or several. "auto" takes the recipe that a climb has verified for a model of this
             structure, in this mode, on this device and with this torch.
         forward, loss, optimizer, output: as in `Workload`.
@@ -421,7 +423,15 @@ def _automatic(recipe: Recipe | str | Path | Iterable[str]) -> bool:
 
 def _facts(model: torch.nn.Module, mode: Mode, device: Device) -> dict[str, str]:
     """What a recipe is asked about: was it made for this?"""
-    return {"mode": mode, "device": device.name, "torch": str(torch.__version__), "model": described(model)}
+    there_is = torch.distributed.is_available() and torch.distributed.is_initialized()
+    ranks = torch.distributed.get_world_size() if there_is else 1
+    return {
+        "mode": mode,
+        "device": device.name,
+        "torch": str(torch.__version__),
+        "model": described(model),
+        "ranks": str(ranks),
+    }
 
 
 def _recipe(recipe: Recipe | str | Path | Iterable[str]) -> Recipe:

@@ -29,12 +29,15 @@ WHY = {
     "device": "which rungs pay depends on the chip",
     "torch": "what its compiler does by itself changes between versions",
     "model": "its rungs were verified on another model",
+    "ranks": "what the exchange between them costs depends on how many there are",
 }
+OPTIONAL = ("ranks",)  # a recipe of one process does not tell of them
 NO_LINEAR = "no linear layer that it can take (plain ones, without hooks, whose sizes are multiples of 16)"
 
 
 def described(model: torch.nn.Module) -> str:
     """A model in words, equal for equal architectures: its class, parameters and tensors."""
+    model = _bare(model)
     sizes = [p.numel() for p in model.parameters()]
     return f"{type(model).__name__} with {sum(sizes)} parameters in {len(sizes)} tensors"
 
@@ -45,11 +48,18 @@ def structure(model: torch.nn.Module) -> str:
     The kind of a module is its class: one that is installed by its name, and one of your own by its code, because a script, a notebook
     and `rung climb model.py:make` import one file under different names.
     """
+    model = _bare(model)
     tensors = [*model.named_parameters(), *model.named_buffers()]
     kinds = {kind: _kind(kind) for kind in {type(module) for module in model.modules()}}
     lines = [f"{name} {kinds[type(module)]}" for name, module in model.named_modules()]
     lines += [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _bare(model: torch.nn.Module) -> torch.nn.Module:
+    """What DistributedDataParallel wraps, where it does."""
+    inner: torch.nn.Module = model.module if type(model).__name__ == "DistributedDataParallel" else model
+    return inner
 
 
 def _kind(kind: type) -> str:
@@ -86,7 +96,7 @@ def _code(code: CodeType) -> bytes:
 
 
 def differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
-    """A sentence for each of mode, device, torch and model that is another one than a recipe was made for."""
+    """A sentence for each of mode, device, torch, model and the number of ranks that is another one than a recipe was made for."""
     return [
         f"the recipe was made {'for' if key == 'mode' else 'on'} {key} {made_for[key]!r}, and this is {here[key]!r}: {why}; climb again to be sure."
         for key, why in WHY.items()
@@ -96,7 +106,7 @@ def differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> list[st
 
 def untold(made_for: Mapping[str, str]) -> list[str]:
     """Which of mode, device, torch and model a recipe does not tell that it was made for, as one written by hand."""
-    return [key for key in WHY if not made_for.get(key)]
+    return [key for key in WHY if key not in OPTIONAL and not made_for.get(key)]
 
 
 def impossible(
@@ -145,6 +155,10 @@ def impossible(
 
             lacks = sorted(dict(plan.inductor).keys() - inductor_settings(tuple(dict(plan.inductor))).keys())
             why = f"this torch's Inductor has no setting {lacks[0]}" if lacks else why
+        if plan != plan.of_one:
+            from rung.engine.parallel import lacking  # an exchange is asked about where there is torch
+
+            why = lacking(plan, model)
         if plan.switches and model is not None:
             from rung.engine.switches import switches
 

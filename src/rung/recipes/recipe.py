@@ -23,7 +23,7 @@ Status = Literal["provisional", "verified", "confirmed"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 TEXTS = ("status", "workload", "mode", "numerics")
 WORDS = {"status": STATUSES, "mode": ("train", "infer"), "numerics": get_args(Numerics)}
-MADE_ON = ("device", "arch", "torch", "model", "structure")
+MADE_ON = ("device", "arch", "torch", "model", "structure", "ranks", "parallel")
 TABLES: dict[str, tuple[tuple[type, ...], str]] = {
     "options": ((str, int, float), "texts or numbers"),
     "variables": ((str,), "texts"),
@@ -42,7 +42,7 @@ class Recipe:
         workload, options: what was climbed, as typed.
         mode: `train` or `infer`.
         numerics: what the rungs may change: exact, tf32, bf16 or fp8.
-        made_on: device, architecture, torch and model.
+        made_on: device, architecture, torch and model; of a job of several ranks, how many there were, and how they trained together.
         measured: `speedup` over the untouched model, and `over_plain` over the best plain mode of torch.compile.
         variables: what its process is to be started with.
         original: inputs for which the recipe loses, and the model runs as it is: `elements_at_most` and `elements_at_least`, of all
@@ -129,6 +129,11 @@ class Recipe:
     def made_for(self) -> dict[str, str]:
         """Of mode, device, torch and model, what the recipe tells of."""
         return {**self.made_on, **({"mode": self.mode} if self.mode else {})}
+
+    @property
+    def ddp(self) -> dict[str, Any]:
+        """The arguments that its rungs give DistributedDataParallel, which whoever wraps the model has to give."""
+        return dict(self.plan.ddp)
 
     @property
     def plan(self) -> Plan:

@@ -1,6 +1,6 @@
 """Recipes that climbs have found, by what they were made for: `rung.apply(model, "auto")` looks for one here.
 
-A recipe fits where the model's structure, the mode, the device and torch are the same. One that is only provisional is not kept.
+A recipe fits where the model's structure, the mode, the device, torch and the number of ranks are the same. One that is only provisional is not kept.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from rung.recipes.recipe import STATUSES, Recipe
 from rung.runs import data_directory, write_whole
 
 KEPT = ("verified", "confirmed")
+ONE = "1"  # rank: of a recipe that tells of none
 SAME = ("mode", "device", "torch")  # beside the structure of the model, by which the files are named
 
 
@@ -52,7 +53,9 @@ def find(structure: str, here: Mapping[str, str], numerics: Numerics | None = No
     fitting = [
         (path, recipe)
         for path, recipe in known
-        if all(recipe.made_for.get(key) == here[key] for key in SAME) and _change(recipe) <= most
+        if all(recipe.made_for.get(key) == here[key] for key in SAME)
+        and recipe.made_for.get("ranks", ONE) == here.get("ranks", ONE)
+        and _change(recipe) <= most
     ]
     if not fitting:
         wanted = f"{here['model']} in mode {here['mode']!r} on {here['device']} with torch {here['torch']}"
@@ -76,7 +79,8 @@ def _place(recipe: Recipe) -> Path | None:
     structure = made_for.get("structure", "")
     if not structure or not all(made_for.get(key) for key in SAME):
         return None
-    key = "\n".join([recipe.numerics, *(made_for[name] for name in SAME)])
+    ranks = [made_for["ranks"]] if "ranks" in made_for else []
+    key = "\n".join([recipe.numerics, *(made_for[name] for name in SAME), *ranks])
     return directory() / f"{structure}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.toml"
 
 

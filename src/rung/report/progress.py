@@ -31,7 +31,7 @@ from rung.report.breakdowns import as_measured
 from rung.report.climb_traces import traces_of
 from rung.report.html import render
 from rung.report.terminal import answer_line, attempt_line, breakdown_lines, left_lines, mode_line, prediction_line
-from rung.report.words import recompilations
+from rung.report.words import ranks, recompilations
 from rung.runs import Run
 
 PAGE = "report.html"
@@ -46,7 +46,8 @@ def progress_lines(event: Event) -> list[str]:
         case Opened(directory, manifest):
             w, e = manifest.workload, manifest.environment
             on = f"{e.device.name} (torch {e.torch or 'unknown'}); numerics: {manifest.numerics}"
-            return [f"{w.name}, {w.mode}, on {on}", f"run directory: {directory}"]
+            of = ", ".join(filter(None, (w.mode, ranks(manifest))))
+            return [f"{w.name}, {of}, on {on}", f"run directory: {directory}"]
         case TimesBaseline():
             return ["measuring the baseline ..."]
         case Measured(baseline):

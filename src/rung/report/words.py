@@ -168,15 +168,22 @@ def candidate_memory(attempt: Attempt) -> float | None:
 
 
 def workload(manifest: Manifest) -> str:
-    """Such as "tiny-transformer (train, 8 samples, 2048 tokens, 31.5 M parameters)"."""
+    """Such as "tiny-transformer (train, 8 samples, 2048 tokens, 31.5 M parameters)", with the ranks of a job behind."""
     record = manifest.workload
     facts = [units.one_line(record.mode)]
     for key, n in (("samples", record.samples), ("tokens", record.tokens), ("parameters", record.parameters)):
         if units.number(n) is not None:
             facts.append(f"{units.count(n)} {key if n != 1 else key.removesuffix('s')}")
+    facts.append(ranks(manifest))
     title = units.one_line(record.name or manifest.target or "workload")
     known = ", ".join(f for f in facts if f)
     return f"{title} ({known})" if known else title
+
+
+def ranks(manifest: Manifest) -> str:
+    """Such as "4 ranks (ddp)"; empty of one process."""
+    facts = manifest.facts
+    return f"{facts.ranks} ranks ({units.one_line(facts.parallel)})" if facts.ranks > 1 else ""
 
 
 def device(manifest: Manifest) -> str:
@@ -293,7 +300,11 @@ def recipe_path(run: ClimbRun, directory: bool = True) -> str:
 
 def bench_command(run: ClimbRun) -> str:
     target = units.clean(run.manifest.target or "TARGET")
-    return f"rung bench {shlex.quote(target)} --recipe {shlex.quote(recipe_path(run))}"
+    command = f"rung bench {shlex.quote(target)} --recipe {shlex.quote(recipe_path(run))}"
+    asked = run.manifest.request
+    if isinstance(launcher := asked.get("launcher"), str) and launcher:
+        return f"{command} --launcher {shlex.quote(units.one_line(launcher))}"
+    return f"{command} --nproc-per-node {run.manifest.facts.ranks}" if run.manifest.facts.ranks > 1 else command
 
 
 def apply_line(run: ClimbRun) -> str:

@@ -18,6 +18,7 @@ from rung.rungs.inductor import INDUCTOR
 from rung.rungs.kernels import KERNELS
 from rung.rungs.own_switches import OWN_SWITCHES
 from rung.rungs.precision import BF16, TF32
+from rung.rungs.ranks import EXCHANGE
 from rung.rungs.rung import Context, Counters, Evidence, Inapplicable, Prediction, Proof, Requirement, Rung
 from rung.rungs.training import (
     FLOAT32_GRADIENTS,
@@ -51,6 +52,7 @@ LADDER: tuple[Rung, ...] = (
     FUSED_OPTIMIZER,
     CAPTURE,
     BF16,
+    *EXCHANGE,
     *OWN_SWITCHES,
     *GRAPH_REWRITES,
     CUDNN_ATTENTION,

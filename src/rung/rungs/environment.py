@@ -11,7 +11,7 @@ import msgspec
 
 from rung.plan import CONTRACTS, Plan
 from rung.rungs.proofs import both, counted, told
-from rung.rungs.requirements import GPU, allowed, one_process, share_of, unless
+from rung.rungs.requirements import GPU, RANKS, allowed, one_process, share_of, unless
 from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
 from rung.toml import Row, shipped, shipped_rows
 
@@ -39,6 +39,7 @@ class Setting(Row, kw_only=True, frozen=True):
     shrinks: dict[str, tuple[float, float]]
     prepares: float = 0.0
     spares: str = "step"
+    ranks: bool = False
     shows: dict[str, str] = msgspec.field(default_factory=dict)
     replaces: tuple[str, ...] = ()
 
@@ -56,6 +57,8 @@ def left() -> Mapping[str, str]:
 
 def _requires(row: Setting) -> Iterator[Requirement]:
     yield GPU
+    if row.ranks:
+        yield RANKS
     if row.vendor != "any":
         what = f"{row.vendor.upper()} GPUs"
         yield _read(what, lambda c: c.facts.vendor == row.vendor, f"on this device: it is for {what}")

@@ -9,12 +9,16 @@ from rung.rungs.proofs import both, fewer, less_memory, named, rarer, told
 from rung.rungs.requirements import AUTOCAST, COMPILED, GPU, TF32_ON_HOPPER, TRAINING, unless
 from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
 
+FUSED_SHARDS = ("Adam", "AdamW")  # with a sharding strategy; torch 2.13 has none for others
+
 
 def _unfused(c: Context) -> Inapplicable | None:
     if c.facts.optimizer_is_fused:
         return already("the optimizer is already fused.")
     if why := c.facts.optimizer_not_fused:
         return Inapplicable(f"{why}.")
+    if c.several and c.facts.parallel == "fsdp2" and c.facts.optimizer not in FUSED_SHARDS:
+        return Inapplicable(f"torch's fused {c.facts.optimizer} does not step weights that ranks share out (fsdp2).")
     return None
 
 

@@ -147,6 +147,8 @@ def _climb(document: Document, call: Call) -> Entry:
     entry.created = manifest.get("created") or entry.created
     options = manifest.get("options") or {}
     variant = {"mode": manifest["workload"]["mode"], "numerics": manifest["numerics"]}
+    if (ranks := manifest.get("facts", {}).get("ranks", 1)) > 1:
+        variant["ranks"] = str(ranks)
     texts = {name: str(value) for name, value in options.items()}
     target = full_target(manifest["target"])
     for side in ("baseline", "plain", "best"):

@@ -74,7 +74,8 @@ class Task:
     @property
     def ready(self) -> bool:
         """Whether all was answered, and its worker can be asked more."""
-        return self.worker is not None and not self.ended and self.error is None and not self._waiting
+        there = self.worker is not None and self.worker.alive()  # ranks of which one failed at a call were ended
+        return there and not self.ended and self.error is None and not self._waiting
 
     def answer(self, method: str, kind: type[T]) -> T:
         """What it said, as a record."""

@@ -121,7 +121,7 @@ class _OfRank(_Like):
     """The step of a rank that has all weights."""
 
     def __init__(self, workload: Workload, model: torch.nn.Module, plan: Plan, device: Device) -> None:
-        super().__init__(Step(workload, model, plan, device, called=in_parallel(workload, model, device)))
+        super().__init__(Step(workload, model, plan, device, called=in_parallel(workload, model, device, plan)))
 
     def __call__(self, batches: Batches) -> tuple[Any, Any]:
         return self.step(batches[Ranks.here.rank])

@@ -100,7 +100,7 @@ def warm(memory: dict[str, int] | None = None, **more: Any) -> dict[str, Any]:
 def answered(name: str, side: Side, **answers: Any) -> Task:
     """A task whose worker has answered all that it was asked."""
     task = Task(name, side, [])
-    task.worker = SimpleNamespace(kill=lambda: None, hosts=[])  # type: ignore[assignment]
+    task.worker = SimpleNamespace(kill=lambda: None, hosts=[], alive=lambda: True)  # type: ignore[assignment]
     task.answers, task.took = answers, {"open": 0.5, **dict.fromkeys(answers, 1.0)}
     return task
 

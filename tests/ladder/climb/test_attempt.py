@@ -1,16 +1,19 @@
 """What becomes of a candidate that one restart showed to be faster, by what is found of it afterwards."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from attempt_records import compared, restarts
-from made_up import MANIFEST, PASSED, answered, know, state
+from made_up import GIB, MANIFEST, PASSED, answered, know, state
 
 from rung.ladder.climb import attempt as attempts
+from rung.ladder.climb import verdict
 from rung.ladder.climb.answer import Answer, offer
+from rung.ladder.climb.checks import numerics_of, part_of, parts_of
 from rung.ladder.climb.schedule import as_one
 from rung.ladder.climb.state import State
 from rung.launch import WorkerFailed
@@ -207,3 +210,31 @@ def test_what_only_noise_hides_stays_provisional(made: State, tries: Tried) -> N
     assert kept(made) == ("provisional", ("fused-optimizer",))
     assert made.taken_back == []
     assert made.kept == []
+
+
+@pytest.mark.parametrize(("over_ranks", "held", "ends"), [(True, 60, True), (True, 10, False), (False, 60, False)])
+def test_warm_ranks_make_room_for_the_verification_on_the_same_gpus(
+    over_ranks: bool, held: int, ends: bool, tmp_path: Path
+) -> None:
+    made = state(tmp_path)
+    made.request = replace(made.request, ranks=2 if over_ranks else 0)
+    made.pool = SimpleNamespace(memory=80 * GIB)  # type: ignore[assignment]
+    made.champion = Task("champion", made.side([]), [], held * GIB)
+    check = Task("x-verify-exact-over-ranks", made.side(["compile"]), [], 40 * GIB)
+    verdict._make_room(made, [check])
+    assert made.champion.ended is ends
+    assert not check.ended
+
+
+def test_parts_of_the_verification(tmp_path: Path) -> None:
+    """One process is asked where something of it is another, and the ranks always."""
+    made = state(tmp_path)
+    assert parts_of(made, ["bf16"]) == ["exact", "bf16"]
+    made.request = replace(made.request, ranks=2)
+    assert parts_of(made, ["bf16"]) == ["exact", "bf16", "exact-over-ranks", "bf16-over-ranks"]
+    assert parts_of(made, ["ddp-buckets-8"]) == ["exact-over-ranks"]
+    made.kept = ["bf16"]
+    assert parts_of(made, ["bf16", "ddp-buckets-8"]) == ["exact-over-ranks", "bf16-over-ranks"]
+    names = [Task(f"03-x-verify-{part}-again", made.side([]), []) for part in ("exact", "bf16-over-ranks")]
+    assert [part_of(task) for task in names] == ["exact", "bf16-over-ranks"]
+    assert numerics_of("bf16-over-ranks") == "bf16"

@@ -249,12 +249,17 @@ def recipe_of(state: State, answer: Answer) -> Recipe:
         state.facts.mode,
         state.numerics,
         {"device": device.name, "arch": device.arch or "", "torch": environment.torch or "", "model": workload.model,
-         "structure": workload.structure},
+         "structure": workload.structure, **_of_ranks(state)},
         measured,
         variables(plan_of(answer.kept), state.setup.files),
         answer.original or _measured_shape_only(state, answer),
         answer.status,
     )  # fmt: skip
+
+
+def _of_ranks(state: State) -> dict[str, str]:
+    facts = state.facts
+    return {"ranks": str(facts.ranks), "parallel": facts.parallel} if facts.ranks > 1 else {}
 
 
 def _measured_shape_only(state: State, answer: Answer) -> dict[str, int]:

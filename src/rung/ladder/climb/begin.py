@@ -240,9 +240,14 @@ def _refuse(state: State, error: WorkerFailed) -> None:
             f"{has:.1f}: climb it with a smaller batch."
         )
     if not state.attempts:
-        for name in ("manifest.json", "recipe.toml", "result.json"):
-            (state.run.directory / name).unlink(missing_ok=True)
+        _leave_nothing(state)
     raise why from (None if why is error else error)
+
+
+def _leave_nothing(state: State) -> None:
+    """Of a climb that is not begun."""
+    for name in ("manifest.json", "recipe.toml", "result.json"):
+        (state.run.directory / name).unlink(missing_ok=True)
 
 
 def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
@@ -287,6 +292,7 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
         raise task.error
     warm, worker = task.answer("warm", Untouched), task.worker
     if warm.apart:
+        _leave_nothing(state)
         raise WorkloadError(f"this job cannot be climbed, since it does not train one model: {warm.apart[0]}")
     assert worker is not None
     if not task.answer("facts", Loaded).saved:
@@ -368,7 +374,7 @@ def _refuse_ranks(state: State) -> None:
     elif state.facts.ranks == 1:
         why = "one rank is one process"
     if why:
-        (state.run.directory / "manifest.json").unlink(missing_ok=True)
+        _leave_nothing(state)
         raise WorkloadError(f"{why}: leave {'--launcher' if state.request.launcher else '--nproc-per-node'} out.")
 
 

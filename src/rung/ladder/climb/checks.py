@@ -26,9 +26,14 @@ WIDTHS = {"torch.bfloat16": 2, "torch.float16": 2, "torch.float64": 8}  # bytes 
 
 
 def parts_of(state: State, stack: Sequence[str]) -> list[str]:
-    """What the verification of a candidate consists of: each precision in one process and, where ranks are timed, over these, too."""
-    precisions = plan_of(stack).phases(state.own_precision)
-    return [*precisions, *(n + RANKS for n in precisions if state.request.over_ranks)]
+    """What the verification of a candidate consists of: each precision in one process and, where ranks are timed, over these, too. One
+    process is left out where nothing of it is another than of the best so far, which was verified."""
+    plan = plan_of(stack)
+    precisions = plan.phases(state.own_precision)
+    if not state.request.over_ranks:
+        return list(precisions)
+    alone = precisions if plan.of_one != plan_of(state.kept).of_one else ()
+    return [*alone, *(n + RANKS for n in precisions)]
 
 
 def verifying(state: State, stack: Sequence[str], parts: Sequence[str], name: str) -> list[Task]:

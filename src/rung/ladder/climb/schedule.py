@@ -350,11 +350,12 @@ def stacked(kept: Sequence[str], rung: Rung) -> list[str]:
 
 
 def _combines(rung: Rung, others: Sequence[Rung]) -> bool:
-    """Whether it can be one of several: it is for the step and takes the place of none. A setting, of the environment or of
-    Inductor, as often costs as it gives, and is tried alone."""
+    """Whether it can be one of several: it is for the step and takes the place of none. A setting, of the environment, of Inductor or of
+    the exchange between ranks, as often costs as it gives, and is tried alone."""
     apart = any(rung.name in other.replaces or other.name in rung.replaces for other in others)
     change = rung.change(Plan())
-    return rung.spares == "step" and not (rung.first or change.env or change.inductor or apart)
+    alone = rung.first or change.env or change.inductor or change.ddp or apart
+    return rung.spares == "step" and not alone
 
 
 def _with(context: Context, members: Sequence[Rung]) -> Context:

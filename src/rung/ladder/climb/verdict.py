@@ -61,6 +61,7 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
     began = time.monotonic()
     if state.surveying:
         state.pool.wait(lambda: surveyed(state, wait=False) or all(task.done for task in checks), state.left)
+    _make_room(state, checks)
     progress.info("verifying: %s", " and ".join(part_of(task) for task in checks))
 
     def decided() -> bool:
@@ -90,6 +91,14 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
     record.verdict, record.why = "kept", "verified, and faster with confidence."
     if len(record.restarts or ()) == 1:
         record.why = "verified, and faster in one restart by more than processes differ."
+
+
+def _make_room(state: State, checks: Sequence[Task]) -> None:
+    """Gives up the warm jobs of ranks beside which the verification has no room: on each GPU is a part of both."""
+    warm = [held for held in (state.champion, state.challenger, state.untouched) if held and not held.ended]
+    needed = max((task.memory + task.in_turns for task in checks), default=0.0)
+    if state.request.over_ranks and sum({id(t): t.memory for t in warm}.values()) + needed > state.pool.memory:
+        end_all(warm)
 
 
 def _one_at_a_time(state: State, checks: Sequence[Task]) -> list[Task]:

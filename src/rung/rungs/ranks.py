@@ -1,0 +1,105 @@
+"""Level 2: how several ranks exchange gradients and weights. NCCL's and RCCL's variables are in environment.toml."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from rung.plan import Plan
+from rung.rungs.proofs import rarer, told
+from rung.rungs.requirements import AUTOCAST, DDP, FSDP2, GPU, RANKS, allowed
+from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, Shrinks
+
+# MiB of gradients that are exchanged at once. torch's own is 25: less begins sooner and launches more, more moves at a higher rate.
+BUCKETS = (8, 100)
+
+
+def _with(plan: Plan, argument: str, value: Any) -> Plan:
+    return replace(plan, ddp=tuple({**dict(plan.ddp), argument: value}.items()))
+
+
+def _argument(name: str, argument: str, value: Any, **declared: Any) -> Rung:
+    """A rung that gives DistributedDataParallel another argument."""
+    return Rung(
+        name=name,
+        level=2,
+        changes=f"DistributedDataParallel({argument}={value})",
+        requires=(RANKS, DDP),
+        change=lambda p: _with(p, argument, value),
+        proof=told(f"ddp {argument}", value, argument),
+        **declared,
+    )
+
+
+def _exchanged(best: float, worst: float) -> Shrinks:
+    return lambda c: {"communication": (best, worst), "idle": (0.8, 1.02)}
+
+
+def _bucket(size: int) -> Rung:
+    return _argument(
+        f"ddp-buckets-{size}",
+        "bucket_cap_mb",
+        size,
+        title=f"gradients exchanged {size} MiB at a time",
+        contract="reassociated",  # in which order ranks are summed may depend on it
+        shrinks=_exchanged(0.7, 1.1),
+        effect=f"buckets of {size} MiB",
+        replaces=tuple(f"ddp-buckets-{other}" for other in BUCKETS if other != size),
+    )
+
+
+VIEWS = _argument(
+    "ddp-gradient-views",
+    "gradient_as_bucket_view",
+    True,
+    title="gradients that lie in the buckets",
+    contract="exact",
+    shrinks=lambda c: {"copy": (0.5, 1.0), "pointwise": (0.95, 1.0)},
+    effect="gradients are views of what is exchanged, and are there once",
+    spares="memory",
+)
+
+STATIC = _argument(
+    "ddp-static-graph",
+    "static_graph",
+    True,
+    title="a graph that DistributedDataParallel need not look at again",
+    contract="exact",
+    shrinks=lambda c: {"launch_gap": (0.9, 1.0), "communication": (0.9, 1.0)},
+    effect="the graph of the first step is taken for that of all",
+)
+
+
+def _not_compressed(c: Context) -> Inapplicable | None:
+    if c.autocast:
+        return None
+    return Inapplicable("gradients are computed in float32 so far, and would lose by it: it goes with autocast (bf16).")
+
+
+BF16_GRADIENTS = Rung(
+    name="bf16-gradients",
+    level=2,
+    title="gradients exchanged in bfloat16",
+    contract="bf16",
+    changes="DistributedDataParallel.register_comm_hook(None, bf16_compress_hook)",
+    requires=(GPU, RANKS, DDP, allowed("bf16"), Requirement(AUTOCAST.needs, _not_compressed)),
+    shrinks=_exchanged(0.5, 0.95),
+    change=lambda p: replace(p, gradients="bf16"),
+    effect="half as many bytes between the ranks",
+    proof=told("gradients", "bf16", "the format in which gradients are exchanged"),
+)
+
+GATHERED_ONCE = Rung(
+    name="fsdp-keep-gathered",
+    level=2,
+    title="weights gathered once a step",
+    contract="exact",
+    changes="fully_shard(reshard_after_forward=False): what forward has gathered stays until backward",
+    requires=(RANKS, FSDP2),
+    shrinks=_exchanged(0.55, 1.0),
+    change=lambda p: replace(p, gathered=True),
+    effect="weights are gathered less often",
+    proof=rarer(r"(?i)all_?gather", "gatherings of weights"),
+)
+
+EXCHANGE = (*(_bucket(size) for size in BUCKETS), VIEWS, STATIC, BF16_GRADIENTS, GATHERED_ONCE)

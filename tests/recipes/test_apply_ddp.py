@@ -1,0 +1,101 @@
+"""A recipe of a job of ranks, applied where the user wraps the model: what DistributedDataParallel was not told is said."""
+
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import rung
+from rung.errors import UsageError
+from rung.recipes import store
+from rung.recipes.fit import described, structure
+from rung.recipes.recipe import Recipe
+
+DDP = torch.nn.parallel.DistributedDataParallel
+
+
+@pytest.fixture(autouse=True)
+def group() -> Iterator[None]:
+    """A job of one rank."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Linear(8, 4)
+
+
+def trained(wrapped: torch.nn.Module, recipe: Recipe) -> "rung.recipes.apply.Applied":
+    return rung.apply(
+        wrapped,
+        recipe,
+        loss=lambda output, batch: output.square().mean(),
+        optimizer=lambda parameters: torch.optim.AdamW(parameters),
+    )
+
+
+def test_what_it_was_given_is_in_effect_and_trains() -> None:
+    recipe = Recipe(("fused-optimizer", "ddp-buckets-8", "ddp-gradient-views"))
+    wrapped = DDP(model(), **recipe.ddp)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        applied = trained(wrapped, recipe)
+    before = wrapped.module.weight.detach().clone()
+    applied.step(torch.randn(2, 8))
+    assert not torch.equal(before, wrapped.module.weight)
+    assert not applied.pending
+
+
+@pytest.mark.parametrize(
+    ("rung_", "says"),
+    [
+        ("ddp-buckets-8", r"DistributedDataParallel\(model, bucket_cap_mb=8\)"),
+        ("bf16-gradients", "register_comm_hook"),
+        ("fsdp-keep-gathered", "reshard_after_forward=False"),
+    ],
+)
+@pytest.mark.parametrize("wrap", [DDP, lambda made: made], ids=["wrapped", "bare"])
+def test_what_it_was_not_given_is_said(rung_: str, says: str, wrap: type[torch.nn.Module]) -> None:
+    with pytest.warns(UserWarning, match=f"{rung_} is not in effect: .*{says}"):
+        applied = trained(wrap(model()), Recipe((rung_,)))
+    assert applied.pending == (rung_,)
+
+
+def test_the_hook_of_the_user_is_known() -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+    wrapped = DDP(model())
+    wrapped._comm_hooks.append((bf16_compress_hook, None))  # as register_comm_hook does, which takes it on a GPU alone
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained(wrapped, Recipe(("bf16-gradients",)))
+
+
+def test_another_number_of_ranks_is_said() -> None:
+    with pytest.warns(UserWarning, match="ranks '4', and this is '1'"):
+        trained(model(), Recipe(("fused-optimizer",), made_on={"ranks": "4"}))
+
+
+def test_a_wrapped_model_is_the_model_that_was_climbed() -> None:
+    bare = model()
+    assert described(DDP(bare)) == described(bare)
+    assert structure(DDP(bare)) == structure(bare)
+
+
+def test_a_recipe_of_ranks_is_kept_beside_that_of_one_process() -> None:
+    here = {"mode": "train", "device": "a chip", "torch": "2.13.0"}
+    made_on = {**{k: v for k, v in here.items() if k != "mode"}, "structure": "ranked"}
+    one = Recipe(("bf16",), mode="train", numerics="bf16", made_on=made_on, status="verified")
+    four = Recipe(("compile",), mode="train", numerics="bf16", made_on={**made_on, "ranks": "4"}, status="verified")
+    for recipe in (one, four):
+        store.keep(recipe)
+    here["model"] = "Linear"
+    assert store.find("ranked", here)[1].rungs == one.rungs
+    assert store.find("ranked", {**here, "ranks": "1"})[1].rungs == one.rungs
+    assert store.find("ranked", {**here, "ranks": "4"})[1].rungs == four.rungs
+    with pytest.raises(UsageError):
+        store.find("ranked", {**here, "ranks": "2"})
