@@ -99,6 +99,19 @@ def test_as_many_ranks_go_on_as_began(tmp_path: Path, recorded: dict[str, str]) 
     assert done.returncode == 2
 
 
+def test_a_file_does_not_decide_which_command_starts_the_ranks(tmp_path: Path, recorded: dict[str, str]) -> None:
+    replayed(tmp_path, recorded, "--dry-run")
+    file = tmp_path / "run/manifest.json"
+    ran = tmp_path / "ran"
+    file.write_text(file.read_text().replace(launcher(2), f"touch {ran}"))
+    done = subprocess.run(
+        command("climb", "--resume", "run"), cwd=tmp_path, env=os.environ | recorded, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert f"give it again, as --launcher 'touch {ran}'" in done.stderr
+    assert not ran.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

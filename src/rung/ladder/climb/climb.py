@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import stat
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -160,8 +161,8 @@ def start(request: Request, root: Path, out: Path | None, say: Say) -> Climb:
 
 
 def resume(directory: Path, say: Say, budget: float | None = None, launcher: str = "") -> Climb:
-    """The climb of a run directory, to go on with; budget: seconds from now, if not the first one again; launcher: starts its ranks, if
-    not what started them before."""
+    """The climb of a run directory, to go on with; budget: seconds from now, if not the first one again; launcher: starts its ranks,
+    where a command did before. No file decides which command runs, so that is told anew."""
     run = Run.open_(directory)
     if odd := next((path for path in directory.rglob("*") if not _is_ordinary(path)), None):
         kind = "link" if odd.is_symlink() else "pipe or a device"
@@ -174,6 +175,10 @@ def resume(directory: Path, say: Say, budget: float | None = None, launcher: str
     request = _request(manifest.request, directory)
     if launcher and not request.over_ranks:
         raise UsageError(f"{directory} is a climb of one process: leave --launcher out, or begin a new climb.")
+    if request.launcher and not launcher:
+        raise UsageError(
+            f"{directory} is a climb of ranks that a command started, and no file decides what is run: give it again, as --launcher {shlex.quote(request.launcher)}."
+        )
     if launcher:
         request = replace(request, ranks=0, launcher=launcher)
     return Climb(run, request if budget is None else replace(request, budget=budget), say)
