@@ -104,6 +104,9 @@ class Climb:
             self._planned(rungs)
             return None
         if resumed:
+            if state.request.over_ranks and state.looking:  # first, are they as many as before?
+                state.wait(state.looking)
+                warn_of_another_machine(state)
             confirm(state)  # what is there is raised to a higher status before more is tried
         warn_of_another_machine(state)
         other_shapes.look(state)
