@@ -22,6 +22,7 @@ from rung.records.history import Collected, Entries, Entry, Trend
 from rung.records.job import Job
 from rung.records.profile import Planned, Profile
 from rung.records.slurm_job import ListedJob
+from rung.records.watch import Watched
 
 DOCUMENTS: dict[str, tuple[str, Any]] = {
     "bench": ("rung bench --json", Bench | Failed | list[Bench | Failed]),
@@ -32,6 +33,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "profile": ("rung profile --json", Profile | Planned),
     "job": ("rung mcp", Job),
     "jobs": ("rung jobs --json", list[ListedJob]),
+    "watch": ("rung watch --json", Watched),
     "history": ("rung runs list|show|tag|export|trend|gc --json", Entries | Entry | Trend | Collected),
     "climb": ("rung climb --json` or `rung report --json", ClimbRun | NotBegun),
 }
