@@ -2,16 +2,17 @@
 
     python benchmarks/measurement/watch.py
 
-The loop trains a small model under DistributedDataParallel, one rank of gloo: each step has all that is added to one, marks and hooks. Lines
-are written every 0.25 s, twenty times as often as by default, so that each watched block has some. Blocks alternate A B B A. On a CPU, times
-are CPU time of all threads of the process, which other processes do not lengthen; on a GPU, wall time from one synchronization to the next.
-Each quad gives one ratio and one difference. The intervals are of their medians (signed ranks, 95 %).
+The loop trains a small model under DistributedDataParallel, one rank of gloo. Two things are measured:
+
+- what is added to each step, marks and hooks: short blocks with and without them alternate A B B A. On a CPU, times are CPU time of the loop's
+  thread, which other processes do not lengthen; on a GPU, wall time from one synchronization to the next. Each quad gives one ratio and one
+  difference. The intervals are of their medians (signed ranks, 95 %).
+- what a line costs the thread that writes it, in a process that does nothing else. By default there is one in five seconds.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import tempfile
@@ -25,16 +26,19 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import rung
+from rung.hardware import pick
 from rung.measure.stats import Interval, signed_rank_interval
+from rung.watching.pace import Pace
+from rung.watching.sampler import EVERY
 
-EVERY = 0.25  # seconds between two lines
+OFTEN = 0.05  # seconds between two lines, where what one costs is measured
 WIDTHS = (64, 256, 768)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quads", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=0.6, help="of a block")
+    parser.add_argument("--quads", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=0.06, help="of a block")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -42,30 +46,38 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         store = dist.FileStore(f"{folder}/store", 1)
         dist.init_process_group("nccl" if gpu else "gloo", store=store, rank=0, world_size=1)
-        found = [measured(width, given.quads, given.seconds, Path(folder)) for width in WIDTHS]
+        found = [measured(width, given.quads, given.seconds) for width in WIDTHS]
         dist.destroy_process_group()
+        line = line_cost(Path(folder) / "lines")
     print(table(found))
+    print(f"a line: {1e3 * line:.2f} ms of CPU time, {line / EVERY:.3%} of a core with one in {EVERY:g} s")
     if given.out:
-        given.out.write_text(json.dumps({"torch": torch.__version__, "gpu": gpu, "cases": found}, indent=1))
+        given.out.write_text(
+            json.dumps({"torch": torch.__version__, "gpu": gpu, "line": line, "cases": found}, indent=1)
+        )
     return 0
 
 
-def measured(width: int, quads: int, seconds: float, folder: Path) -> dict[str, Any]:
+def measured(width: int, quads: int, seconds: float) -> dict[str, Any]:
     """Microseconds a step of both sides, their ratio and their difference."""
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     layers = [layer for _ in range(4) for layer in (nn.Linear(width, width), nn.ReLU())]
     loop = Loop(DistributedDataParallel(nn.Sequential(*layers).to(device)), torch.randn(32, width, device=device))
     loop.block(20)
-    steps = max(10, round(seconds / loop.block(50)))
-    sides = [contextlib.nullcontext, lambda: rung.watch(loop.model, folder=folder / str(width), every=EVERY)]
+    steps = max(2, round(seconds / loop.block(50)))
 
-    def block(side: int) -> float:
-        with sides[side]() as watching:
-            loop.block(2)  # the first line of a rank is none of a step
-            return loop.block(steps, watching)
+    def block(watched: int) -> float:
+        if not watched:
+            return loop.block(steps)
+        pace = Pace(pick(str(loop.x.device)), loop.model)
+        try:
+            loop.block(3, pace)  # after which it knows how short the steps are, and how many of them to time
+            return loop.block(steps, pace)
+        finally:
+            pace.close()
 
-    blocks = [[1e6 * block(side) for side in (0, 1, 1, 0)] for _ in range(quads)]
+    blocks = [[1e6 * block(watched) for watched in (0, 1, 1, 0)] for _ in range(quads)]
     logs = signed_rank_interval([math.log((b + c) / (a + d)) for a, b, c, d in blocks], 0.95)
     difference = signed_rank_interval([(b + c - a - d) / 2 for a, b, c, d in blocks], 0.95)
     return {
@@ -76,25 +88,34 @@ def measured(width: int, quads: int, seconds: float, folder: Path) -> dict[str, 
     }
 
 
+def line_cost(folder: Path, seconds: float = 5.0) -> float:
+    """Seconds of CPU time."""
+    with rung.watch(folder=folder, every=OFTEN):
+        time.sleep(1)
+        begun = time.process_time()
+        time.sleep(seconds)
+        return (time.process_time() - begun) / (seconds / OFTEN)
+
+
 class Loop:
     def __init__(self, model: DistributedDataParallel, x: torch.Tensor) -> None:
         self.model, self.x = model, x
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
-    def block(self, steps: int, watching: Any = None) -> float:
+    def block(self, steps: int, pace: Pace | None = None) -> float:
         """Seconds a step."""
         begun = self._now()
         for _ in range(steps):
             self.optimizer.zero_grad()
             self.model(self.x).square().mean().backward()
             self.optimizer.step()
-            if watching is not None:
-                watching.step()
+            if pace is not None:
+                pace.step()
         return (self._now() - begun) / steps
 
     def _now(self) -> float:
         if not self.x.is_cuda:
-            return time.process_time()
+            return time.thread_time()
         torch.cuda.synchronize()
         return time.perf_counter()
 

@@ -143,6 +143,11 @@ def test_long_steps_do_not_stand_still() -> None:
     assert not said(lines(0, **long), lines(1, **long)).findings
 
 
+def test_buffers_that_ddp_broadcasts_are_told_of() -> None:
+    (note,) = said(lines(0, broadcasts=True), lines(1, broadcasts=True)).notes
+    assert "broadcast_buffers=False" in note
+
+
 def test_what_being_watched_costs_is_said_where_it_is_dear() -> None:
     found = said(lines(0, cost=0.03), lines(1, cost=0.03))
     assert found.notes == ["being watched takes 3.0% of the time: write lines less often, with rung.watch(every=30)"]

@@ -61,7 +61,7 @@ def made():
     torch.manual_seed(0)
     return DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8)))
 
-plain, seen = made(), made()
+plain, seen = made(), made()  # without buffers, so nothing is broadcast
 trained(5, plain)
 with rung.watch(seen, folder=folder / "equal", every=60) as watching:
     trained(5, seen, watching.step)
@@ -127,7 +127,7 @@ def test_a_process_alone_writes_its_steps_memory_and_end(tmp_path: Path) -> None
     watching.close()
     (lines,) = samples(tmp_path)
     assert (lines[-1].rank, lines[-1].world, lines[-1].ended) == (0, 1, True)
-    assert sum(line.steps for line in lines) == 19  # the first step has no beginning
+    assert 0 < sum(line.steps for line in lines) < 20  # the first step has no beginning
     assert all(line.own_ns == line.step_ns and line.exchange_ns is None for line in lines)
     assert max(line.step_ns or 0.0 for line in lines) >= 5e6
     assert (lines[-1].resident or 0) > 2**20
@@ -189,7 +189,7 @@ class Behind:
 
     def between(self, begin: int, end: int) -> float:
         assert end <= self.done, "asked for a time that the GPU has not come to"
-        return float(end - begin)
+        return (end - begin) * 1e8
 
 
 def test_times_of_a_gpu_are_taken_once_it_has_come_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,14 +202,30 @@ def test_times_of_a_gpu_are_taken_once_it_has_come_to_them(monkeypatch: pytest.M
     assert pace.take() == []
     clock.done = 9  # each step has three marks: before the exchange, after it, at its end
     pace.step()
-    assert pace.take() == [(3.0, 1.0), (3.0, 1.0)]
+    assert pace.take() == [(3e8, 1e8), (3e8, 1e8)]
     clock.capturing = True
     pace.step()
     clock.capturing, clock.done = False, 100
     pace.step()
     pace.step()
     # The step that was captured, and the one after it, have no beginning or end.
-    assert [step for step, _ in pace.take()] == [3.0, 1.0, 1.0]
+    assert [step for step, _ in pace.take()] == [3e8, 1e8, 1e8]
+
+
+def test_of_short_steps_one_in_several_is_timed_so_that_it_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, model = Behind(), torch.nn.Linear(2, 2)
+    clock.done = 10**9
+    monkeypatch.setattr(clock, "between", lambda begin, end: 2e6 * (end - begin) / 3)  # steps of 2 ms
+    pace = Pace(CPU, model)
+    pace._clock = clock
+    for _ in range(101):
+        model(torch.ones(1, 2)).sum().backward()
+        pace.step()
+    # 0.1 ms of 0.5 % of 2 ms: one in ten.
+    assert len(pace.take()) == pytest.approx(11, abs=1)
+    assert clock.marks < 50
+    pace.close()
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
 
 
 def test_a_process_that_was_forked_writes_nothing(tmp_path: Path) -> None:

@@ -141,7 +141,8 @@ class WatchCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # The model that is told is not the one that DDP wraps, but has its parameters.
-        self._watched.begin(kwargs["model"], args.world_size > 1 and args.n_gpu <= 1 and not _sharded_by(args))
+        averaged = args.world_size > 1 and args.n_gpu <= 1 and not _sharded_by(args)
+        self._watched.begin(kwargs["model"], averaged, args.ddp_broadcast_buffers is not False)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._watched.step()

@@ -19,6 +19,7 @@ from rung.integrations.in_place import Loop, TrainsInPlace
 from rung.integrations.profiled import ProfiledSteps
 from rung.profilers.torch_profiler import Options
 from rung.recipes.recipe import Recipe
+from rung.watching.pace import data_parallel
 from rung.watching.sampler import EVERY, WatchedTraining
 
 __all__ = ["ProfileCallback", "RecipeCallback", "WatchCallback"]
@@ -165,7 +166,8 @@ class WatchCallback(_Callback):
         return self._watched.folder
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        self._watched.begin(pl_module, type(trainer.strategy).__name__ == "DDPStrategy")
+        ddp = data_parallel(trainer.strategy.model)
+        self._watched.begin(pl_module, ddp is not None, ddp is not None and ddp.broadcast_buffers)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
         self._watched.step()

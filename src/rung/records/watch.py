@@ -21,11 +21,12 @@ class Sample(Part, kw_only=True, omit_defaults=True):
     """A line of a rank's file: what it did since the line before.
 
     at, began: now, and when this process began to be watched, in seconds of the host's clock; every: seconds between two lines; local: the
-    rank's number on its host; gpu: its name, empty on a CPU; step: how many have ended; steps: how many of them were timed for this line.
+    rank's number on its host; gpu: its name, empty on a CPU; step: how many have ended; steps: how many were timed for this line.
     step_ns, own_ns, exchange_ns: medians of these, null where they are not known (own: without the exchange of gradients that the rank
     waited for). idle: seconds since a step has ended; stands: the line of the user's code at which it stands, where that is long.
     allocated, reserved: the most that torch's allocator had, in bytes; resident: of the host. used, total: bytes of the GPU, of all
     processes. power, limit: W; core: MHz. cost: the share of the time that being watched took, on one core.
+    broadcasts: DDP broadcasts buffers before a forward, where the ranks wait for each other, too.
     """
 
     at: Amount
@@ -41,7 +42,6 @@ class Sample(Part, kw_only=True, omit_defaults=True):
     step_ns: Nanoseconds | None = None
     own_ns: Nanoseconds | None = None
     exchange_ns: Nanoseconds | None = None
-    longest_ns: Nanoseconds | None = None
     idle: Seconds
     stands: str = ""
     allocated: Number | None = None
@@ -55,6 +55,7 @@ class Sample(Part, kw_only=True, omit_defaults=True):
     celsius: Amount | None = None
     throttled: tuple[str, ...] = ()
     cost: Amount | None = None
+    broadcasts: bool = False
     ended: bool = False
 
     def __post_init__(self) -> None:

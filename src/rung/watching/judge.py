@@ -254,6 +254,11 @@ def _notes(seen: Sequence[WatchedRank], last: Sample, costs: Sequence[float]) ->
             "each rank's own pace is not known, so a rank for which others wait looks like them: give the model that "
             "DistributedDataParallel wraps to rung.watch(model)"
         )
+    if last.world > 1 and last.broadcasts:
+        yield (
+            "DDP broadcasts the model's buffers before each forward, where ranks wait for each other, too, so one that is late before it may "
+            "not show: where no buffer changes in training, make DistributedDataParallel with broadcast_buffers=False"
+        )
     if costs and statistics.median(costs) > DEAR:
         yield f"being watched takes {statistics.median(costs):.1%} of the time: write lines less often, with rung.watch(every=30)"
 

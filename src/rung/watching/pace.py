@@ -11,15 +11,20 @@ It queues another, which comes after DDP's. Nothing of what DDP does is replaced
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from rung.hardware.device import Device
 
+COST_NS = 100_000  # what it takes to time one step, at most (benchmarks/measurement/watch.py)
+SHARE = 0.005  # of the time that this may take: of short steps one in several is timed
+FURTHEST = 200  # steps from one that is timed to the next
 PENDING = 256  # steps that a GPU may be behind; of those before, no time is known
 KEPT = 10_000  # times that wait to be taken
 
@@ -88,23 +93,29 @@ class Pace:
         self._clock: Clock = GpuClock(device.index) if device.is_gpu else HostClock()
         self._taken: deque[Taken] = deque(maxlen=KEPT)
         self._pending: deque[_Step] = deque(maxlen=PENDING)
-        self._last: Any = None
+        self._begin: Any = None  # of the step that is being timed
+        self._count, self._apart = 0, 1  # one step in so many is timed
         self._waits: list[tuple[Any, Any]] = []
         self._queued = self._broken = False
         self.cost_ns = 0  # what all this took in the training loop
-        self._hooks = _hooked(averaged, self._gradient_is_there) if averaged is not None else []
+        self._chosen = _chosen(averaged) if averaged is not None else []
+        self._hooks: list[Any] = []
+        self._hook()
 
     def step(self) -> None:
         begun = time.perf_counter_ns()
-        mark = self._clock.mark()
-        if mark is None:
-            self._last = None
-        else:
-            if self._last is not None:
-                self._pending.append(_Step(self._last, mark, self._waits))
-            self._last = mark
-            self._look()
-        self._waits, self._queued = [], False
+        self._count += 1
+        next_is_timed = self._count % self._apart == 0
+        if self._begin is not None or next_is_timed:
+            mark = self._clock.mark()
+            if self._begin is not None and mark is not None:
+                self._pending.append(_Step(self._begin, mark, self._waits))
+            self._begin = mark if next_is_timed else None
+            self._waits, self._queued = [], False
+            if mark is not None:
+                self._look()
+            if next_is_timed != bool(self._hooks):
+                self._hook() if next_is_timed else self.close()
         self.cost_ns += time.perf_counter_ns() - begun
 
     def take(self) -> list[Taken]:
@@ -114,6 +125,11 @@ class Pace:
             found.append(self._taken.popleft())
         return found
 
+    def _hook(self) -> None:
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._gradient_is_there) for parameter in self._chosen
+        ]
+
     def close(self) -> None:
         for hook in self._hooks:
             hook.remove()
@@ -122,8 +138,10 @@ class Pace:
     def _look(self) -> None:
         while self._pending and self._clock.passed(self._pending[0].end):
             one = self._pending.popleft()
+            took = self._clock.between(one.begin, one.end)
+            self._apart = min(FURTHEST, max(1, math.ceil(COST_NS / (SHARE * max(1.0, took)))))
             waited = sum(self._clock.between(begin, end) for begin, end in one.waits) if one.waits else None
-            self._taken.append(Taken(self._clock.between(one.begin, one.end), waited))
+            self._taken.append(Taken(took, waited))
 
     def _gradient_is_there(self, parameter: object) -> None:
         if self._queued or self._broken:
@@ -156,17 +174,12 @@ def _queue(call: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
-def _hooked(model: torch.nn.Module, hook: Callable[[torch.Tensor], None]) -> list[Any]:
-    """On the first and the last parameter: a model may have one that a backward does not reach."""
+def _chosen(model: torch.nn.Module) -> list[torch.Tensor]:
+    """The first and the last parameter that is trained: a model may have one that a backward does not reach."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    chosen = {id(parameter): parameter for parameter in (*trained[:1], *trained[-1:])}
-    return [parameter.register_post_accumulate_grad_hook(hook) for parameter in chosen.values()]
+    return list({id(parameter): parameter for parameter in (*trained[:1], *trained[-1:])}.values())
 
 
-def is_data_parallel(model: torch.nn.Module) -> bool:
-    """Whether DistributedDataParallel averages gradients of it."""
-    if not torch.distributed.is_available():
-        return False
-    from torch.nn.parallel import DistributedDataParallel
-
-    return any(isinstance(module, DistributedDataParallel) for module in model.modules())
+def data_parallel(model: torch.nn.Module) -> DistributedDataParallel | None:
+    """What averages gradients of it, if anything does."""
+    return next((module for module in model.modules() if isinstance(module, DistributedDataParallel)), None)

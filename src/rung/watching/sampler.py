@@ -27,7 +27,7 @@ from rung.hardware.sensors import Reading, Sensor, identity, sensor_for
 from rung.launch.rank import placed
 from rung.records.watch import Sample
 from rung.watching.files import RankFile, folder_for
-from rung.watching.pace import Pace, Taken, is_data_parallel
+from rung.watching.pace import Pace, Taken, data_parallel
 
 EVERY = 5.0  # seconds between two lines
 RESTING = 50  # times as long as a look at the sensors takes there is none: a command may take tenths of a second
@@ -38,8 +38,11 @@ ENDING = 3.0  # seconds that the last line may take
 class Watching:
     """A training loop that is watched: `step` is called once a step, `close` or the end of a `with` ends it. `folder` is where it writes."""
 
-    def __init__(self, model: torch.nn.Module | None, folder: Path, every: float, averaged: bool) -> None:
-        """averaged: DDP averages the gradients of the model."""
+    def __init__(
+        self, model: torch.nn.Module | None, folder: Path, every: float, averaged: bool, broadcasts: bool
+    ) -> None:
+        """averaged: DDP averages the gradients of the model; broadcasts: and, before a forward, it broadcasts buffers."""
+        self._broadcasts = averaged and broadcasts and model is not None and any(True for _ in model.buffers())
         self.folder, self._every = folder.absolute(), every
         self._ranks = _ranks()
         self._device = _device(model, self._ranks.local)
@@ -62,6 +65,8 @@ class Watching:
 
     def step(self) -> None:
         """A step has ended. It never raises and never waits for the GPU."""
+        if self._over.is_set():
+            return
         try:
             self._pace.step()
         except Exception as error:
@@ -115,14 +120,13 @@ class Watching:
             step_ns=_median([one.step for one in taken]),
             own_ns=_median(self._own(taken)),
             exchange_ns=_median([one.exchange for one in taken if one.exchange is not None]),
-            longest_ns=max((one.step for one in taken), default=None),
             idle=idle, stands=self._standing() if idle > LONG and not ended else "",
             allocated=torch.cuda.max_memory_allocated(gpu) if gpu is not None else None,
             reserved=torch.cuda.max_memory_reserved(gpu) if gpu is not None else None,
             resident=memory_in_use(CPU),
             used=seen.used, total=seen.total, power=seen.power, limit=self._sensor.limit if self._sensor else None,
             core=seen.core, celsius=None if seen.celsius is None else max(0.0, seen.celsius), throttled=seen.throttled,
-            cost=self._cost(), ended=ended,
+            cost=self._cost(), broadcasts=self._broadcasts, ended=ended,
         )  # fmt: skip
 
     def _own(self, taken: Sequence[Taken]) -> list[float]:
@@ -194,12 +198,12 @@ def watch(
         UsageError: `every` is no time.
     """
     _check(every)
-    return Watching(model, _where(folder), every, model is not None and is_data_parallel(model))
+    ddp = data_parallel(model) if model is not None else None
+    return Watching(model, _where(folder), every, ddp is not None, ddp is not None and ddp.broadcast_buffers)
 
 
 class WatchedTraining:
-    """Trainings of a trainer that somebody else wrote, one after another. `begin` is called where one starts, with its model, and whether DDP
-    averages the gradients; `step` after each step, `close` when it ends. `folder` is None before the first."""
+    """Trainings of a trainer that somebody else wrote, one after another. `begin` is called where one starts, as `Watching` is made; `step` after each step, `close` when it ends. `folder` is None before the first."""
 
     def __init__(self, folder: str | Path | None, every: float) -> None:
         """As of `watch`. Raises UsageError where `every` is no time."""
@@ -211,9 +215,9 @@ class WatchedTraining:
     def folder(self) -> Path | None:
         return self._watching.folder if self._watching else None
 
-    def begin(self, model: torch.nn.Module, averaged: bool) -> None:
+    def begin(self, model: torch.nn.Module, averaged: bool, broadcasts: bool) -> None:
         self.close()  # of a training that was broken off
-        self._watching = Watching(model, _where(self._folder), self._every, averaged)
+        self._watching = Watching(model, _where(self._folder), self._every, averaged, broadcasts)
 
     def step(self) -> None:
         if self._watching:
