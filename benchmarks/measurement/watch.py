@@ -37,8 +37,8 @@ WIDTHS = (64, 256, 768)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quads", type=int, default=100)
-    parser.add_argument("--seconds", type=float, default=0.06, help="of a block")
+    parser.add_argument("--quads", type=int, default=300)
+    parser.add_argument("--seconds", type=float, default=0.03, help="of a block")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -54,6 +54,8 @@ def test_a_single_slow_line_makes_no_straggler_and_neither_do_two_lines() -> Non
     once = [*lines(1, 5), line(1, own_ns=300 * MS)]
     assert not said(lines(0), once).findings
     assert not said(lines(0, 2), lines(1, 2, own_ns=300 * MS)).findings
+    half = [line(1, NOW - 5.0 * k, own_ns=(150 if k < 3 else 90) * MS) for k in reversed(range(6))]
+    assert not said(lines(0), half).findings
 
 
 def test_ranks_that_do_not_wait_for_each_other_are_compared_by_their_steps() -> None:
@@ -123,6 +125,11 @@ def test_files_of_an_earlier_job_in_the_same_folder_are_left_out() -> None:
     earlier = [line(k, NOW - 3600, world=8, began=NOW - 7200) for k in range(8)]
     found = said(lines(0), lines(1), *([one] for one in earlier[2:]))
     assert (found.world, [rank.rank for rank in found.ranks], found.findings) == (2, [0, 1], [])
+
+
+def test_a_rank_that_wrote_in_an_earlier_job_alone_is_missing_and_not_silent() -> None:
+    found = said(lines(0), [line(1, NOW - 3600, began=NOW - 7200)])
+    assert texts(found) == ["1 of 2 ranks has not reported: rank 1"]
 
 
 def test_a_job_that_stands_still_names_the_rank_that_is_behind() -> None:

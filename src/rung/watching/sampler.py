@@ -50,7 +50,7 @@ class Watching:
         self._alone = self._ranks.world == 1
         self._file = RankFile(self.folder, self._ranks.rank)
         self._began, self._stepped, self._steps = time.time(), time.monotonic(), 0
-        self._loop, self._process = threading.get_ident(), os.getpid()
+        self._loop = threading.get_ident()
         self._costs = (time.monotonic_ns(), 0)
         self._sensor: Sensor | None = None
         self._gpu = identity(self._device)
@@ -77,7 +77,7 @@ class Watching:
     def close(self) -> None:
         """Writes the last line. What was closed is not opened again."""
         atexit.unregister(self.close)
-        if self._over.is_set() or os.getpid() != self._process:  # a forked process has no such thread
+        if self._over.is_set():
             return
         self._pace.close()
         self._over.set()
