@@ -40,6 +40,7 @@ def judged(folder: Path, ranks: Sequence[Sequence[Sample]], now: float) -> Watch
     ours = [lines for lines in ranks if lines[-1].rank < last.world and lines[-1].at >= earliest]
     paces = {lines[-1].rank: pace for lines in ours if (pace := _pace(lines))}
     medians = {rank: statistics.median(pace) for rank, pace in paces.items()}
+    # Of two ranks, the faster: their mean would hide half of what they differ by.
     typical = statistics.median_low(medians.values()) if len(medians) > 1 else None
     seen = [_rank(lines, newest_at, medians.get(lines[-1].rank), typical) for lines in ours]
     seen.sort(key=lambda rank: rank.rank)
