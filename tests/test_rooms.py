@@ -11,7 +11,7 @@ import rung
 
 ROOT = Path(rung.__file__).parent
 FLOORS = [
-    "cli", "serve", "agents", "integrations", "report", "ladder", "profilers", "timing", "recipes", "verify", "engine", "rewrites", "rungs", "launch",
+    "cli", "serve", "agents", "integrations", "report", "ladder", "profilers", "watching", "timing", "recipes", "verify", "engine", "rewrites", "rungs", "launch",
     "analysis", "trace", "measure", "workload", "kernels", "hardware", "runs", "records",
 ]  # fmt: skip
 WITHIN = {

@@ -22,6 +22,7 @@ _WHERE = {
     "bench": "rung.api",
     "climb": "rung.climbing",
     "compare": "rung.api",
+    "watch": "rung.watching.sampler",
 }
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "bench",
     "climb",
     "compare",
+    "watch",
 ]
 
 

@@ -13,6 +13,7 @@ import importlib.util
 import os
 import re
 import traceback
+import types
 
 
 class RungError(Exception):
@@ -106,13 +107,23 @@ def first_line(error: BaseException, most: int = 300) -> str:
 def where(error: BaseException) -> str:
     """Such as " (model.py:12, in make)": the innermost line in a file of the user's own that an exception passed; empty where it
     passed none."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    line = _users_line(traceback.extract_tb(error.__traceback__))
+    return line and f" ({line})"
+
+
+def line_of(frame: types.FrameType) -> str:
+    """Such as "train.py:12, in main": the innermost line in a file of the user's own where a thread stands; empty where there is none."""
+    return _users_line(traceback.extract_stack(frame))
+
+
+def _users_line(stack: traceback.StackSummary) -> str:
+    for frame in reversed(stack):
         if _users(frame.filename):
             name = frame.filename
             with contextlib.suppress(OSError):  # the working folder may be gone
                 here = os.path.relpath(name)
                 name = name if here.startswith(os.pardir) else here
-            return f" ({name}:{frame.lineno}{'' if frame.name == '<module>' else f', in {frame.name}'})"
+            return f"{name}:{frame.lineno}{'' if frame.name == '<module>' else f', in {frame.name}'}"
     return ""
 
 

@@ -12,7 +12,8 @@ transformers = pytest.importorskip("transformers", reason="Hugging Face transfor
 pytest.importorskip("accelerate", reason="accelerate, which the Trainer needs, is not installed")
 
 from rung.errors import UsageError  # noqa: E402
-from rung.integrations.huggingface import ProfileCallback, RecipeCallback  # noqa: E402
+from rung.integrations.huggingface import ProfileCallback, RecipeCallback, WatchCallback  # noqa: E402
+from rung.watching.files import samples  # noqa: E402
 
 REWRITE = ("fused-qkv",)
 ROWS = [{"input_ids": torch.arange(k, k + 8) % 32, "labels": torch.arange(k, k + 8) % 32} for k in range(10)]
@@ -177,3 +178,12 @@ def test_a_profile_that_fails_stops_no_training(tmp_path: Path) -> None:
         made.train()
     assert made.state.global_step == 3
     assert sum("goes on without its profile" in str(one.message) for one in seen) == 1
+
+
+def test_a_training_is_watched_and_gradients_that_nobody_averages_have_no_exchange(plain: Any, tmp_path: Path) -> None:
+    watch = WatchCallback(folder=tmp_path / "watch")
+    made = trainer(tmp_path / "run", watch)
+    made.train()
+    torch.testing.assert_close(made.model.state_dict(), plain.model.state_dict(), rtol=0, atol=0)
+    (lines,) = samples(watch.folder)
+    assert (lines[-1].step, lines[-1].ended, lines[-1].exchange_ns) == (3, True, None)

@@ -9,7 +9,8 @@ import torch
 L = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
 from rung.errors import UsageError  # noqa: E402
-from rung.integrations.lightning import ProfileCallback, RecipeCallback  # noqa: E402
+from rung.integrations.lightning import ProfileCallback, RecipeCallback, WatchCallback  # noqa: E402
+from rung.watching.files import samples  # noqa: E402
 
 REWRITE = ("fused-qkv",)
 ROWS = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 10 * 4 * 16).sin().view(10, 4, 16), torch.arange(10) % 16)
@@ -162,3 +163,16 @@ def test_batches_are_profiled_and_analyzed_beside_a_recipe(tmp_path: Path) -> No
     fitted(tmp_path, RecipeCallback(REWRITE), profile)
     assert sorted(path.name for path in profile.folder.iterdir()) == ["analysis.html", "analysis.txt", "trace.json.gz"]
     assert "2 steps" in (profile.folder / "analysis.txt").read_text()
+
+
+def test_a_training_is_watched_also_where_it_raises(tmp_path: Path) -> None:
+    class Breaks(L.Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+            if trainer.global_step == 2:
+                raise ConnectionError("the disk is gone")
+
+    watch = WatchCallback(folder=tmp_path / "watch")
+    with pytest.raises(ConnectionError):
+        trainer(tmp_path, watch, Breaks()).fit(Module())
+    (lines,) = samples(watch.folder)
+    assert (lines[-1].step, lines[-1].ended, lines[-1].exchange_ns) == (2, True, None)

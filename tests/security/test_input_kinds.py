@@ -32,6 +32,7 @@ COMMANDS = (
     "diff TRACE INPUT", "replay INPUT --op mm --list", "report INPUT", "runs --in INPUT",
     "apply INPUT", "bench tiny-transformer --recipe INPUT", "compare tiny-transformer --recipe INPUT",
     "compare INPUT INPUT", "kernels inspect INPUT", "profile --madengine-config INPUT --dry-run -- true",
+    "watch INPUT --once",
 )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ COMMANDS = {
     "kernels": "Rung's Triton kernels, and what any Triton kernel takes of a GPU that need not be here",
     "doctor": "is this machine set up to be fast, and to measure honestly?",
     "report": "show a run again, or several side by side: on the terminal, and as a page",
+    "watch": "how does a training job stand, while it runs: step times, stragglers, throttled GPUs?",
     "jobs": "the jobs of SLURM that were submitted from here: list, follow, cancel",
     "runs": "list what was climbed before; the history of all runs, and its trends",
     "serve": "show the history of all runs in a browser",

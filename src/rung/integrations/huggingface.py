@@ -16,6 +16,7 @@ from rung.errors import UsageError
 from rung.integrations.in_place import Loop, TrainsInPlace
 from rung.integrations.profiled import RecordsSteps
 from rung.recipes.recipe import Recipe
+from rung.watching.sampler import EVERY, WatchedTraining
 
 try:
     from transformers import TrainerCallback
@@ -24,7 +25,7 @@ except ModuleNotFoundError as error:
         raise
     raise UsageError("these callbacks are for Hugging Face's Trainer: `pip install transformers accelerate`.") from None
 
-__all__ = ["ProfileCallback", "RecipeCallback"]
+__all__ = ["ProfileCallback", "RecipeCallback", "WatchCallback"]
 
 
 class RecipeCallback(TrainerCallback):
@@ -103,20 +104,57 @@ class ProfileCallback(RecordsSteps, TrainerCallback):
         self._steps.close()
 
 
+class WatchCallback(TrainerCallback):
+    """Has `rung watch` see each `train()` while it runs, as `rung.watch` does for a loop of your own. A failure is warned of, and the
+    training goes on.
+
+    Under DDP, each rank's own pace and the exposed exchange of gradients are known. With FSDP, DeepSpeed and DataParallel they are not.
+
+    Args:
+        folder, every: as of `rung.watch`.
+    """
+
+    def __init__(self, *, folder: str | Path | None = None, every: float = EVERY) -> None:
+        self._watched = WatchedTraining(folder, every)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the ranks write; None before a training."""
+        return self._watched.folder
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # The model that is told is not the one that DDP wraps, but has its parameters.
+        averaged = args.world_size > 1 and args.n_gpu <= 1 and not _sharded_by(args)
+        self._watched.begin(kwargs["model"], averaged, args.ddp_broadcast_buffers is not False)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._watched.step()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._watched.close()
+
+
 def _refuse(args: Any) -> None:
     """Raises UsageError for what a recipe cannot be applied beside."""
-    sharded = {"DeepSpeed": ("deepspeed", "ACCELERATE_USE_DEEPSPEED"), "FSDP": ("fsdp", "ACCELERATE_USE_FSDP")}
-    for name, (option, variable) in sharded.items():
-        launched = (
-            os.environ.get(variable, "").lower() == "true"
-        )  # by `accelerate launch`, of which the arguments say nothing
-        if getattr(args, option, None) or launched:
-            raise UsageError(
-                f"a recipe is not applied beside {name}, which takes the model's weights apart: train with DDP (torchrun), or without RecipeCallback."
-            )
+    if name := _sharded_by(args):
+        raise UsageError(
+            f"a recipe is not applied beside {name}, which takes the model's weights apart: train with DDP (torchrun), or without RecipeCallback."
+        )
     if args.n_gpu > 1:
         raise UsageError(
             f"the Trainer would copy the model to {args.n_gpu} GPUs at every step (DataParallel), and copies run without the recipe: start it with torchrun, or show it one GPU (CUDA_VISIBLE_DEVICES=0)."
         )
     if args.torch_compile:
         raise UsageError("TrainingArguments has torch_compile=True, and a recipe compiles the model itself: leave one of the two out.")  # fmt: skip
+
+
+def _sharded_by(args: Any) -> str | None:
+    """What takes the model's weights apart, if anything does."""
+    sharded = {"DeepSpeed": ("deepspeed", "ACCELERATE_USE_DEEPSPEED"), "FSDP": ("fsdp", "ACCELERATE_USE_FSDP")}
+    for name, (option, variable) in sharded.items():
+        launched = (
+            os.environ.get(variable, "").lower() == "true"
+        )  # by `accelerate launch`, of which the arguments say nothing
+        if getattr(args, option, None) or launched:
+            return name
+    return None

@@ -18,8 +18,10 @@ from rung.errors import UsageError
 from rung.integrations.in_place import Loop, TrainsInPlace
 from rung.integrations.profiled import RecordsSteps
 from rung.recipes.recipe import Recipe
+from rung.watching.pace import data_parallel
+from rung.watching.sampler import EVERY, WatchedTraining
 
-__all__ = ["ProfileCallback", "RecipeCallback"]
+__all__ = ["ProfileCallback", "RecipeCallback", "WatchCallback"]
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
@@ -126,6 +128,38 @@ class ProfileCallback(RecordsSteps, _Callback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self._steps.close()
+
+
+class WatchCallback(_Callback):
+    """Has `rung watch` see each `fit()` while it runs, as `rung.watch` does for a loop of your own. A failure is warned of, and the training
+    goes on. A step is a batch.
+
+    Under DDP, each rank's own pace and the exposed exchange of gradients are known. With other strategies of several ranks they are not.
+
+    Args:
+        folder, every: as of `rung.watch`.
+    """
+
+    def __init__(self, *, folder: str | Path | None = None, every: float = EVERY) -> None:
+        self._watched = WatchedTraining(folder, every)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the ranks write; None before a training."""
+        return self._watched.folder
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        ddp = data_parallel(trainer.strategy.model)
+        self._watched.begin(pl_module, ddp is not None, ddp is not None and ddp.broadcast_buffers)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+        self._watched.step()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._watched.close()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._watched.close()
 
 
 def _climbed(pl_module: torch.nn.Module, name: str | None) -> torch.nn.Module:

@@ -26,6 +26,7 @@ from rung.records.kernels import Inspected, Kernels
 from rung.records.profile import Planned, Presets, Profile
 from rung.records.recipe import Applied, ListedRung
 from rung.records.slurm_job import ListedJob
+from rung.records.watch import Watched
 
 DOCUMENTS: dict[str, tuple[str, Any]] = {
     "bench": ("rung bench --json", Bench | Failed | list[Bench | Failed]),
@@ -42,6 +43,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "profile": ("rung profile --json", Profile | Planned | Presets),
     "job": ("rung mcp", Job),
     "jobs": ("rung jobs --json", list[ListedJob]),
+    "watch": ("rung watch --json", Watched),
     "history": ("rung runs list|show|tag|export|trend|gc --json", Entries | Entry | Trend | Collected),
     "climb": ("rung climb --json` or `rung report --json", ClimbRun | NotBegun | Climbs),
     "runs": ("rung runs --json", list[ListedRun]),
