@@ -40,6 +40,9 @@ class Here:
     def kill(self) -> None:
         pass
 
+    def alive(self) -> bool:
+        return True
+
     def answered(self) -> bool:
         return True
 

@@ -44,18 +44,23 @@ def team(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield made
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+OF_TWO = pytest.mark.parametrize("team", [2], indirect=True)  # which is seen with two, four would only see again
+
+
+@pytest.mark.parametrize(("team", "parallel"), [(2, "ddp"), (2, "fsdp2"), (4, "ddp")], indirect=["team"])
 def test_what_torch_itself_does_is_what_one_process_computes(team: Team, parallel: str) -> None:
     found = team.call("verify", 120, numerics="exact", parallel=parallel)
     assert found["passed"], found["failures"]
     assert found["precisions"] == [f"exact over {len(team.hosts)} ranks"]
 
 
+@OF_TWO
 def test_a_rung_that_computes_the_same_passes(team: Team) -> None:
     found = team.call("verify", 120, numerics="bf16", rungs=["bf16", "fused-optimizer"])
     assert found["passed"], found["failures"]
 
 
+@OF_TWO
 @pytest.mark.parametrize("rung", sorted(RUNGS))
 def test_a_rung_of_the_exchange_passes(team: Team, rung: str) -> None:
     found = team.call("verify", 120, numerics="exact", rungs=[rung], parallel=RUNGS[rung][0])
@@ -63,16 +68,25 @@ def test_a_rung_of_the_exchange_passes(team: Team, rung: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mistake", "rung", "said"),
-    [("no all-reduce", "", "gradient of"), ("stale bucket", "", "gradient of"), ("same data", "", "off by"), *CASES],
+    ("mistake", "said"), [("no all-reduce", "gradient of"), ("stale bucket", "gradient of"), ("same data", "off by")]
 )
-def test_a_mistake_of_the_ranks_is_refused(team: Team, mistake: str, rung: str, said: str) -> None:
-    parallel = RUNGS[rung][0] if rung else "ddp"
-    found = team.call("verify", 120, numerics="exact", mistake=mistake, rungs=[rung] if rung else [], parallel=parallel)
+def test_a_mistake_of_the_ranks_is_refused(team: Team, mistake: str, said: str) -> None:
+    refused(team, mistake, said, [], "ddp")
+
+
+@OF_TWO
+@pytest.mark.parametrize(("mistake", "rung", "said"), CASES)
+def test_a_mistake_under_a_rung_of_the_exchange_is_refused(team: Team, mistake: str, rung: str, said: str) -> None:
+    refused(team, mistake, said, [rung], RUNGS[rung][0])
+
+
+def refused(team: Team, mistake: str, said: str, rungs: list[str], parallel: str) -> None:
+    found = team.call("verify", 120, numerics="exact", mistake=mistake, rungs=rungs, parallel=parallel)
     assert not found["passed"]
     assert any(said in failure for failure in found["failures"]), found["failures"]
 
 
+@OF_TWO
 def test_a_mistake_is_seen_below_full_precision_too(team: Team) -> None:
     assert not team.call("verify", 120, numerics="bf16", rungs=["bf16"], mistake="stale bucket")["passed"]
 
