@@ -52,9 +52,8 @@ class Turns:
                 self._within = self._seen(self._within)
                 release_cache(self._device)
                 reset_peak_memory(self._device)
-                with contextlib.suppress(
-                    OSError
-                ):  # a process that the workload forked meanwhile has the file open, too
+                # Closing it is not enough: a process that the workload forked meanwhile has the file open, too.
+                with contextlib.suppress(OSError):
                     fcntl.flock(file, fcntl.LOCK_UN)
 
     def memory(self) -> dict[str, int]:

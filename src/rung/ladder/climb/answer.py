@@ -65,9 +65,8 @@ def offer(state: State, answer: Answer, beat: bool = False) -> bool:
     if now is not None and now.kept == answer.kept:
         if answer.rank < now.rank:
             return False
-        if (
-            answer.rank == now.rank and answer.speedup == now.speedup
-        ):  # nothing to tell: it is held against a faster plain mode
+        # Nothing to tell: it is only held against a faster plain mode.
+        if answer.rank == now.rank and answer.speedup == now.speedup:
             state.answer = answer
             write(state)
             return True

@@ -54,9 +54,8 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
     request = state.request
     state.say(Begins(request.target))
     state.model_file.unlink(missing_ok=True)  # one that was there is a stranger's
-    state.saved_model = (
-        "" if request.over_ranks else str(state.model_file)
-    )  # workers make the model themselves until the first one has written it
+    # Workers make the model themselves until the first one has written it.
+    state.saved_model = "" if request.over_ranks else str(state.model_file)
     if manifest:
         state.known, state.numerics = manifest.facts, _contract(manifest.numerics)
         state.status("running", "")

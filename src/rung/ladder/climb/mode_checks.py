@@ -82,9 +82,8 @@ def _offer_verified(state: State, result: Race) -> None:
     that is worth more than a faster answer which is not."""
     if not state.audited:
         return
-    timed = [
-        mode.rungs for mode in result.modes.values() if mode.speedup
-    ]  # without those that failed when they were timed once more
+    # Without those that failed when they were timed once more.
+    timed = [mode.rungs for mode in result.modes.values() if mode.speedup]
     best = result.modes[result.best].rungs if result.best else []
     for answer in _checked(state, result):
         kept = list(answer.kept)

@@ -7,6 +7,7 @@ background once nothing else waits, and at the latest before the answer is confi
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from rung.ladder.climb.answer import write_everywhere
 from rung.ladder.climb.checks import numerics_of, part_of, peak_of, refusal, turns, verified, verifying_bytes
@@ -14,7 +15,7 @@ from rung.ladder.climb.state import State
 from rung.ladder.climb.verdict import refute
 from rung.records.progress import OnAllShapes, Warned
 from rung.rungs import plan_of
-from rung.timing.tasks import Task, end_all
+from rung.timing.tasks import Call, Task, end_all
 from rung.verify.verdict import joined
 
 progress = logging.getLogger(__name__)
@@ -70,14 +71,17 @@ def _cores_are_idle(state: State) -> bool:
 def _begin(state: State, kept: Stack) -> None:
     state.widened += 1
     for precision in plan_of(kept).phases(state.own_precision):
-        arguments = {
-            "numerics": precision, "alone": False, "backwards": precision != "exact", "others": True, "turns": turns(state),
-        }  # fmt: skip
+        call = _call(precision, alone=False, turns=turns(state))
         name = f"shapes-{state.widened}-verify-{precision}"
         beside, in_turns = verifying_bytes(state, peak_of(state), precision)
-        task = Task(name, state.side(kept), [("verify", arguments)], beside, in_turns)
+        task = Task(name, state.side(kept), [call], beside, in_turns)
         task.passing = task.apart = task.yielding = task.single = True
         state.widening.append(state.pool.add(task))
+
+
+def _call(precision: str, **more: Any) -> Call:
+    """The verification of what other shapes add: both changes of shape are seen, one at each precision."""
+    return "verify", {"numerics": precision, "backwards": precision != "exact", "others": True, **more}
 
 
 def _drop_others(state: State) -> None:
@@ -119,9 +123,7 @@ def _once_more(state: State) -> None:
     for k, task in enumerate(state.widening):
         if not task.error:
             continue
-        precision = numerics_of(part_of(task))
-        arguments = {"numerics": precision, "backwards": precision != "exact", "others": True}
-        again = state.pool.add(Task(f"{task.name}-again", task.side, [("verify", arguments)]))
+        again = state.pool.add(Task(f"{task.name}-again", task.side, [_call(numerics_of(part_of(task)))]))
         again.apart = again.single = True
         state.widening[k] = again
         state.pool.wait(lambda: all(t.done for t in state.widening), state.left)
