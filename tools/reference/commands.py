@@ -12,7 +12,7 @@ from rung.cli.main import GROUPS, _parser
 from rung.errors import EXIT_CODES
 
 EVERYWHERE = ("help", "json", "debug")
-SLURM = "in a job of SLURM"
+SLURM = "in a SLURM job"
 DEFAULT = re.compile(r"\s*\(default: ([^()]*)\)")
 
 NO = {

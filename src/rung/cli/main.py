@@ -69,7 +69,7 @@ ONLY_TABLES = ("analyze", "diff", "query")
 _EXIT_CODES = "\n".join(f"  {code:<3}  {text}" for code, text in EXIT_CODES.items())
 EPILOG = f"""\
 start here:
-  rung climb tiny-transformer                 make the built-in workload faster, on the best device there is
+  rung climb tiny-transformer                 make the built-in workload faster
   rung climb model.py:make --numerics bf16    make your own faster; bfloat16 is allowed
   rung bench model.py:make --recipe FILE      measure the result again, in a fresh process
 
@@ -104,7 +104,10 @@ def _main(argv: Sequence[str] | None) -> int:
         if not arguments:
             parser.print_help()
             return 0
-        parsed, rest = parser.parse_known_args(words)
+        try:
+            parsed, rest = parser.parse_known_args(words)
+        except SystemExit:  # --help or --version, which is printed
+            return 0
         parsed.words, parsed.rest, parsed.program = words, rest, program
         return int(parsed.run(parsed))
     except RungError as error:
