@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from rung.records.slurm_job import SlurmJob
 
 EXAMPLE = """\
-examples:
-  rung jobs                  those that were submitted from this folder, and how they stand
-  rung jobs follow 12        follow job 12 to its end and print its answer, as the command that submitted it does
-  rung jobs cancel 12
+example:
+  $ rung jobs
+  job  state      hosts  submitted                  command
+  1    completed  n1     2026-11-26T19:59:12+00:00  bench model.py:make --preset sanity
+
+more:
+  rung jobs follow 12        follow job 12 to its end, and print its answer
+  rung jobs cancel 12        cancel job 12
 """
 
 
@@ -27,7 +31,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument(
         "what", nargs="?", choices=("list", "follow", "cancel"), default="list", metavar="list|follow|cancel"
     )
-    parser.add_argument("job", nargs="?", type=int, metavar="JOB", help="SLURM's number of a job")
+    parser.add_argument("job", nargs="?", type=int, metavar="JOB", help="the SLURM job number")
 
 
 def run(parsed: argparse.Namespace) -> int:

@@ -26,21 +26,24 @@ OURS = ("--slurm", "--partition", "--account", "--walltime", "--sbatch", "--npro
 
 def add_options(parser: argparse.ArgumentParser, dry_run: bool = True) -> None:
     """dry_run: whether the command has no --dry-run of its own."""
-    group = parser.add_argument_group("in a job of SLURM")
+    group = parser.add_argument_group("in a SLURM job")
     group.add_argument(
-        "--slurm", type=at_least(1), metavar="NODES", help="run this command in a job of so many nodes, and follow it"
+        "--slurm",
+        type=at_least(1),
+        metavar="NODES",
+        help="run this command in a SLURM job on this many nodes, and follow it",
     )
-    group.add_argument("--partition", default="", metavar="NAME", help="where the job runs (default: the cluster's)")
-    group.add_argument("--account", default="", metavar="NAME", help="whom it is charged to")
-    group.add_argument("--walltime", default="", metavar="TIME", help="how long it may take, as 30:00 or 2:00:00")
+    group.add_argument("--partition", default="", metavar="NAME", help="the partition (default: the cluster's)")
+    group.add_argument("--account", default="", metavar="NAME", help="the account to charge")
+    group.add_argument("--walltime", default="", metavar="TIME", help="the time limit, as in 30:00 or 2:00:00")
     group.add_argument(
         "--sbatch",
         default="",
         metavar="OPTIONS",
-        help="further options of sbatch, as --sbatch='--constraint=mi300 --exclusive'",
+        help="more options for sbatch, as in --sbatch='--constraint=mi300 --exclusive'",
     )
     if dry_run:
-        group.add_argument("--dry-run", action="store_true", help="print the job's script and stop")
+        group.add_argument("--dry-run", action="store_true", help="print the job script and stop")
 
 
 def in_job(parsed: argparse.Namespace) -> int:
