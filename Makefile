@@ -5,7 +5,7 @@
 #     Others: PYTHON=python3.12 chooses the interpreter, TESTS="tests/ladder -x" what is run and how.
 
 VENV ?= .venv
-# On a GPU the built-in default; without one the smallest size, one sequence a step. Override: make demo SIZE=medium
+# Without a GPU one sequence a step. Override: make demo SIZE=medium
 SIZE ?= $(shell $(VENV)/bin/python -c 'import torch; print("small" if torch.cuda.is_available() else "tiny --batch-size 1")' 2>/dev/null || echo tiny --batch-size 1)
 BUDGET ?= 75
 READY := $(VENV)/.ready

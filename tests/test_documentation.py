@@ -14,13 +14,14 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 def test_every_page_is_in_the_contents() -> None:
-    listed = re.findall(r"^([a-z-]+)$", (DOCS / "index.md").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(page.stem for page in DOCS.glob("*.md") if page.stem != "index")
+    listed = re.findall(r"^([a-z-]+(?:/[a-z0-9-]+)?)$", (DOCS / "index.md").read_text(), re.MULTILINE)
+    pages = (page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md"))
+    assert sorted(listed) == sorted(page for page in pages if page != "index")
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    described = set(re.findall(r"auto(?:function|class):: (\w+)", (DOCS / "api.md").read_text()))
-    errors = set(re.findall(r"\w+Error", (DOCS / "api.md").read_text()))
+    described = set(re.findall(r"auto(?:function|class):: (\w+)", (DOCS / "reference/api.md").read_text()))
+    errors = set(re.findall(r"\w+Error", (DOCS / "reference/api.md").read_text()))
     assert {name for name in rung.__all__ if not name.startswith("__")} <= described | errors
 
 
@@ -31,4 +32,4 @@ def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
     words = ["-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(tmp_path)]
     done = subprocess.run([sys.executable, "-m", "sphinx", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "rung.climb" in (tmp_path / "api.html").read_text()
+    assert "rung.climb" in (tmp_path / "reference/api.html").read_text()

@@ -1,4 +1,4 @@
-"""The table of docs/kernels.md: registers of a thread and resident waves or warps of Rung's kernels, by architecture.
+"""The table of docs/internals/kernels.md: registers of a thread and resident waves or warps of Rung's kernels, by architecture.
 
 rung kernels inspect --json | python benchmarks/kernels/resources.py
 """

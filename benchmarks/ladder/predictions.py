@@ -3,7 +3,7 @@
     python benchmarks/ladder/predictions.py rung-runs hf
 
 prints Markdown: rung | n | median absolute error in points | inside the range. A point is a hundredth of the step's time
-(docs/ladder.md, "Predictions"). Attempts that the budget cut short are left out.
+(docs/internals/ladder.md, "Predictions"). Attempts that the budget cut short are left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which rule is right how often, on streams whose truth is known. Prints the tables of docs/measurement.md.
+"""Which rule is right how often, on streams whose truth is known. Prints the tables of docs/internals/measurement.md.
 
 python benchmarks/measurement/decide.py [--trials 400] [--seed 1] [--rung]
 """

@@ -1,5 +1,5 @@
 """Options that are typed each time, from files: `[tool.rung]` in the nearest pyproject.toml, and rung.toml in the user's configuration
-directory (docs/configuration.md). Below all rooms.
+directory (docs/reference/configuration.md). Below all rooms.
 
 A file holds plain values, and only those of KEYS. What names code, a recipe, a host or a secret is no key: a folder of somebody else's
 may have such a file.

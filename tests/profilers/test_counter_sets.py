@@ -150,7 +150,7 @@ def test_a_set_of_ones_own(tmp_path, monkeypatch):
 
 
 def test_the_table_of_the_documentation_is_what_the_tables_give():
-    text = (Path(__file__).parents[2] / "docs" / "profiling.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/internals/profiling.md").read_text()
     rows = [
         line.strip("| ").split(" | ") for line in text.splitlines() if re.match(r"\| \w+ \| \d( \| \d){5} \|", line)
     ]

@@ -1,4 +1,4 @@
-"""The list of rungs: on the terminal, as JSON, and the table of docs/ladder.md, which is the same."""
+"""The list of rungs: on the terminal, as JSON, and the table of docs/internals/ladder.md, which is the same."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from rung.records.record import record_of
 from rung.report.ladder import LEVELS, markdown, needs, outcomes
 from rung.rungs import BY_NAME, LADDER
 
-PAGE = Path(__file__).parents[2] / "docs" / "ladder.md"
+PAGE = Path(__file__).parents[2] / "docs/internals/ladder.md"
 
 
 def test_the_table_of_the_docs_is_the_ladder() -> None:

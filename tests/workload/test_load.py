@@ -17,8 +17,15 @@ def test_the_built_in_workload_takes_its_documented_options() -> None:
     assert w.options["hidden_dim"] == 256
     assert w.samples == 2
     assert str(w.amp) == "torch.bfloat16"
-    small = load("tiny-transformer").options
-    assert (small["batch_size"], small["seq_len"], small["hidden_dim"], small["num_layers"]) == (8, 256, 512, 8)
+
+
+@pytest.mark.parametrize(("gpu", "size"), [(True, (8, 256, 512, 8)), (False, (8, 128, 256, 4))], ids=["gpu", "cpu"])
+def test_the_built_in_workload_is_as_large_as_the_machine_bears(
+    gpu: bool, size: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
+    found = load("tiny-transformer").options
+    assert (found["batch_size"], found["seq_len"], found["hidden_dim"], found["num_layers"]) == size
 
 
 def test_a_file_of_the_user_is_loaded_the_same_way() -> None:

@@ -1,1 +1,1 @@
-"""What an AI agent may ask of Rung: commands as tools, within one folder, with answers of a bounded size (docs/agents.md)."""
+"""What an AI agent may ask of Rung: commands as tools, within one folder, with answers of a bounded size (docs/how-to/agents.md)."""

@@ -19,7 +19,7 @@ examples:
 --hf reads what transformers and diffusers write; nothing is downloaded or run. Without it the numbers describe a decoder of the Llama
 kind; what is left out is derived: --kv-heads as many as --heads, --head-dim hidden / heads, --ffn 8/3 of hidden (a multiple of
 256; 4 x hidden with --mlp plain). In decode, --seq tokens are cached and one is computed for each of --batch sequences.
-The models, their formulas and limits: docs/estimate.md.
+The models, their formulas and limits: docs/internals/estimate.md.
 """
 _NUMBERS = (
     ("hidden", "width of the residual stream"),

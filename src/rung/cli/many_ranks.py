@@ -24,7 +24,7 @@ _WHOLE = ("html", "out", "write", "roofline", "samples", "step", "capture", "cat
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("many ranks (docs/scale.md)")
+    group = parser.add_argument_group("many ranks (docs/internals/scale.md)")
     group.add_argument(
         "--partials", type=Path, metavar="DIR",
         help=f"reduce each trace to a small file in this folder, and analyze these; they need no trace any more (more than {MANY} large traces "

@@ -26,7 +26,7 @@ examples:
   rung mcp --read-only                only tools that run no code of yours, and write nothing
 
 It is started by a client, such as an editor or an agent, and answers it alone: {"command": "rung", "args": ["mcp", "--root", "DIR"]}.
-The tools are doctor, bench, compare, analyze, diff, query, estimate, profile and climb; docs/agents.md shows them.
+The tools are doctor, bench, compare, analyze, diff, query, estimate, profile and climb; docs/how-to/agents.md shows them.
 """
 
 

@@ -24,7 +24,7 @@ examples:
   rung runs trend model.py:make --batch 8     a measurement's history as a chart, and where its level changed
   rung runs compare 12 17                     two entries of the history
 
-`rung runs ACTION --help` says more of an action. RUNG_HISTORY=off keeps no history; docs/history.md says where it is.
+`rung runs ACTION --help` says more of an action. RUNG_HISTORY=off keeps no history; docs/internals/history.md says where it is.
 """
 STORE = "the history in a database, as postgresql://USER@HOST/DATABASE (default: $RUNG_STORE, else a file of your own)"
 

@@ -19,7 +19,7 @@ examples:
   rung serve --port 0 --open          on any free port, in your browser
   rung serve --host 0.0.0.0           for other machines, too; the address that is printed has a token
 
-From your desk, `ssh -L 8642:localhost:8642 MACHINE` shows that of another machine without opening it to the network. docs/history.md says more.
+From your desk, `ssh -L 8642:localhost:8642 MACHINE` shows that of another machine without opening it to the network. docs/internals/history.md says more.
 """
 
 

@@ -23,7 +23,7 @@ in your training script, on every rank:
           ...
           optimizer.step()
           watching.step()
-Callbacks of Hugging Face's Trainer and of Lightning do the same: WatchCallback() (docs/training-loops.md).
+Callbacks of Hugging Face's Trainer and of Lightning do the same: WatchCallback() (docs/how-to/training-loops.md).
 
 examples:
   rung watch                     the job that wrote to .rung/watch last, until it ends

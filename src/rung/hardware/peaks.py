@@ -138,7 +138,7 @@ def named(name: str) -> Peaks:
     if found is None:
         raise UsageError(
             f"no GPU named {name!r} is known; there are {', '.join(row.name for row in known())} "
-            f"(more in {user_file(*_OWN)}, as docs/roofline.md says)."
+            f"(more in {user_file(*_OWN)}, as docs/internals/roofline.md says)."
         )
     return found
 

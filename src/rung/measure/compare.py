@@ -24,7 +24,7 @@ Looks = tuple[tuple[int, float], ...]
 # interval of two is nine times as wide.
 CLIMB: Looks = ((3, 0.02), (5, 0.015), (8, 0.015))
 # The same where restarts are cheap: where processes differ by 2 %, eight of them find a quarter of the gains of 2 %, and thirty
-# three quarters (docs/measurement.md).
+# three quarters (docs/internals/measurement.md).
 PATIENT: Looks = ((5, 0.02), (10, 0.012), (18, 0.01), (30, 0.008))
 # For finding 2 %, and for showing "the same within 1 %", where two processes of one program differ by 1 %.
 COMPARE: Looks = ((5, 0.005), (10, 0.01), (20, 0.015), (30, 0.02))

@@ -131,8 +131,9 @@ def make(
     num_steps: int = 50,
     parallel: Parallel = "ddp",
 ) -> Workload:
-    """A small LLaMA-style decoder; a size sets the dimensions that are not given (default: small)."""
-    defaults = SIZES[size or "small"]
+    """A small LLaMA-style decoder; a size sets the dimensions that are not given (default: small, on a machine without a GPU tiny)."""
+    size = size or ("small" if torch.cuda.is_available() else "tiny")
+    defaults = SIZES[size]
     given = (hidden_dim, num_layers, seq_len, batch_size)
     dim, layers, seq, batch = (d if g is None else g for d, g in zip(defaults, given, strict=True))
     for name, value in (
@@ -162,7 +163,7 @@ def make(
 
     odd_rows, odd_length = (3 if batch != 3 else 2), max(1, seq // 2 - 1)
     return Workload(
-        name=f"tiny-transformer {size or 'small'}" if given == (None,) * 4 else "tiny-transformer",
+        name=f"tiny-transformer {size}" if given == (None,) * 4 else "tiny-transformer",
         model=lambda: TinyTransformer(dim, layers, num_heads),
         inputs=lambda seed: tokens(batch, seq, seed),
         forward=forward,

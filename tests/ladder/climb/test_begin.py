@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +40,7 @@ class Answered:
 
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers
+        self.calls: list[tuple[str, dict[str, Any]]] = []
 
     def add(self, task: Task) -> Task:
         said = self.answers[task.name]
@@ -51,7 +53,8 @@ class Answered:
         task.worker = SimpleNamespace(call=self.call, kill=lambda: None)  # type: ignore[assignment]
         return task
 
-    def call(self, method: str, limit: float, **_: Any) -> Any:
+    def call(self, method: str, limit: float, **arguments: Any) -> Any:
+        self.calls.append((method, arguments))
         if method == "profile":
             raise WorkerFailed("no profiler here", "raised")
         return BLOCK[method]
@@ -64,11 +67,16 @@ class Answered:
 
 
 def begun(
-    tmp_path: Path, busy: float = 0.1, ready: Callable[[State], None] | None = None, **changed: Any
+    tmp_path: Path,
+    busy: float = 0.1,
+    ready: Callable[[State], None] | None = None,
+    budget: float | None = None,
+    **changed: Any,
 ) -> tuple[State, list[str]]:
     """A climb that has begun, and the warnings that it gave. ready: called when the plain modes may begin; changed: what other tasks
     answer."""
     made = state(tmp_path)
+    made.request = replace(made.request, budget=budget)
     made.on_ready = ready and (lambda warm: ready(made))
     device = {"name": "a chip", "arch": "x86_64", "memory": 1}
     now = {"load": [busy * (os.cpu_count() or 1), 0.0, 0.0]}
@@ -99,6 +107,21 @@ def test_a_machine_whose_cpus_are_taken_is_named_before_anything_is_timed(
 ) -> None:
     _, warnings = begun(tmp_path, busy)
     assert len([text for text in warnings if "load average" in text]) == said
+
+
+def test_a_step_of_half_a_minute_is_timed_and_profiled_within_the_budget_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BLOCK, "estimate", 30e9)
+    made, warnings = begun(tmp_path, budget=60.0)
+    calls = dict(made.pool.calls)  # type: ignore[attr-defined]
+    assert calls["block"] == {"count": 2}
+    assert "profile" not in calls
+    assert warnings == ["no profile of the baseline: with 30 s a step, the budget leaves no time."]
+    made, _ = begun(tmp_path / "longer", budget=600.0)
+    calls = dict(made.pool.calls)  # type: ignore[attr-defined]
+    assert calls["block"] == {"count": 5}
+    assert "profile" in calls
 
 
 def test_what_is_known_before_the_survey_is_in_the_manifest_and_the_survey_adds_to_it(

@@ -1,4 +1,4 @@
-"""What hardware counters say of each kernel: derived figures, a roofline, a verdict (docs/counters.md)."""
+"""What hardware counters say of each kernel: derived figures, a roofline, a verdict (docs/internals/counters.md)."""
 
 from rung.analysis.counters.metrics import counters, dispatch_counters, formulas
 from rung.analysis.counters.roofline import counter_roofline

@@ -1,4 +1,4 @@
-"""Is this machine set up to be fast, and to measure honestly? Probes that read and never fail (docs/doctor.md), and all of them in their order."""
+"""Is this machine set up to be fast, and to measure honestly? Probes that read and never fail (docs/how-to/check-the-machine.md), and all of them in their order."""
 
 from __future__ import annotations
 

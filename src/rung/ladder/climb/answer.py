@@ -1,7 +1,7 @@
 """The best answer so far, on disk from the first one on: `recipe.toml` and `result.json`, each written whole.
 
 A recipe has a status. `provisional`: timed in one restart, its outputs checked in the process that was timed, more than 5 %
-faster. `verified`: all checks of docs/verification.md passed on the measured shape, more than 8 % faster. `confirmed`: in fresh restarts that chose
+faster. `verified`: all checks of docs/internals/verification.md passed on the measured shape, more than 8 % faster. `confirmed`: in fresh restarts that chose
 nothing, faster than the untouched model and no slower than the best plain mode of torch.compile, on other shapes too.
 """
 

@@ -50,7 +50,7 @@ from rung.timing.tasks import Task, end_all
 
 progress = logging.getLogger(__name__)
 
-# Of one restart: processes of one program differ by 1 to 3 % (docs/measurement.md), so the one is given up and the other needs no more.
+# Of one restart: processes of one program differ by 1 to 3 % (docs/internals/measurement.md), so the one is given up and the other needs no more.
 GIVE_UP, CLEAR = 0.97, 1.20
 
 

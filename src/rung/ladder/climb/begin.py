@@ -22,9 +22,11 @@ from rung.ladder.climb.checks import peak_of
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, WARM_SECONDS, OutOfTime, State
 from rung.ladder.floor import floor
 from rung.launch import WorkerFailed, quiet
+from rung.launch.process import Caller
 from rung.measure import median_interval
 from rung.plan import CONTRACTS, Numerics, contract
 from rung.records import progress as progressing
+from rung.records.analyze import Breakdown
 from rung.records.climb import Baseline, Floor, Manifest
 from rung.records.measured import Environment, Interval
 from rung.records.progress import Begins, Measured, TimesBaseline, Warned
@@ -42,6 +44,7 @@ AUTO = "auto"  # of the request's devices
 FIRST_SPARES, SPARES = 3, 6
 GRACE = 8.0  # seconds after the budget within which the untouched workload is still measured: without it there is nothing to show
 TIMED_SECONDS = 2.0  # of the untouched workload by itself; comparisons time it again beside others
+PROFILE_STEPS = 2 + 2 * PROFILED_STEPS  # as many steps a profile takes at the most: recording makes one slower
 # Of the GPU's memory: from there on a process of the workload has the plain modes wait for the survey, since they have no room beside it.
 FILLS = 0.3
 
@@ -304,21 +307,23 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
     with contextlib.ExitStack() as stack:
         stack.enter_context(quiet([worker]))
         progress.info("timing the untouched workload")
-        steps = int(max(5, min(50, TIMED_SECONDS * 1e9 / max(worker.call("estimate", limits.block), 1))))
+        step_seconds = max(worker.call("estimate", limits.block), 1) / 1e9
+        wanted = max(5, min(50, TIMED_SECONDS / step_seconds))
+        steps = int(
+            max(1, min(wanted, (state.left() + GRACE) / step_seconds))
+        )  # a slow step is not timed past the budget
         block = record_of(TimedBlock, worker.call("block", limits.prepare, count=steps))
         time_ = record_of(Interval, median_interval(block.samples))
         memory = worker.call("memory", limits.block)
         parts = None
         if many:
             stack.close()  # what others compile takes other cores, and kernels are timed by the GPU
-        try:
-            progress.info("recording a profile")
-            path = str(state.trace("baseline"))
-            worker.call("profile", limits.prepare, path=path, steps=PROFILED_STEPS)
-            parts, counted = state.profiled("baseline", time_.value)
-            state.take(parts, counted)
-        except RungError as error:
-            state.say(Warned(f"no profile of baseline: {error}"))
+        if state.left() + GRACE > PROFILE_STEPS * step_seconds:
+            parts = _profile(state, worker, time_.value)
+        else:
+            state.say(
+                Warned(f"no profile of the baseline: with {step_seconds:.3g} s a step, the budget leaves no time.")
+            )
     return Baseline(
         time=time_,
         samples=list(block.samples),
@@ -332,6 +337,19 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
         without_gradient=[],
         trace="traces/baseline.json.gz",
     )
+
+
+def _profile(state: State, worker: Caller, step_ns: float) -> Breakdown | None:
+    """Where a step of the untouched workload, of this length, spends its time; None where the profile failed."""
+    progress.info("recording a profile")
+    try:
+        worker.call("profile", state.setup.limits.prepare, path=str(state.trace("baseline")), steps=PROFILED_STEPS)
+        parts, counted = state.profiled("baseline", step_ns)
+        state.take(parts, counted)
+        return parts
+    except RungError as error:
+        state.say(Warned(f"no profile of baseline: {error}"))
+        return None
 
 
 def _write_manifest(state: State, rungs: Sequence[Rung], environment: Environment, found: Loaded) -> None:

@@ -1,7 +1,7 @@
 """Statistics of every kernel of a rocpd database, without reading the trace.
 
 Two columns are moved: the kernel's id and the duration. SQLite's own `GROUP BY` sorts the whole table first and takes
-2.5 times as long; docs/trace-sqlite.md has the figures.
+2.5 times as long; docs/internals/trace-sqlite.md has the figures.
 """
 
 from __future__ import annotations
