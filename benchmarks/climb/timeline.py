@@ -1,6 +1,7 @@
-"""Draws what `time_to_answer.py` measured: the answer of each climb over its seconds, beside the plain modes of torch.compile.
+"""Draws what `time_to_answer.py` or the zoo measured: the answer of each climb over its seconds, beside the plain modes of torch.compile.
 
 python benchmarks/climb/timeline.py answers.jsonl --budget 270 --out docs/img/time-to-answer.svg
+python benchmarks/climb/timeline.py h100.jsonl --budget 600 --out docs/img/climb.svg
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def _panel(row: dict[str, Any], top: float, last: float) -> Iterator[str]:
     for speedup in _ticks(most):
         yield f'<line class="rule" x1="{LEFT}" x2="{x(last):.1f}" y1="{y(speedup):.1f}" y2="{y(speedup):.1f}"/>'
         yield _text(LEFT - 8, y(speedup) + 4, f"{speedup:g}×", "soft", "end")
-    for seconds in range(0, int(last) + 1, 30):
+    for seconds in range(0, int(last) + 1, 30 if last <= 300 else 60):
         yield _text(x(seconds), bottom + 16, f"{seconds} s", "soft", "middle")
     if modes:
         best = max(modes, key=lambda m: m["speedup"])
@@ -87,7 +88,7 @@ def _legend() -> Iterator[str]:
         yield _text(x + 22, 44, status)
         x += 110
     yield f'<circle class="plain" cx="{x + 8}" cy="40" r="3"/>'
-    yield _text(x + 22, 44, "a plain mode is ready; dashed: the best of them")
+    yield _text(x + 22, 44, "a mode of plain torch.compile is ready; dashed: the best of them")
 
 
 def _ticks(most: float) -> list[float]:
@@ -106,8 +107,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     rows = [json.loads(line) for line in given.file.read_text().splitlines()]
-    rows = [row for row in rows if row["case"] == given.budget and row["result"].get("history")]
-    given.out.write_text(chart(rows))
+    climbs = [_of_the_zoo(row) if row.get("type") == "row" else row for row in rows if row.get("type") != "order"]
+    found = [c for c in climbs if c.get("budget_s") == given.budget and (c.get("result") or {}).get("history")]
+    given.out.write_text(chart(found))
+
+
+def _of_the_zoo(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the zoo as one of time_to_answer.py."""
+    climb, kind = row.get("climb") or {}, {"train": "training", "infer": "inference"}[row["variant"]]
+    name = f"{row['name']}, {kind}, {row['numerics']}, {row['eager']['device']}"
+    return {"workload": name, "budget_s": climb.get("budget_s"), "result": climb.get("result") or {}}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""A rewrite that another one is before in is found by the survey all the same."""
+"""What the survey finds: a rewrite that another one is before in, and shapes of one size."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,10 +8,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from rung import Workload
+from rung.engine.step import Step
 from rung.hardware import pick
-from rung.ladder.survey import captured_graphs
+from rung.ladder.survey import captured_graphs, quick_facts
+from rung.plan import Plan
 from rung.rewrites import cross_entropy
 from rung.rewrites.graph import kernel_ops
+from rung.workload import seeded_model
 
 CLASSES, WIDTH = 20, 8
 
@@ -81,3 +86,12 @@ def test_the_size_of_hand_written_attention_is_told_by_the_graph():
     assert facts.matches["sdpa"] == 1
     scores = 3 * 2 * 24 * 24
     assert facts.written_out == {"scores": scores, "flop": 2 * 2 * scores * (WIDTH // 2)}
+
+
+def test_named_shapes_of_the_measured_size_are_counted(workload):
+    device = pick("cpu")
+    shaped = [lambda seed, size=size: torch.zeros(size, dtype=torch.long) for size in ((5, 2), (1, 10), (3, 5))]
+    named = replace(workload, other_shapes=tuple(shaped))
+    model = seeded_model(named)
+    assert quick_facts(named, Step(named, model, Plan(), device), device).same_size_shapes == 2
+    assert quick_facts(workload, Step(workload, model, Plan(), device), device).same_size_shapes == 0

@@ -120,6 +120,7 @@ def test_what_yields_takes_no_room_from_what_waits_before_it(pool: Pool, started
     pool.add(small)
     assert started == ["held"]
     assert pool.lacks_memory()
+    assert (pool.waiting(), pool.waiting(yielding=False)) == (["large", "small"], ["large"])
     held.end()
     done(pool, large, small)
     assert not pool.lacks_memory()

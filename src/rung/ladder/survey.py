@@ -76,6 +76,7 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> Facts:
     weights = list(step.model.parameters())
     repeated = blocks(step.model)
     peaks, optimizer = peaks_of(device), step.optimizer
+    measured = batch_of(workload.inputs(0))
     return Facts(
         gpu=device.is_gpu,
         vendor=device.vendor,
@@ -84,6 +85,7 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> Facts:
         mode=workload.mode,
         tokens=workload.tokens,
         named_shapes=len(workload.other_shapes),
+        same_size_shapes=sum(elements(make(0)) == measured.elements for make in workload.other_shapes),
         blocks=len(repeated),
         kinds_of_blocks=kinds(repeated),
         contiguous_convolutions=len(contiguous_weights(step.model)),
@@ -98,7 +100,7 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> Facts:
         bandwidth=peaks.bandwidth if peaks else None,
         dropout=workload.mode == "train" and active(step.model),
         hooked=ModelGuards(step.model).hooked,
-        shapes=[batch_of(workload.inputs(0))],
+        shapes=[measured],
         own_precision=own_precision(workload, step.model, device),
         ranks=Ranks.here.world,
         parallel=workload.parallel if workload.mode == "train" else "none",

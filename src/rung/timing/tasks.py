@@ -204,9 +204,9 @@ class Pool:
             else:
                 time.sleep(min(0.01, remaining))
 
-    def waiting(self) -> list[str]:
-        """The names of tasks that wait for room."""
-        return [task.name for task in self._unstarted()]
+    def waiting(self, *, yielding: bool = True) -> list[str]:
+        """The names of tasks that wait for room. yielding: also of those that let others go first."""
+        return [task.name for task in self._unstarted() if yielding or not task.yielding]
 
     def _unstarted(self) -> list[Task]:
         """Those that wait for room; not those whose start failed."""

@@ -125,7 +125,7 @@ class Added:
     def idle(self) -> int:
         return 4
 
-    def waiting(self) -> list[str]:
+    def waiting(self, *, yielding: bool = True) -> list[str]:
         return []
 
     @property

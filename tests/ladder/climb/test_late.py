@@ -12,6 +12,7 @@ from made_up import MANIFEST, STEP, answered, leave, state, tried, warm
 from rung.ladder.climb import late
 from rung.ladder.climb import race as racing
 from rung.ladder.climb.answer import Answer, offer
+from rung.ladder.climb.mode_timing import Race
 from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.state import State
 from rung.launch import WorkerFailed
@@ -138,11 +139,19 @@ def test_where_the_best_mode_computed_something_else_none_takes_its_place(made: 
 @pytest.mark.parametrize("open_", [[MODE], [MODE, "max-autotune-tf32"], [MODE, "default"], []])
 @pytest.mark.parametrize("status", ["provisional", "verified"])
 @pytest.mark.parametrize("next_ready", [False, True])
-def test_modes_that_compile_for_long_wait_for_a_candidate_that_is_ready(
-    made: State, open_: list[str], status: Any, next_ready: bool
+@pytest.mark.parametrize("compiling", [False, True])
+@pytest.mark.parametrize("best", ["compile-and-graph", "cuda-graph"])
+def test_modes_wait_for_a_candidate_that_is_ready_where_they_compile_for_long_or_add_nothing_to_the_best(
+    made: State, open_: list[str], status: Any, next_ready: bool, compiling: bool, best: str
 ) -> None:
     assert made.answer is not None
     made.answer = replace(made.answer, status=status)
     made.next = ready(made) if next_ready else Task("02", made.side([]), [("warm", {})])
-    long = bool(open_) and "default" not in open_
-    assert racing._can_wait(made, open_) is (long and status == "verified" and next_ready)
+    rungs = {"default": ["compile"]}
+    tasks = {name: Task(f"01-plain-{name}", made.side(rungs.get(name, [name])), []) for name in open_}
+    if compiling:
+        for task in tasks.values():
+            task.worker = object()  # type: ignore[assignment]
+    race = Race({best: mode(*(PLAIN if best == "compile-and-graph" else ["capture"]), name=best)}, best)
+    adds = "default" in open_ and (compiling or best != "compile-and-graph")
+    assert racing._can_wait(made, race, tasks) is (bool(open_) and not adds and status == "verified" and next_ready)

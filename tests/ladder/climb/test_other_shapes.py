@@ -168,11 +168,11 @@ def test_what_an_earlier_sitting_left_to_the_untouched_model_is_not_for_good(
     assert original(made) == {}
 
 
-def test_a_workload_that_names_its_shapes_is_verified_on_all_of_them_at_once(
+def test_a_workload_with_two_shapes_of_one_size_is_verified_on_all_of_them_at_once(
     climb: Callable[..., tuple[State, Verifying]],
 ) -> None:
     made, pool = climb(PASSED)
-    made.facts.named_shapes = 2
+    made.facts.named_shapes, made.facts.same_size_shapes = 2, 1
     offer(made, Answer(tuple(KEPT), "verified", Figure(value=2.1)))
     assert original(made) == {}
     assert other_shapes.finish(made)

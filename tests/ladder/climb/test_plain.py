@@ -63,7 +63,7 @@ def test_on_a_gpu_there_are_all_modes_and_the_graph_of_the_model_as_it_is() -> N
         "compile-and-graph": ("compile", "capture"),
         "default": ("compile",),
         "reduce-overhead": ("compile", "reduce-overhead"),
-        "max-autotune": ("compile", "max-autotune"),
+        "max-autotune": ("compile", "max-autotune", "reduce-overhead"),
     }
 
 

@@ -62,7 +62,7 @@ def _verify_next(state: State) -> None:
     task, rung = state.next, state.next_rung
     if task is None or rung is None or task.ended or task.error or state.next_gain < PROVISIONAL_GAIN:
         return
-    if state.pool.idle() < 2 or state.pool.waiting():
+    if state.pool.idle() < 2 or state.pool.waiting(yielding=False):
         return
     stack, name = list(task.side.rungs), task.name.removesuffix("-1-candidate")
     if task.ready:

@@ -37,16 +37,17 @@ def parts_of(state: State, stack: Sequence[str]) -> list[str]:
 
 
 def verifying(state: State, stack: Sequence[str], parts: Sequence[str], name: str) -> list[Task]:
-    """Has workers verify a candidate in the background, one for each of these parts: on all shapes where the workload names them, else on the
-    measured one. Until others are verified (`rung.ladder.climb.other_shapes`), its recipe leaves them to the untouched model."""
+    """Has workers verify a candidate in the background, one for each of these parts, on the measured shape. Until others are verified
+    (`rung.ladder.climb.other_shapes`), its recipe leaves them to the untouched model: it knows them by their number of elements. So a workload
+    that names a shape with as many elements as the measured one is verified on all shapes at once."""
     note_verified(state)
-    named = bool(state.facts.named_shapes)
-    peak, side = peak_of(state), replace(state.side(stack), one_shape=not named)
+    all_shapes = bool(state.facts.same_size_shapes)
+    peak, side = peak_of(state), replace(state.side(stack), one_shape=not all_shapes)
     checks = []
     for part in parts:
         beside, in_turns = verifying_bytes(state, peak, numerics_of(part))
         numerics = numerics_of(part)
-        backwards = named and numerics != "exact"  # what compiles at this precision has the first shape meanwhile
+        backwards = all_shapes and numerics != "exact"  # what compiles at this precision has the first shape meanwhile
         arguments = {"numerics": numerics, "alone": False, "backwards": backwards, "turns": turns(state)}
         checks.append(Task(f"{name}{VERIFY}{part}", side, [("verify", arguments)], beside, in_turns))
     for task, part in zip(checks, parts, strict=True):

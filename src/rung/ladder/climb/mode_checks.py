@@ -133,5 +133,5 @@ def prepare_after(state: State, result: Race) -> None:
     best = result.modes.get(result.best)
     if best is None or "compile" not in best.rungs or (best.speedup or 0.0) < PROVISIONAL_GAIN:
         return
-    if state.next or (not state.pool.waiting() and surveyed(state, wait=False)):
+    if state.next or (not state.pool.waiting(yielding=False) and surveyed(state, wait=False)):
         prepare_next(state, best.rungs, (None, None))

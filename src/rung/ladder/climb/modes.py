@@ -29,7 +29,7 @@ MODES = {
     "compile-and-graph": ("compile", "capture"),
     "default": ("compile",),
     "reduce-overhead": ("compile", "reduce-overhead"),
-    "max-autotune": ("compile", "max-autotune"),
+    "max-autotune": ("compile", "max-autotune", "reduce-overhead"),  # the last one on GPUs, as in torch's own mode
     "channels-last": (
         "channels-last",
     ),  # ready at once, and all there is to gain where a convolution takes the whole step
@@ -53,7 +53,7 @@ def modes(context: Context, slow: bool, without: Sequence[str] = ()) -> dict[str
     found: dict[str, tuple[str, ...]] = {}
     for mode, names in MODES.items():
         stack = list(before)
-        for name in names:
+        for name in names if context.facts.gpu or mode not in SLOW else names[:-1]:
             if BY_NAME[name].applies(_on(context, stack)) is not None:
                 break
             stack.append(name)

@@ -153,7 +153,7 @@ def race(state: State) -> Race:
             waited = dict(open_)
         if not waited and not later:
             break
-        if _can_wait(state, [*open_, *later]):
+        if _can_wait(state, result, {**open_, **later}):
             state.late = {
                 name: state.pool.add(task) if name in later else task for name, task in {**open_, **later}.items()
             }
@@ -227,12 +227,17 @@ def untouched_worker(state: State) -> None:
             raise state.untouched.error
 
 
-def _can_wait(state: State, names: Sequence[str]) -> bool:
+def _can_wait(state: State, result: Race, tasks: Mapping[str, Task]) -> bool:
     """Whether these modes may be timed later (`rung.ladder.climb.late`): the best is verified, the candidate after it is ready, and
-    they compile for long."""
+    they compile for long, or add nothing to the best and have no room yet."""
     verified = state.answer is not None and state.answer.status != "provisional"
     ready = state.next is not None and state.next.ready
-    return verified and ready and bool(names) and all(mode_of(name) in (*ANEW, *SLOW) for name in names)
+    best = {*result.modes[result.best].rungs} if result.best else set()
+
+    def may_wait(name: str, task: Task) -> bool:
+        return mode_of(name) in (*ANEW, *SLOW) or ({*task.side.rungs} < best and task.worker is None)
+
+    return verified and ready and bool(tasks) and all(may_wait(name, task) for name, task in tasks.items())
 
 
 def _waits(state: State, name: str) -> bool:

@@ -288,7 +288,7 @@ class State:
 
     def on_all_shapes(self, kept: Sequence[str]) -> bool:
         """Whether what was verified of this recipe is verified on all shapes that the workload names, or that are derived."""
-        return bool(self.facts.one_shape or self.facts.named_shapes) or tuple(kept) in self.everywhere
+        return bool(self.facts.one_shape or self.facts.same_size_shapes) or tuple(kept) in self.everywhere
 
     def over_untouched(self) -> float:
         """How many times as fast as the untouched model the best so far is."""
