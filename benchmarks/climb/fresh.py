@@ -71,7 +71,8 @@ class Timed(msgspec.Struct, kw_only=True):
 
 
 class Attempt(msgspec.Struct, kw_only=True):
-    """What a climb has written down of one rung or bundle. refused: its results differed; ran: it was more than looked at."""
+    """What a climb has written down of one rung or bundle. refused: its results differed; ran: it was more than looked at; predicted:
+    the least and the greatest speedup over the best so far, and measured what it was; cut: the budget ended before it was decided."""
 
     rung: str
     verdict: str
@@ -84,6 +85,9 @@ class Attempt(msgspec.Struct, kw_only=True):
     seconds: float | None = None
     prepared_seconds: float | None = None
     verified_seconds: float | None = None
+    predicted: list[float] = []
+    measured: float | None = None
+    cut: bool = False
 
 
 class Climb(msgspec.Struct, kw_only=True):
@@ -204,10 +208,13 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _attempt(record: Mapping[str, Any]) -> Attempt:
     checked = record.get("verification") or {}
+    told, seen = record.get("prediction") or {}, (record.get("comparison") or {}).get("speedup") or {}
+    known = told.get("low") is not None and told.get("high") is not None
     return Attempt(
         rung=record.get("rung", ""), verdict=record.get("verdict", ""), why=record.get("why", ""), members=record.get("members") or [],
         stack=record.get("stack") or [], refused=checked.get("passed") is False, ran=bool(record.get("log")), worst=checked.get("worst"),
         seconds=record.get("seconds"), prepared_seconds=record.get("prepared_seconds"), verified_seconds=record.get("verified_seconds"),
+        predicted=[told["low"], told["high"]] if known else [], measured=seen.get("value"), cut=bool(record.get("cut")),
     )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""Names that rungs had in earlier versions. They work for one release: on the command line, in recipes and in run directories."""
+"""Rungs of earlier versions: names that have changed, and what was removed. Old names work for one release: on the command line, in
+recipes and in run directories."""
 
 from __future__ import annotations
 
@@ -13,6 +14,11 @@ RENAMED = {
     "k-major-gradients": "k-major-wgrad",
     "epilogue-first": "epilogue-fusion-first",
     "dependent-launches": "pdl",
+}
+# What no climb was ever faster for, and why it is no rung any more (docs/zoo.md).
+REMOVED = {
+    "cublaslt": "it was tried in three climbs and changed nothing",
+    "freezing": "handed to torch.compile it makes no weight a constant",
 }
 # Not within a longer name, a file's name or a path.
 _OLD = re.compile(rf"(?<![\w./-])(?:{'|'.join(RENAMED)})(?![\w/-]|\.\w)")

@@ -159,11 +159,9 @@ def test_weights_that_change_are_read_by_what_was_compiled(uncompiled: list[int]
     assert len(uncompiled) == 1
 
 
-def test_weights_are_no_constants_whatever_a_recipe_says_and_changes_of_every_kind_show() -> None:
-    """Recipes that name `freezing` are read still; what it would have compiled in is there to be changed."""
+def test_weights_are_no_constants_and_changes_of_every_kind_show() -> None:
     model, x = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16)).eval(), torch.randn(4, 16)
-    with pytest.warns(UserWarning, match="^freezing is not in effect: .* constant"):
-        applied = rung.apply(model, ["bf16", "compile", "freezing"])
+    applied = rung.apply(model, ["bf16", "compile"])
 
     def right() -> torch.Tensor:
         with torch.autocast("cpu", torch.bfloat16):
@@ -179,27 +177,6 @@ def test_weights_are_no_constants_whatever_a_recipe_says_and_changes_of_every_ki
         ):
             change()
             torch.testing.assert_close(applied(x), right(), rtol=2e-2, atol=2e-2)
-    assert not any("freezing" in key for key in applied._compiled.applied())
-
-
-def test_what_torch_makes_of_freezing_is_what_the_table_says_of_it() -> None:
-    """Asked of the compiler alone it does nothing, and of the whole process it keeps weights that were changed."""
-    from torch._inductor import config
-
-    x = torch.randn(4, 16)
-
-    def follows(**options: bool) -> bool:
-        torch._dynamo.reset()
-        model = nn.Linear(16, 16).eval()
-        run = torch.compile(model, options=dict(options) or None)
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            before = run(x)
-            model.weight.data.mul_(3)
-            return not torch.equal(run(x), before)
-
-    assert follows(freezing=True)
-    with config.patch(freezing=True):
-        assert not follows()
 
 
 def with_shapes() -> Workload:

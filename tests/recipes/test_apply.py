@@ -148,7 +148,7 @@ def test_a_precision_set_by_the_newer_api_is_no_obstacle() -> None:
     torch.testing.assert_close(rung.apply(model, [])(x), model(x))
 
 
-@pytest.mark.parametrize("name", ["capture", "model-sdpa", "static-cache", "fp8-linears", "pdl", "freezing"])
+@pytest.mark.parametrize("name", ["capture", "model-sdpa", "static-cache", "fp8-linears", "pdl"])
 def test_what_is_impossible_here_is_warned_of_and_the_rest_is_applied(name: str) -> None:
     model, x = Two(), torch.randn(4, 8)
     with pytest.warns(UserWarning, match=f"^{name} is not in effect: "):

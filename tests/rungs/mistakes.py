@@ -392,8 +392,6 @@ ENVIRONMENT = [
     Mistake("device-kernargs", "the arguments of the launch before", library(lagging), "output is off by"),
     Mistake("keep-scratch", "what spilled is read from another kernel", library(lambda m, x: nn.Linear.forward(m, x).roll(1, 0)), "output is off by"),
     Mistake("hipblaslt", "the bias epilogue left out", library(lambda m, x: F.linear(x, m.weight)), "output is off by"),
-    Mistake("cublaslt", "the bias epilogue left out", library(lambda m, x: F.linear(x, m.weight)), "output is off by"),
-    Mistake("cublaslt", "half of a split sum lost", library(half_the_sum), "output is off by"),
     Mistake("rocblas", "half of a split sum lost", library(half_the_sum), "output is off by"),
     Mistake("tunableop", "a solution of lower precision", library(lambda m, x: low(x, m.weight, m.bias)), "output is off by"),
     Mistake("ck-attention", "dropout where none was asked for", attend(partial(sdpa, is_causal=True, dropout_p=0.1)), "output is off by", small.SDPA),

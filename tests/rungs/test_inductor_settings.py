@@ -58,20 +58,9 @@ def test_settings_need_torch_compile_and_something_to_work_on() -> None:
     assert rung.applies(context()) is None
     assert "not in effect" in str(rung.applies(context(Plan())))
     assert "less than 2%" in str(rung.applies(context(parts={"gemm": 1.0, "pointwise": 99.0})))
-    assert "for inference" in str(BY_NAME["freezing"].applies(context(mode="train")))
     assert "max_autotune, which is not in effect" in str(BY_NAME["epilogue-fusion-first"].applies(context()))
     tuned = plan_of(["compile", "max-autotune"])
     assert BY_NAME["epilogue-fusion-first"].applies(context(tuned)) is None
-
-
-def test_what_can_have_no_effect_is_said_so_of_and_leaves_the_plan_as_it_was() -> None:
-    rung = BY_NAME["freezing"]
-    no = rung.applies(context())
-    assert no is not None
-    assert (no.verdict, ".data" in no.why) == ("no-op", True)
-    assert plan_of(["compile", "freezing"]) == COMPILED
-    worker = {"compiled_graphs": 1, "inductor freezing": True}
-    assert rung.proof(Evidence(None, None, worker)).shown is False
 
 
 def test_a_setting_is_for_the_architectures_that_it_names() -> None:

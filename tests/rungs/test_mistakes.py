@@ -27,7 +27,6 @@ from rung.rungs import BY_NAME, LADDER, Counters
 from rung.rungs.attention import TF32_ATTENTION
 from rung.rungs.environment import settings
 from rung.rungs.graph_rewrites import GRAPH_REWRITES
-from rung.rungs.inductor import never
 from rung.rungs.kernels import KERNELS
 from rung.rungs.ranks import EXCHANGE
 from rung.verify import verify as verifying
@@ -123,9 +122,6 @@ REWRITES = {rung.name for rung in (*GRAPH_REWRITES, *KERNELS, TF32_ATTENTION)} -
 # Their mistakes need ranks: tests/verify/test_over_ranks_verified.py.
 RANKS = {rung.name for rung in EXCHANGE} | {row.name for row in settings() if row.ranks}
 
-# What changes nothing can go wrong in nothing.
-NEVER = {name for name in BY_NAME if never(name)}
-
 # What the worker of a candidate, or its trace, says where the rung is not in effect; and what is said of it then.
 OFF: dict[str, tuple[dict[str, Any], str]] = {
     "tf32": ({"precision": "highest"}, "float32 matmul precision is highest"),
@@ -152,7 +148,6 @@ OFF: dict[str, tuple[dict[str, Any], str]] = {
     "bf16-gradients": ({"gradients": ""}, "the format in which gradients are exchanged is "),
     "fsdp-keep-gathered": ({}, "0 -> 0 gatherings of weights"),
     "dynamic-shapes": ({}, "3 -> 3 graphs compiled for 3 shapes"),
-    **{name: ({"compiled_graphs": 1}, never(name)) for name in NEVER},
     **{name: ({"matches": {name: 0}}, "0 rewritten") for name in (*REWRITES, "aiter-gemm")},
     **{
         rung.name: ({"compiled_graphs": 1, f"inductor {name}": not value}, f"{name} is {not value}")
@@ -189,4 +184,4 @@ def test_a_rung_that_is_not_in_effect_is_not_kept_however_fast(name: str, monkey
 
 
 def test_no_rung_is_without_a_mistake() -> None:
-    assert {m.rung for m in MISTAKES} | REWRITES | RANKS | NEVER == set(BY_NAME) == set(OFF)
+    assert {m.rung for m in MISTAKES} | REWRITES | RANKS == set(BY_NAME) == set(OFF)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from rung.cli.main import main
+from rung.errors import InputError
 from rung.ladder.climb.begun import FILE, read_begun
 from rung.recipes.recipe import Recipe, side_of
-from rung.renamed import RENAMED, with_current_names
+from rung.renamed import REMOVED, RENAMED, with_current_names
 from rung.rungs import BY_NAME, chosen, plan_of
 from rung.runs import Run
 from rung.timing.saved import measured_by_the_climb
@@ -29,6 +30,13 @@ def test_a_recipe_of_an_earlier_version_is_read_and_written_anew_in_todays_names
     made = Recipe.parse('schema = 1\nrungs = ["compile", "lean-sdpa"]\n')
     assert made.rungs == ("compile", "sdpa-no-mask")
     assert 'rungs = ["compile", "sdpa-no-mask"]' in made.text()
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_what_was_removed_is_said_so_of(name: str) -> None:
+    assert name not in BY_NAME
+    with pytest.raises(InputError, match=f"^the recipe: the rung {name} was removed, since .*: leave it out"):
+        Recipe.parse(f'schema = 1\nrungs = ["compile", "{name}"]\n')
 
 
 @pytest.mark.parametrize(

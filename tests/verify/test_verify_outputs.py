@@ -32,6 +32,7 @@ from rung.verify.verify import verify
 from rung.workload import Workload, seeded_model
 
 CPU = pick("cpu")
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @dataclass
@@ -331,6 +332,16 @@ def test_complex_tensors_are_raised_and_moved_as_real_ones_are() -> None:
     assert not torch.equal(weights["w"], model.w)
     assert moved.dtype == torch.complex64
     assert 0 < float((moved - weights["w"]).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+def test_weights_are_moved_where_they_are_and_each_by_numbers_of_its_own(device: str) -> None:
+    weights = {name: torch.ones(1000, dtype=torch.float64, device=device) for name in ("a", "b")}
+    moved, again = jittered(weights, 1), jittered(weights, 1)
+    assert all(t.device == weights[name].device and torch.equal(t, again[name]) for name, t in moved.items())
+    assert not torch.equal(moved["a"], moved["b"])
+    assert not torch.equal(moved["a"], jittered(weights, 2)["a"])
+    assert float((moved["a"] - 1).std()) == pytest.approx(2**-51, rel=0.2)
 
 
 class Bag(nn.Module):

@@ -17,7 +17,7 @@ from rung.records.recipe import Change
 from rung.rungs import BY_NAME, plan_of
 from rung.rungs.eight_bits import fp8_format
 from rung.rungs.environment import FILES
-from rung.rungs.inductor import made_for, never
+from rung.rungs.inductor import made_for
 
 if TYPE_CHECKING:
     import torch
@@ -149,7 +149,6 @@ def impossible(
                 why = f"{type(model).__name__} has {NO_LINEAR}"
         if not made_for(name, device.arch):
             why = f"{device.arch} has nothing of the kind"
-        why = never(name) or why
         if plan.inductor and model is not None:
             from rung.engine.dynamo import inductor_settings  # whoever has a model has torch
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rung.errors import UsageError
 from rung.plan import Plan
-from rung.renamed import current_name
+from rung.renamed import REMOVED, current_name
 from rung.rungs.aiter import AITER_GEMM
 from rung.rungs.attention import CUDNN_ATTENTION, TF32_ATTENTION
 from rung.rungs.compiling import CAPTURE, COMPILE, DYNAMIC, FOREACH_WEIGHT_CASTS, REGIONS
@@ -92,6 +92,8 @@ def chosen(names: Sequence[str]) -> list[Rung]:
     it, and one that comes twice, whose change would be made twice."""
     names = [current_name(name) for name in names]
     for name in names:
+        if name in REMOVED:
+            raise UsageError(f"the rung {name} was removed, since {REMOVED[name]}: leave it out.")
         if name not in BY_NAME:
             near = difflib.get_close_matches(name, BY_NAME, n=3)
             known = f"did you mean {' or '.join(near)}?" if near else "`rung rungs` lists those that there are."

@@ -14,7 +14,7 @@ from rung.plan import Plan
 from rung.rungs.compiling import ALONE, GRAPH_LAUNCH
 from rung.rungs.proofs import both, counted, fewer, occurs, told
 from rung.rungs.requirements import COMPILED, GPU, INFERENCE, TRAINING, chip, share_of, unless
-from rung.rungs.rung import Context, Inapplicable, Proof, Requirement, Rung, already
+from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
 from rung.toml import Row, shipped_rows
 
 
@@ -39,7 +39,6 @@ class Setting(Row, kw_only=True, frozen=True):
     fewer: str = ""
     graphs: bool = False
     replaces: tuple[str, ...] = ()
-    never: str = ""
     versions: str
     source: str
 
@@ -57,11 +56,6 @@ def names() -> tuple[str, ...]:
 def made_for(name: str, arch: str) -> bool:
     """Whether the architecture has what a setting of this name is for; True for other rungs."""
     return all(re.fullmatch(row.arch or ".*", arch) for row in settings() if row.name == name)
-
-
-def never(name: str) -> str:
-    """Why a setting of this name is in effect nowhere; empty for others, and for other rungs."""
-    return next((row.never for row in settings() if row.name == name), "")
 
 
 def _requires(row: Setting) -> Iterator[Requirement]:
@@ -91,13 +85,11 @@ def _settable(row: Setting, c: Context) -> Inapplicable | None:
         return Inapplicable(f"this torch's Inductor has no setting {unknown[0]}.")
     if all(here[name] == value for name, value in row.options.items()):
         return already(f"{', '.join(row.options)} has this value already.")
-    return already(f"{row.never}.") if row.never else None
+    return None
 
 
 def _change(row: Setting) -> Callable[[Plan], Plan]:
     def change(plan: Plan) -> Plan:
-        if row.never:
-            return plan
         env = {**dict(plan.env), **row.env.get("amd", {})}
         return replace(plan, inductor=(*plan.inductor, *row.options.items()), env=tuple(env.items()))
 
@@ -111,8 +103,6 @@ def _rung(row: Setting) -> Rung:
         proofs.append(fewer(row.fewer, row.fewer))
     if row.graphs:
         proofs.append(occurs(GRAPH_LAUNCH, "graph launches"))
-    if row.never:
-        proofs = [lambda e: Proof(False, row.never)]
     return Rung(
         name=row.name,
         level=2,
