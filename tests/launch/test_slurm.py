@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,13 +10,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import rung
 from rung.launch.slurm import State, Wanted, _code, _shown, script, why
+from rung.records.slurm_job import SlurmJob
 
+EARLIER = Path(__file__).parents[1] / "data" / "run_directory"
 SOURCES = str(Path(rung.__file__).parents[1])
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 TRACE = {
@@ -203,6 +207,25 @@ def test_the_script_of_a_dry_run_is_the_one_that_runs(cluster: Path) -> None:
     assert (
         "gpus-per-node=3" in run("climb", "tiny-transformer", "--slurm", "1", "--devices", "0,1,2", "--dry-run").stdout
     )
+
+
+def test_a_climb_that_goes_on_takes_what_it_took_and_is_not_submitted_twice(cluster: Path, tmp_path: Path) -> None:
+    climbed = cluster / "climbed"
+    shutil.copytree(EARLIER, climbed)
+    again = ["climb", "--resume", "climbed", "--slurm", "1", "--budget", "60"]
+    assert "gpus-per-node=1" in run(*again, "--dry-run").stdout
+    manifest = json.loads((climbed / "manifest.json").read_text())
+    manifest["request"]["device"] = "cpu"
+    (climbed / "manifest.json").write_text(json.dumps(manifest))
+    text = run(*again, "--dry-run").stdout
+    assert "gpus-per-node" not in text
+    assert "climb --resume climbed --budget 60)" in text
+    assert "export RUNG_IN_JOB='--slurm 1'" in text
+    job = SlurmJob(job=7, words=[], cwd="", nodes=1, ranks_per_node=0, submitted="", run=str(climbed))
+    (cluster / ".rung" / "jobs" / "x").mkdir(parents=True)
+    (cluster / ".rung" / "jobs" / "x" / "job.json").write_bytes(msgspec.json.encode(job))
+    (tmp_path / "jobs" / "7").mkdir()
+    assert "this climb runs in job 7: `rung climb --resume climbed` follows it" in run(*again).stderr
 
 
 def test_a_folder_with_odd_characters_is_quoted_for_sbatch() -> None:

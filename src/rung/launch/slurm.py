@@ -23,7 +23,7 @@ from rung.launch.team import NAME, PORT
 
 progress = logging.getLogger(__name__)
 
-IN_JOB = "RUNG_IN_JOB"  # a variable of the job: what would submit it runs it there
+IN_JOB = "RUNG_IN_JOB"  # a variable of the job, with the options that asked for it: what would submit it runs it there
 SCRIPT, ANSWER, LOG, RECORD, CODE = "job.sh", "answer", "log", "job.json", "exit-code"  # in the job's folder
 LOOKING = 2.0  # seconds between two looks
 SILENT = 300.0  # seconds that SLURM may say nothing of a job before its follower gives up
@@ -64,9 +64,11 @@ class State:
 LOST = State("RUNNING")  # of a job of which SLURM says nothing
 
 
-def script(wanted: Wanted, words: Sequence[str], folder: Path, cwd: Path, run: Path | None = None) -> str:
-    """The script for sbatch. words: of the command, from its name on; folder: gets what it writes; run: the run directory of a climb, which
-    goes on after SLURM has started the job anew."""
+def script(
+    wanted: Wanted, words: Sequence[str], folder: Path, cwd: Path, run: Path | None = None, asked: str = "--slurm"
+) -> str:
+    """The script for sbatch. words: of the command, from its name on; folder: gets what it writes; run: the run directory of a climb that
+    begins, and goes on after SLURM has started the job anew; asked: the options with which the job was asked for."""
     ranks = wanted.ranks or 1
     takes_gpus = any(re.match(r"--gpus|--gres|-G", option) for option in wanted.more)
     options = [
@@ -84,7 +86,7 @@ def script(wanted: Wanted, words: Sequence[str], folder: Path, cwd: Path, run: P
         "#!/bin/bash",
         *(f"#SBATCH {shlex.quote(option)}" for option in options),
         f"cd {_quoted(cwd)} || exit 3",
-        f"export {IN_JOB}=1",
+        f"export {IN_JOB}={shlex.quote(asked)}",
     ]
     command = [sys.executable, START, "rung.cli.main"]
     if wanted.ranks:
