@@ -145,7 +145,7 @@ def test_a_comparison_starts_both_sides_in_one_job(cluster: Path) -> None:
     )
     done = run(words_)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["ranks"] == 2
+    assert json.loads(done.stdout)["over_ranks"]["ranks"] == 2
 
 
 def test_a_rank_that_dies_is_told_with_its_last_words(cluster: Path) -> None:
@@ -273,4 +273,22 @@ def test_ranks_are_profiled_in_a_job_and_their_traces_read_in_another(cluster: P
     assert done.returncode == 0, done.stderr
     assert "2 ranks" in done.stdout
     done = run(words("analyze", "traces", "--slurm", "1", "--json"))
-    assert json.loads(done.stdout)["ranks"] == 2
+    assert json.loads(done.stdout)["over_ranks"]["ranks"] == 2
+
+
+def test_ranks_meet_from_containers_on_two_nodes(
+    cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers of a stand-in, which leaves everything where it is."""
+    programs = {
+        "apptainer": 'shift; while [ "${1#--}" != "$1" ]; do shift 2; done; shift; exec "$@"',
+        "rung": f'exec {sys.executable} -m rung "$@"',
+        "python3": f'exec {sys.executable} "$@"',
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    done = run(bench("--container", "image.sif", "--time", "2", "--json"))
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["over_ranks"]["ranks"]) == 2

@@ -61,17 +61,20 @@ def write_manifest(parsed: argparse.Namespace) -> int:
         raise UsageError(f"--k8s-claim {parsed.k8s_claim} is no name of a PersistentVolumeClaim.")
     name = f"rung-{parsed.command}-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
     words, run = words_without(parsed, OURS), ""
-    if parsed.command == "climb" and not parsed.resume and parsed.k8s_claim:  # without, nothing outlives the pod
+    begins = (
+        parsed.command == "climb" and not parsed.resume and bool(parsed.k8s_claim)
+    )  # without, nothing outlives the pod
+    if begins:
         run = str(parsed.out or PurePosixPath(".rung") / name)
         words = [*words, *([] if parsed.out else ["--out", run])]
     devices = (getattr(parsed, "devices", None) or "").split(",")
     gpus = 0 if parsed.device == "cpu" else max(counts) if counts else len(devices)
-    one_pod = ["--nproc-per-node", ",".join(map(str, counts))] if counts and parsed.k8s_nodes == 1 else []
+    several = ["--nproc-per-node", ",".join(map(str, counts))] if len(counts) > 1 else []
     wanted = Wanted(
-        name, parsed.k8s_image, parsed.k8s_nodes, counts[0] if counts else 0, gpus, parsed.k8s_gpus,
+        name, parsed.k8s_image, parsed.k8s_nodes, counts[0] if len(counts) == 1 else 0, gpus, parsed.k8s_gpus,
         parsed.k8s_claim, parsed.k8s_folder,
     )  # fmt: skip
-    text = to_json(manifest(wanted, [*words, *one_pod], run))
+    text = to_json(manifest(wanted, [*words, *several], run, begins and not parsed.out))
     if parsed.k8s_manifest == "-":
         print(text, end="")
         return 0

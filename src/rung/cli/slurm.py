@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from rung.records.slurm_job import SlurmJob
 
 JOBS = ROOT / "jobs"
-OURS = ("--slurm", "--partition", "--account", "--walltime", "--sbatch", "--nproc-per-node")  # each with a value
+OURS = (
+    "--slurm", "--partition", "--account", "--walltime", "--sbatch", "--nproc-per-node", "--container", "--container-mounts",
+)  # each with a value  # fmt: skip
 
 
 def add_options(parser: argparse.ArgumentParser, dry_run: bool = True) -> None:
@@ -41,6 +43,13 @@ def add_options(parser: argparse.ArgumentParser, dry_run: bool = True) -> None:
         default="",
         metavar="OPTIONS",
         help="further options of sbatch, as --sbatch='--constraint=mi300 --exclusive'",
+    )
+    group.add_argument(
+        "--container", default="", metavar="IMAGE",
+        help="run all of it in containers, by pyxis or apptainer; the image has Rung, torch and bash in it",
+    )  # fmt: skip
+    group.add_argument(
+        "--container-mounts", default="", metavar="HERE:THERE,...", help="beside the current folder and the job's"
     )
     if dry_run:
         group.add_argument("--dry-run", action="store_true", help="print the job's script and stop")
@@ -153,7 +162,7 @@ def _print_answer(folder: Path) -> None:
 
 def _wanted(parsed: argparse.Namespace) -> Wanted:
     """Raises UsageError for what cannot run in a job."""
-    from rung.launch.slurm import Wanted
+    from rung.launch.slurm import Container, Wanted, container_runtime
 
     counts = getattr(parsed, "nproc_per_node", ())
     if len(counts) > 1:
@@ -178,8 +187,23 @@ def _wanted(parsed: argparse.Namespace) -> Wanted:
         device, devices = request.get("device"), str(request.get("devices") or "").split(",")
     on_gpu = device != "cpu" and hasattr(parsed, "device")
     gpus = (counts[0] if counts else len(devices)) if on_gpu else 0
+    container = None
+    if parsed.container:
+        mounts = tuple(filter(None, parsed.container_mounts.split(",")))
+        if odd := next((mount for mount in mounts if ":" not in mount), None):
+            raise UsageError(f"--container-mounts {odd}: write HERE:THERE, as in /data:/data.")
+        container = Container(parsed.container, container_runtime(), mounts)
+    elif parsed.container_mounts:
+        raise UsageError("--container-mounts is for --container: give an image, too.")
     return Wanted(
-        parsed.slurm, counts[0] if counts else 0, gpus, parsed.partition, parsed.account, parsed.walltime, more
+        parsed.slurm,
+        counts[0] if counts else 0,
+        gpus,
+        parsed.partition,
+        parsed.account,
+        parsed.walltime,
+        more,
+        container,
     )
 
 

@@ -1,4 +1,4 @@
-"""One command on each of several hosts, where nothing else starts processes on them: the pods of a Kubernetes Job.
+"""One command on each of several hosts, where nothing else starts processes on them: pods of Kubernetes, or containers of a job.
 
     python start.py rung.launch.hosts join FIRST:PORT            on each host but the first, as long as the job lasts
     python start.py rung.launch.hosts run HOSTS PORT COMMAND...   on the first: a launcher (`--launcher`), as often as ranks are started
@@ -18,24 +18,67 @@ import json
 import os
 import secrets
 import select
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from rung.errors import UsageError, WorkloadError
+from rung.launch.team import NAME, PORT, REACHED_BY
 
 KEY = "RUNG_HOSTS_KEY"
 HOST = "{host}"
+FIRST = 29400  # the port at which the first host awaits the others
 JOINING = 600.0  # seconds in which all hosts have to be there
 RETRY = 0.5  # seconds
 GRACE = 5.0  # seconds for a command to end by itself
 LONGEST = 1 << 20  # bytes of a line
+SHOWN = 64 * 1024  # bytes of what a command printed that failed
 # What says where a process runs: each host has its own.
-OWN = {"HOSTNAME", "JOB_COMPLETION_INDEX", "RUNG_HOST", "PWD", "OLDPWD", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"}  # fmt: skip
+OWN = {
+    "HOSTNAME", "JOB_COMPLETION_INDEX", "PWD", "OLDPWD", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_TASK_PID", "SLURMD_NODENAME",
+}  # fmt: skip
+
+
+def script(
+    words: Sequence[str], hosts: int, ranks: int, index: str, run: str = "", clear: bool = False, answer: str = ""
+) -> str:
+    """What each host runs in bash, with Rung and Python on its path. words: of the command, from its name on; ranks: of each host, 0 for one
+    process; index: the variable with the number of the host; run: the run directory of a climb that begins, which goes on where the host
+    is started anew; clear: what is left there by one that did not begin is removed; answer: a file for what the command prints."""
+    lines = ['start=$(cd / && python3 -c "import rung.launch; print(rung.launch.START)") || exit 3']
+    more = f" --nproc-per-node {ranks}" if ranks else ""
+    if hosts > 1:
+        lines.append(
+            f'if [ "${index}" != 0 ]; then exec python3 "$start" rung.launch.hosts join "${REACHED_BY}:{FIRST}"; fi'
+        )
+        agent = (
+            f"python3 -m torch.distributed.run --nnodes={hosts} --node-rank={HOST} --nproc-per-node={ranks} --max-restarts=0 "
+            f"--rdzv-backend=static --rdzv-endpoint=${REACHED_BY}:{PORT} --rdzv-id={NAME}"
+        )
+        lines.append(f'launcher="python3 $start rung.launch.hosts run {hosts} {FIRST} {agent}"')
+        more = ' --launcher "$launcher"'
+    given = "exec " + shlex.join(["rung", *words]) + more
+    if run:
+        again = shlex.join(["rung", words[0], "--resume", run, *[word for word in words if word == "--json"]])
+        again = "exec " + again + (more if hosts > 1 else "")
+        begun = shlex.quote(str(PurePosixPath(run) / "manifest.json"))
+        left = f"rm -rf {shlex.quote(run)}; " if clear else ""
+        given = f"if [ -e {begun} ]; then {again}; else {left}{given}; fi"
+    to = f" > {shlex.quote(answer)}" if answer else ""
+    # In the background, because a shell hears no signal while it waits for a command in the foreground.
+    lines += [f"({given}){to} & child=$!", "trap 'kill -TERM $child' TERM", "wait $child; code=$?"]
+    lines.append("while kill -0 $child 2> /dev/null; do wait $child; code=$?; done")
+    if hosts > 1:
+        lines.append(f'python3 "$start" rung.launch.hosts end {hosts} {FIRST}')
+    return "\n".join([*lines, "exit $code", ""])
 
 
 def main(arguments: list[str]) -> int:
@@ -52,7 +95,7 @@ def main(arguments: list[str]) -> int:
 
 def run(hosts: int, port: int, words: Sequence[str]) -> int:
     """Runs a command on all hosts, this one among them; its exit code, of the first that failed. Raises WorkloadError where not all come."""
-    _end_when_asked()
+    _end_when_asked(143)
     guests = _gathered(hosts - 1, port)
     sent = {name: value for name, value in os.environ.items() if name not in OWN}
     child: subprocess.Popen[bytes] | None = None
@@ -78,9 +121,9 @@ def run(hosts: int, port: int, words: Sequence[str]) -> int:
             _end(child)
 
 
-def _end_when_asked() -> None:
+def _end_when_asked(code: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(143))
+        signal.signal(number, lambda *_: sys.exit(code))
 
 
 def _lost(number: int) -> int:
@@ -96,7 +139,7 @@ def _of_host(words: Sequence[str], number: int) -> list[str]:
 
 def join(host: str, port: int) -> int:
     """Runs what the first host says, one command after the other, until that says that there are no more."""
-    _end_when_asked()
+    _end_when_asked(130)  # as the first host does: the exit code of a job is the highest of all
     while True:
         try:
             peer = _Peer(socket.create_connection((host, port), RETRY * 4))
@@ -113,22 +156,30 @@ def join(host: str, port: int) -> int:
 
 
 def _follow(peer: _Peer, asked: Mapping[str, Any]) -> None:
-    """Runs a command until it ends, or until nobody wants it any more."""
+    """Runs a command until it ends, or until nobody wants it any more. What it printed is shown where it failed by itself: torchrun, asked to
+    end, prints a traceback."""
     own = {name: value for name, value in os.environ.items() if name in OWN}
-    try:
-        child = subprocess.Popen(asked["words"], env={**asked["env"], **own}, cwd=asked["cwd"])
-    except OSError as error:
-        print(f"rung: {asked['words'][0]} cannot be started in {asked['cwd']}: {error.strerror}.", file=sys.stderr)
-        peer.say({"code": 127})
-        return
-    try:
-        while child.poll() is None and not peer.ready():  # it says nothing more: it can only be gone
-            time.sleep(0.05)
-        if (code := child.poll()) is not None:
-            peer.say({"code": code})
-            peer.hear()  # until all have ended
-    finally:
-        _end(child)
+    with tempfile.TemporaryFile() as output:
+        try:
+            child = subprocess.Popen(
+                asked["words"], env={**asked["env"], **own}, cwd=asked["cwd"], stdout=output, stderr=output
+            )
+        except OSError as error:
+            print(f"rung: {asked['words'][0]} cannot be started in {asked['cwd']}: {error.strerror}.", file=sys.stderr)
+            peer.say({"code": 127})
+            return
+        try:
+            while child.poll() is None and not peer.ready():  # it says nothing more: it can only be gone
+                time.sleep(0.05)
+            if (code := child.poll()) is not None:
+                if code:
+                    size = os.fstat(output.fileno()).st_size
+                    said = os.pread(output.fileno(), SHOWN, max(0, size - SHOWN))
+                    print(said.decode(errors="replace"), file=sys.stderr, flush=True)
+                peer.say({"code": code})
+                peer.hear()  # until all have ended
+        finally:
+            _end(child)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -6,16 +6,13 @@ headless Service. A pod that is evicted or preempted is started anew, and does n
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
-from rung.launch.hosts import HOST, KEY
-from rung.launch.team import NAME, PORT, REACHED_BY
+from rung.launch.hosts import KEY, script
+from rung.launch.team import REACHED_BY
 
-FIRST = 29400  # the port at which pod 0 awaits the others
 UID = "metadata.labels['batch.kubernetes.io/controller-uid']"  # which nobody outside of the cluster's API knows
 
 
@@ -34,9 +31,9 @@ class Wanted:
     folder: str = "/work"
 
 
-def manifest(wanted: Wanted, words: Sequence[str], run: str = "") -> dict[str, Any]:
-    """A List of the Job and, for several pods, its Service. words: of the command; run: the run directory of a climb that begins, in
-    `folder`, which goes on where the pod is started anew."""
+def manifest(wanted: Wanted, words: Sequence[str], run: str = "", clear: bool = False) -> dict[str, Any]:
+    """A List of the Job and, for several pods, its Service. words: of the command; run, clear: of a climb, as `hosts.script` takes them."""
+    command = script(words, wanted.nodes, wanted.ranks, "JOB_COMPLETION_INDEX", run, clear)
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -49,7 +46,7 @@ def manifest(wanted: Wanted, words: Sequence[str], run: str = "") -> dict[str, A
             "podFailurePolicy": {
                 "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
             },
-            "template": {"metadata": {"labels": {"app.kubernetes.io/name": "rung"}}, "spec": _pod(wanted, words, run)},
+            "template": {"metadata": {"labels": {"app.kubernetes.io/name": "rung"}}, "spec": _pod(wanted, command)},
         },
     }
     service = {
@@ -65,7 +62,7 @@ def manifest(wanted: Wanted, words: Sequence[str], run: str = "") -> dict[str, A
     return {"apiVersion": "v1", "kind": "List", "items": [*([service] if wanted.nodes > 1 else []), job]}
 
 
-def _pod(wanted: Wanted, words: Sequence[str], run: str) -> dict[str, Any]:
+def _pod(wanted: Wanted, command: str) -> dict[str, Any]:
     gpus = {"limits": {wanted.resource: wanted.gpus}} if wanted.gpus else {}
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]  # ranks of one pod exchange through it
     volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
@@ -86,7 +83,7 @@ def _pod(wanted: Wanted, words: Sequence[str], run: str) -> dict[str, Any]:
                 "name": "rung",
                 "image": wanted.image,
                 # Kubernetes replaces $(NAME) in a command, and makes one of two dollars.
-                "command": ["bash", "-c", script(wanted, words, run).replace("$", "$$")],
+                "command": ["bash", "-c", command.replace("$", "$$")],
                 "workingDir": wanted.folder,
                 **({"env": env} if env else {}),
                 **({"resources": gpus} if gpus else {}),
@@ -95,33 +92,3 @@ def _pod(wanted: Wanted, words: Sequence[str], run: str) -> dict[str, Any]:
         ],
         "volumes": volumes,
     }
-
-
-def script(wanted: Wanted, words: Sequence[str], run: str = "") -> str:
-    """What each pod runs."""
-    python = "python3"
-    lines = [f'start=$(cd / && {python} -c "import rung.launch; print(rung.launch.START)") || exit 3']
-    more = ""
-    if wanted.nodes > 1:
-        hosts = '"$start" rung.launch.hosts'
-        lines.append(
-            f'if [ "$JOB_COMPLETION_INDEX" != 0 ]; then exec {python} {hosts} join "${REACHED_BY}:{FIRST}"; fi'
-        )
-        agent = (
-            f"{python} -m torch.distributed.run --nnodes={wanted.nodes} --node-rank={HOST} --nproc-per-node={wanted.ranks} "
-            f"--max-restarts=0 --rdzv-backend=static --rdzv-endpoint=${REACHED_BY}:{PORT} --rdzv-id={NAME}"
-        )
-        lines.append(f'launcher="{python} $start rung.launch.hosts run {wanted.nodes} {FIRST} {agent}"')
-        more = ' --launcher "$launcher"'
-    elif wanted.ranks:
-        more = f" --nproc-per-node {wanted.ranks}"
-    given = "exec " + shlex.join(["rung", *words]) + more
-    if run:
-        again = "exec " + shlex.join(["rung", words[0], "--resume", run]) + (more if wanted.nodes > 1 else "")
-        given = f"if [ -e {shlex.quote(str(PurePosixPath(run) / 'manifest.json'))} ]; then {again}; else {given}; fi"
-    # In the background, because a shell hears no signal while it waits for a command in the foreground.
-    lines += [f"({given}) & child=$!", "trap 'kill -TERM $child' TERM", "wait $child; code=$?"]
-    lines.append("while kill -0 $child 2> /dev/null; do wait $child; code=$?; done")
-    if wanted.nodes > 1:
-        lines.append(f'{python} "$start" rung.launch.hosts end {wanted.nodes} {FIRST}')
-    return "\n".join([*lines, "exit $code", ""])

@@ -14,6 +14,7 @@ import msgspec
 
 from rung.errors import UsageError
 from rung.launch import START, filled
+from rung.launch.slurm import IN_JOB
 from rung.profilers import counters, nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3, tools
 from rung.profilers.plan import RECORDING, SAMPLES, NotPlanned, Plan, Request, Run
 from rung.profilers.presets import Preset, preset
@@ -263,7 +264,8 @@ def _timed(plan: Plan, target: Target, folder: Path, seconds: float) -> Plan:
 def new_folder(root: Path, name: str, out: Path | None, number: int | None = None) -> Path:
     """Where a recording goes: a folder that nobody else writes into. Of a rank of several, one of its own in it; number: of that rank, where
     the variables of launchers may not say it."""
-    a_rank = "SLURM_STEP_ID" in os.environ  # a job's script has SLURM_PROCID, too
+    # A job's script has SLURM_PROCID, too, and so has the command that it runs in a container.
+    a_rank = "SLURM_STEP_ID" in os.environ and IN_JOB not in os.environ
     variables = [name for name in RANK_VARIABLES if a_rank or name != "SLURM_PROCID"]
     rank = next((os.environ[v] for v in variables if os.environ.get(v, "").isdigit()), None)
     rank = rank if number is None else str(number)
