@@ -22,6 +22,7 @@ from rung.cli.common import (
     stop_when_asked,
     target_options,
 )
+from rung.cli.kubernetes import add_options as add_kubernetes_options
 from rung.cli.live import live
 from rung.cli.ranks import add_rank_options, check_ranks, launcher_of
 from rung.cli.remember import remembered
@@ -114,6 +115,7 @@ def add(commands: Any, help_text: str) -> None:
         "--deadline", type=seconds, metavar="SECONDS", help="time limit for compiling (default: the preset's)"
     )
     add_options(parser)
+    add_kubernetes_options(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:

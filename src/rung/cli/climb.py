@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rung.cli.common import (
+    IN_JOB,
     ROOT,
     TARGETS,
     add_command,
@@ -25,12 +27,12 @@ from rung.cli.common import (
     target_options,
     typed,
 )
-from rung.cli.jobs import job_of
+from rung.cli.kubernetes import add_options as add_kubernetes_options
 from rung.cli.live import live
 from rung.cli.output import show_styled
 from rung.cli.ranks import add_rank_options, check_ranks
 from rung.cli.remember import remembered
-from rung.cli.slurm import add_options, followed
+from rung.cli.slurm import add_options, followed, job_of
 from rung.errors import UsageError
 from rung.plan import CONTRACTS
 
@@ -126,6 +128,7 @@ def add(commands: Any, help_text: str) -> None:
         help="write the workload that hf:, timm: or diffusers:NAME stands for to a file that you can edit, and stop",
     )
     add_options(parser, dry_run=False)
+    add_kubernetes_options(parser)
 
 
 def device_numbers(text: str) -> str:
@@ -210,6 +213,7 @@ def run(parsed: argparse.Namespace) -> int:
                 parsed.devices or "",
                 parsed.nproc_per_node[0] if parsed.nproc_per_node else 0,
                 parsed.launcher or "",
+                os.environ.get(IN_JOB, ""),
             )
             climb = start(request, ROOT, parsed.out, told)
             new = climb.run
@@ -258,6 +262,7 @@ def stopped(run: Run, as_json: bool) -> int:
     from rung.records.climb import Begun, NotBegun
     from rung.records.record import plain
     from rung.report.html import render
+    from rung.report.words import resume
     from rung.runs import to_json
 
     begun = (run.directory / "manifest.json").is_file()
@@ -268,7 +273,7 @@ def stopped(run: Run, as_json: bool) -> int:
         if begun:
             record = run.record()
             say(f"stopped; {best_so_far(record)}")
-            say(f"go on with: rung climb --resume {shlex.quote(str(run.directory))}")
+            say(f"go on with: {resume(record)}")
             with after_the_answer():
                 run.write_text("report.html", render(record))
         else:

@@ -75,6 +75,10 @@ def add_command(
         try:
             if not (target or rest):
                 no_rest(parsed.rest)
+            if getattr(parsed, "k8s_manifest", None):
+                from rung.cli.kubernetes import write_manifest
+
+                return write_manifest(parsed)
             if getattr(parsed, "slurm", None) and IN_JOB not in os.environ:
                 from rung.cli.slurm import in_job
 

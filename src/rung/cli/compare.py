@@ -25,6 +25,7 @@ from rung.cli.common import (
     target_options,
     typed,
 )
+from rung.cli.kubernetes import add_options as add_kubernetes_options
 from rung.cli.live import live
 from rung.cli.ranks import add_rank_options, check_ranks, launcher_of
 from rung.cli.remember import remembered
@@ -125,6 +126,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best one)")
     add_rank_options(parser)
     add_options(parser)
+    add_kubernetes_options(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ from rung.cli.common import (
     stop_when_asked,
     target_options,
 )
+from rung.cli.kubernetes import add_options as add_kubernetes_options
 from rung.cli.ranks import add_rank_options, check_ranks, launcher_of
 from rung.cli.remember import remembered
 from rung.cli.slurm import add_options as add_job_options
@@ -111,6 +112,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--ranks", type=rank_numbers, metavar="A,B,...", help="record these ranks; the others only run")
     parser.add_argument("--every", type=at_least(1), metavar="N", help="record every Nth rank, starting with 0")
     add_job_options(parser, dry_run=False)
+    add_kubernetes_options(parser)
 
 
 def rank_numbers(text: str) -> tuple[int, ...]:
