@@ -10,6 +10,8 @@ SIZE ?= $(shell $(VENV)/bin/python -c 'import torch; print("small" if torch.cuda
 BUDGET ?= 75
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
+# Hundreds of processes run Rung and its tests: what the first of them compiles the others read.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-torch lint schemas reference docs clean
 
