@@ -1,6 +1,7 @@
 # make demo    sets up and climbs the built-in workload on the best device there is
 # make test    sets up, lints, type-checks and runs the tests
 # Both work in a fresh clone, in any order.
+# make dist    builds the wheel and the sdist of the last commit into dist/, the same bytes each time, and has twine check them
 # make test-torch VERSION=2.6.0    runs the tests with that torch, in an environment of its own (.venv-torch-2.6.0)
 #     Others: PYTHON=python3.12 chooses the interpreter, TESTS="tests/ladder -x" what is run and how.
 
@@ -13,7 +14,7 @@ TOOLS := $(VENV)/.tools
 # Hundreds of processes run Rung and its tests: what the first of them compiles the others read.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-torch lint schemas reference docs clean
+.PHONY: demo test test-torch lint schemas reference docs dist clean
 
 demo: $(READY)
 	@set -- $(VENV)/bin/rung climb tiny-transformer --size $(SIZE) --budget $(BUDGET); echo "$$@"; "$$@" || { code=$$?; \
@@ -42,6 +43,13 @@ docs: $(READY)
 	$(VENV)/bin/python -m sphinx -q -W --keep-going -b html docs build/docs
 	@echo "open build/docs/index.html"
 
+# Wheel and sdist of the last commit. Nothing is uploaded.
+dist: $(READY)
+	rm -rf dist
+	$(VENV)/bin/python -m pip install -q -e '.[release]'
+	$(VENV)/bin/python tools/dist.py
+	$(VENV)/bin/python -m twine check --strict dist/*
+
 lint: $(TOOLS)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -57,4 +65,4 @@ $(TOOLS): pyproject.toml tools/setup
 	@touch $(READY) $@
 
 clean:
-	rm -rf $(VENV) .venv-boot .venv-torch-* .mypy_cache .ruff_cache .pytest_cache build src/*.egg-info
+	rm -rf $(VENV) .venv-boot .venv-torch-* .mypy_cache .ruff_cache .pytest_cache build dist src/*.egg-info
