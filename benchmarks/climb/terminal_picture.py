@@ -112,7 +112,10 @@ def main() -> None:
     command = re.search(r"\brung [^\"]*", begun)
     if command is None:
         parser.error(f"{options.typescript} is no typescript of a rung command: its first line names none")
-    rows = screen(written, options.columns)
+    try:
+        rows = screen(written, options.columns)
+    except ValueError as error:
+        parser.error(str(error))
     while rows and not rows[-1]:
         rows.pop()
     options.out.write_text(
