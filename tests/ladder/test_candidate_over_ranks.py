@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sharding import NEEDS_SHARDS
 
 from rung.ladder.answers import Loaded, Untouched, Verified
 from rung.launch import Team, launcher
@@ -35,7 +36,7 @@ class Asked:
         return self.team.call(method, 120, **arguments)
 
 
-@pytest.fixture(scope="module", params=["ddp", "fsdp2"])
+@pytest.fixture(scope="module", params=["ddp", pytest.param("fsdp2", marks=NEEDS_SHARDS)])
 def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     ddp = request.param == "ddp"
     rungs = ["fused-optimizer", "ddp-gradient-views", "ddp-buckets-8"] if ddp else ["fsdp-keep-gathered"]

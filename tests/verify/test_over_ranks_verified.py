@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sharding import NEEDS_SHARDS
 
 from rung.launch import Team, WorkerFailed, launcher
 from rung.rungs.ranks import EXCHANGE
@@ -26,7 +27,11 @@ RUNGS = {
     "ddp-static-graph": ("ddp", "stale bucket", "gradient of"),
     "fsdp-keep-gathered": ("fsdp2", "no all-reduce", "get no gradient"),
 }
-CASES = [(mistake, rung, said) for rung, (_, mistake, said) in RUNGS.items()]
+
+
+def cases() -> Iterator[Any]:
+    for rung, (parallel, mistake, said) in RUNGS.items():
+        yield pytest.param(mistake, rung, said, marks=NEEDS_SHARDS if parallel == "fsdp2" else ())
 
 
 def ranks(count: int) -> Launcher:
@@ -47,7 +52,9 @@ def team(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 OF_TWO = pytest.mark.parametrize("team", [2], indirect=True)  # which is seen with two, four would only see again
 
 
-@pytest.mark.parametrize(("team", "parallel"), [(2, "ddp"), (2, "fsdp2"), (4, "ddp")], indirect=["team"])
+@pytest.mark.parametrize(
+    ("team", "parallel"), [(2, "ddp"), pytest.param(2, "fsdp2", marks=NEEDS_SHARDS), (4, "ddp")], indirect=["team"]
+)
 def test_what_torch_itself_does_is_what_one_process_computes(team: Team, parallel: str) -> None:
     found = team.call("verify", 120, numerics="exact", parallel=parallel)
     assert found["passed"], found["failures"]
@@ -61,7 +68,7 @@ def test_a_rung_that_computes_the_same_passes(team: Team) -> None:
 
 
 @OF_TWO
-@pytest.mark.parametrize("rung", sorted(RUNGS))
+@pytest.mark.parametrize("rung", [pytest.param(case.values[1], marks=case.marks) for case in cases()])
 def test_a_rung_of_the_exchange_passes(team: Team, rung: str) -> None:
     found = team.call("verify", 120, numerics="exact", rungs=[rung], parallel=RUNGS[rung][0])
     assert found["passed"], found["failures"]
@@ -75,7 +82,7 @@ def test_a_mistake_of_the_ranks_is_refused(team: Team, mistake: str, said: str) 
 
 
 @OF_TWO
-@pytest.mark.parametrize(("mistake", "rung", "said"), CASES)
+@pytest.mark.parametrize(("mistake", "rung", "said"), cases())
 def test_a_mistake_under_a_rung_of_the_exchange_is_refused(team: Team, mistake: str, rung: str, said: str) -> None:
     refused(team, mistake, said, [rung], RUNGS[rung][0])
 

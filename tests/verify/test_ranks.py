@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sharding import NEEDS_SHARDS
 
 from rung.launch import Team, torchrun
 from rung.verify.ranks import _sums, _the_same
@@ -26,10 +27,10 @@ def team(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     [
         ("", ""),
         ("none of its own", ""),
-        ("of shards", ""),
+        pytest.param("of shards", "", marks=NEEDS_SHARDS),
         ("no numbers", ""),
         ("same data", "ranks 0 and 1 get the same batch"),
-        ("same data, shards", "ranks 0 and 1 get the same batch"),
+        pytest.param("same data, shards", "ranks 0 and 1 get the same batch", marks=NEEDS_SHARDS),
         ("unsynchronized", "the weights of the ranks go apart"),
         ("no exchange", "the weights of the ranks go apart"),
         ("one parameter", "the weights of the ranks go apart"),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from rung.errors import WorkloadError
+from rung.hardware import torch_versions
 from rung.hardware.device import Device
 from rung.hardware.ranks import Ranks
 from rung.plan import Plan
@@ -74,6 +75,10 @@ def _sharded(model: torch.nn.Module, device: Device, gathered: bool) -> torch.nn
         raise WorkloadError(
             f"parallel='fsdp2' needs torch.distributed.fsdp.fully_shard, which torch {torch.__version__} lacks."
         ) from None
+    if device.kind == "cpu" and not torch_versions.shards_on_cpu():
+        raise WorkloadError(
+            f"parallel='fsdp2' needs a GPU here: fully_shard of torch {torch.__version__} does not run on a CPU."
+        )
     how: dict[str, Any] = {"mesh": init_device_mesh(device.kind, (Ranks.here.world,))}
     if gathered:
         how["reshard_after_forward"] = False

@@ -57,6 +57,13 @@ def transposing_property(target: Any) -> str:
     return _transposes().get(target, "")
 
 
+def shards_on_cpu() -> bool:
+    """Whether `fully_shard` runs on a CPU. It records events on streams, which those of torch 2.6 for a CPU cannot."""
+    import torch
+
+    return hasattr(torch.cpu.Stream, "record_event")
+
+
 def tree_key(spec: Any) -> Hashable:
     """A pytree's structure as a key of a dict: the TreeSpec itself, where this torch gives it a hash (2.6 does not)."""
     return spec if _specs_are_hashable() else _spelled(spec)
