@@ -10,8 +10,10 @@ SIZE ?= $(shell $(VENV)/bin/python -c 'import torch; print("small" if torch.cuda
 BUDGET ?= 75
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
+# Hundreds of processes run Rung and its tests: what the first of them compiles the others read.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-torch lint schemas docs clean
+.PHONY: demo test test-torch lint schemas reference docs clean
 
 demo: $(READY)
 	@set -- $(VENV)/bin/rung climb tiny-transformer --size $(SIZE) --budget $(BUDGET); echo "$$@"; "$$@" || { code=$$?; \
@@ -29,6 +31,10 @@ test-torch:
 # Writes docs/schemas/ anew, after a change of src/rung/records.
 schemas: $(READY)
 	$(VENV)/bin/python -m rung.records.schemas docs/schemas
+
+# Writes the pages of docs/reference/ that are made from the code (tools/reference) anew.
+reference: $(READY)
+	PYTHONPATH=tools $(VENV)/bin/python -m reference docs/reference
 
 # The pages of docs/ with the Python API, as HTML in build/docs. A broken link or docstring ends it.
 docs: $(READY)

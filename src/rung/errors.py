@@ -1,7 +1,6 @@
 """The errors that a user may see: one sentence that says what, where and what to do next.
 
-Each class carries the exit code of the command line: 2 the command was used wrongly, 3 the input could
-not be read, 4 the workload failed. Code 1 is no error but an answer ("slower", "not equal").
+Each class carries the exit code of the command line. Code 1 is no error but an answer ("slower", "not equal").
 """
 
 from __future__ import annotations
@@ -14,6 +13,16 @@ import os
 import re
 import traceback
 import types
+
+EXIT_CODES = {
+    0: "done",
+    1: "the answer is no: not equal, slower than allowed, or registers spilled",
+    2: "wrong usage: a command, an option or a target",
+    3: "a file or folder could not be read or written",
+    4: "the workload failed",
+    70: "a bug in Rung",
+    130: "stopped by Ctrl-C or a kill",
+}
 
 
 class RungError(Exception):

@@ -437,7 +437,7 @@ def test_a_mistake_of_our_own_is_one_document_where_json_is_asked_for(
     assert done.returncode == 70
     assert "KeyError" in done.stderr
     found = json.loads(done.stdout)
-    error = {"kind": "error", "schema": 1, "error": "a mistake of rung's own: KeyError: 'wrong'", "exit_code": 70}
+    error = {"kind": "error", "schema": 1, "error": "a bug in Rung: KeyError: 'wrong'", "exit_code": 70}
     assert found == ({"kind": "answer"} if answered else error)
 
 

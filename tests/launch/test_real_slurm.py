@@ -1,5 +1,6 @@
 """Jobs of a real SLURM: two virtual nodes on this machine, started and ended by `tools/slurm_here.py`. Skipped where it is not installed."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.skipif(bool(slurm_here.lacks()), reason=slurm_here.lack
 
 MODEL = """
 import os, time, torch, rung
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 def make(at: int = -1, do: str = "") -> rung.Workload:
     calls = [0]
@@ -42,6 +44,23 @@ def make(at: int = -1, do: str = "") -> rung.Workload:
     return rung.Workload(
         "ranked", model=lambda: torch.nn.Linear(8, 8), inputs=lambda seed: torch.randn(4, 8), forward=forward,
         loss=lambda output, batch: output.square().mean(), optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+
+def slow() -> rung.Workload:
+    # Its optimizer is slow until it is fused. While there is a file `die`, rank 1 dies once it is.
+
+    def before_step(optimizer, args, kwargs):
+        if not optimizer.defaults.get("fused"):
+            time.sleep(0.02)
+        elif os.path.exists("die") and os.environ.get("RANK") == "1":
+            print("the last words", flush=True)
+            os.kill(os.getpid(), 9)
+
+    register_optimizer_step_pre_hook(before_step)
+    return rung.Workload(
+        "slow", model=lambda: torch.nn.Linear(8, 8),
+        inputs=lambda seed: torch.randn(4, 8, generator=torch.Generator().manual_seed(seed)),
+        loss=lambda output, batch: output.square().mean(), optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.1),
     )
 """
 
@@ -78,8 +97,14 @@ def _nothing_is_left(cluster: Path) -> Iterator[None]:
 
 
 def _ranks() -> list[str]:
-    lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
-    return [line for line in lines if "rung.launch.rank" in line]
+    """Those of this cluster: others may use the machine, too."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            line = " ".join(process.cmdline())
+            if "rung.launch.rank" in line and process.environ().get("SLURM_CONF") == os.environ["SLURM_CONF"]:
+                found.append(line)
+    return found
 
 
 def words(*more: str) -> list[str]:
@@ -120,7 +145,7 @@ def test_a_comparison_starts_both_sides_in_one_job(cluster: Path) -> None:
     )
     done = run(words_)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["ranks"] == 2
+    assert json.loads(done.stdout)["over_ranks"]["ranks"] == 2
 
 
 def test_a_rank_that_dies_is_told_with_its_last_words(cluster: Path) -> None:
@@ -165,22 +190,105 @@ def test_a_node_that_goes_down_is_told(cluster: Path) -> None:
     assert "lost a node of n[1-2]; submit it again" in said
 
 
-def test_a_climb_goes_on_without_its_follower(cluster: Path) -> None:
-    small = ["--hidden-dim=32", "--num-layers=1", "--num-heads=2", "--seq-len=8", "--batch-size=2"]
-    command = words("climb", "tiny-transformer", *small, "--device", "cpu", "--slurm", "1", "--rungs", "tf32")
-    follower = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    _running(follower, "run directory:")
+def climb(*more: str) -> "subprocess.Popen[str]":
+    """A climb over two nodes, with a rank on each."""
+    command = words("climb", "model.py:slow", "--device", "cpu", "--slurm", "2", "--nproc-per-node", "1")
+    return subprocess.Popen(
+        [*command, "--rungs", "fused-optimizer", *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def newest(cluster: Path) -> Path:
+    """The run directory of the climb that began last."""
+    return max((cluster / ".rung" / "jobs").glob("*-climb*/run"))
+
+
+def test_a_climb_goes_on_without_its_follower_and_after_a_node_went_down(cluster: Path) -> None:
+    follower = climb()
+    _running(follower, "✓ fused-optimizer: kept")
     follower.kill()
     follower.wait()
-    done = run(words("climb", "--resume", str(next((cluster / ".rung" / "jobs").glob("*-climb")) / "run")))
+    run_ = newest(cluster)
+    (attempt,) = (run_ / "attempts").iterdir()
+    made = json.loads(attempt.read_text())["comparison"]
+    number = str(json.loads((run_.parent / "job.json").read_text())["job"])
+    subprocess.run(["scontrol", "update", "nodename=n2", "state=down", "reason=test"], check=True)
+    shown = ""
+    until = time.monotonic() + 60
+    while "JobState=PENDING" not in shown and time.monotonic() < until:
+        time.sleep(0.5)
+        shown = subprocess.run(["scontrol", "show", "job", number], capture_output=True, text=True).stdout
+    subprocess.run(["scontrol", "update", "nodename=n2", "state=resume"], check=False)  # it may be back
+    while _ranks() and time.monotonic() < until:
+        time.sleep(0.5)
+    # SLURM would wait for two minutes. Some it does need, or steps of the job that was ended keep their place.
+    subprocess.run(["scontrol", "update", f"jobid={number}", "starttime=now+10"], check=True)
+    again = subprocess.Popen(words("climb", "--resume", str(run_)), stderr=subprocess.PIPE, text=True)
+    said = _running(again, "confirming fused-optimizer")
+    again.send_signal(signal.SIGINT)
+    again.communicate(timeout=90)
+    assert f"this climb runs in job {number}" in said
+    assert f"job {number} was started anew by SLURM" in said
+    assert said.count("✓ fused-optimizer: kept") == 1
+    assert json.loads(attempt.read_text())["comparison"] == made
+
+
+def test_a_cancelled_climb_says_how_it_goes_on_and_a_rank_that_dies_ends_its_candidate(cluster: Path) -> None:
+    follower = climb()
+    _running(follower, "baseline:")
+    follower.send_signal(signal.SIGINT)
+    said = follower.communicate(timeout=90)[1]
+    assert follower.returncode == 130
+    again = next(line for line in said.splitlines() if line.startswith("go on with: rung ")).split()[4:]
+    assert again == ["climb", "--resume", str(newest(cluster)), "--slurm", "2", "--nproc-per-node", "1"]
+    refused = run(words(*again[:3]))
+    assert refused.returncode == 2
+    assert "give it again, as --slurm 2 --nproc-per-node 1." in refused.stderr
+    (cluster / "die").touch()
+    try:
+        done = run(words(*again))
+    finally:
+        (cluster / "die").unlink()
     assert done.returncode == 0, done.stderr
-    assert "this climb runs in job " in done.stderr
-    assert "Run directory:" in done.stdout
+    (attempt,) = (json.loads(path.read_text()) for path in (newest(cluster) / "attempts").iterdir())
+    assert attempt["verdict"] == "failed"
+    assert "rank 1 on " in attempt["why"]
+    assert "was killed by SIGKILL" in attempt["why"]
+    assert "Its last line: the last words" in attempt["why"]
 
 
-def test_a_job_whose_time_is_over_stops_itself(cluster: Path) -> None:
+def test_a_climb_whose_time_is_over_stops_itself(cluster: Path) -> None:
     began = time.monotonic()
-    done = run(bench("--walltime", "1", "--time", "300", nodes=1))
-    assert done.returncode == 130
-    assert "the time of the job is nearly over" in done.stderr
-    assert time.monotonic() - began < 90
+    follower = climb("--walltime", "2")
+    said = follower.communicate(timeout=200)[1]
+    assert follower.returncode == 130
+    assert "the time of the job is nearly over" in said
+    assert f"go on with: rung climb --resume {newest(cluster)} --slurm 2 --nproc-per-node 1 --walltime 2" in said
+    assert time.monotonic() - began < 180
+
+
+def test_ranks_are_profiled_in_a_job_and_their_traces_read_in_another(cluster: Path) -> None:
+    words_ = ["profile", "model.py:make", "--device", "cpu", "--slurm", "2", "--nproc-per-node", "1", "--out", "traces"]
+    done = run(words(*words_))
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks" in done.stdout
+    done = run(words("analyze", "traces", "--slurm", "1", "--json"))
+    assert json.loads(done.stdout)["over_ranks"]["ranks"] == 2
+
+
+def test_ranks_meet_from_containers_on_two_nodes(
+    cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers of a stand-in, which leaves everything where it is."""
+    programs = {
+        "apptainer": 'shift; while [ "${1#--}" != "$1" ]; do shift 2; done; shift; exec "$@"',
+        "rung": f'exec {sys.executable} -m rung "$@"',
+        "python3": f'exec {sys.executable} "$@"',
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    done = run(bench("--container", "image.sif", "--time", "2", "--json"))
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["over_ranks"]["ranks"]) == 2

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,13 +10,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import rung
 from rung.launch.slurm import State, Wanted, _code, _shown, script, why
+from rung.records.slurm_job import SlurmJob
 
+EARLIER = Path(__file__).parents[1] / "data" / "run_directory"
 SOURCES = str(Path(rung.__file__).parents[1])
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 TRACE = {
@@ -203,6 +207,89 @@ def test_the_script_of_a_dry_run_is_the_one_that_runs(cluster: Path) -> None:
     assert (
         "gpus-per-node=3" in run("climb", "tiny-transformer", "--slurm", "1", "--devices", "0,1,2", "--dry-run").stdout
     )
+
+
+STANDIN = """#!/bin/bash
+# apptainer exec --bind HERE:THERE,... --pwd FOLDER IMAGE COMMAND...
+[ "$1" = exec ] || exit 9
+shift
+while [ "${1#--}" != "$1" ]; do
+  case $1 in --nv|--rocm) shift;; --bind) shift 2;; --pwd) cd "$2"; shift 2;; *) exit 9;; esac
+done
+echo "in $1" >&2
+shift
+exec "$@"
+"""
+
+
+def with_programs(folder: Path, **texts: str) -> None:
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+
+
+def test_a_job_runs_in_a_container(cluster: Path, tmp_path: Path) -> None:
+    python = f'#!/bin/bash\nexec {sys.executable} "$@"\n'
+    srun = '#!/bin/bash\nwhile [ "${1#--}" != "$1" ]; do shift; done\nSLURM_NODEID=0 exec "$@"\n'
+    rung_ = f'#!/bin/bash\nexec {sys.executable} -m rung "$@"\n'
+    with_programs(tmp_path / "bin", apptainer=STANDIN, srun=srun, python3=python, rung=rung_)
+    done = run("analyze", "trace.json", "--slurm", "1", "--container", "a image.sif")
+    assert done.returncode == 0, done.stderr
+    assert "in a image.sif" in done.stderr
+    assert "trace.json" in done.stdout
+    failed = run("analyze", "missing.json", "--slurm", "1", "--container", "image.sif")
+    assert failed.returncode == 3
+    assert "missing.json" in failed.stderr
+
+
+def test_containers_are_started_as_their_runtimes_document(cluster: Path, tmp_path: Path) -> None:
+    words_ = ["climb", "tiny-transformer", "--slurm", "2", "--nproc-per-node", "4", "--dry-run", "--out", "/other/run"]
+    words_ += ["--container", "registry#rung:1", "--container-mounts", "/data:/data:ro"]
+    with_programs(tmp_path / "bin", srun="#!/bin/bash\necho '  --container-image=[USER@][REGISTRY#]IMAGE'\n")
+    text = run(*words_).stdout
+    mounts = f"{cluster}:{cluster},/other:/other,/data:/data:ro"
+    assert (
+        f"--container-image='registry#rung:1' --container-mounts={mounts} --container-workdir={cluster} bash -c" in text
+    )
+    assert "--nnodes=2 --node-rank={host} --nproc-per-node=4" in text
+    assert "rm -rf" not in text
+    assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+    with_programs(tmp_path / "bin", srun="#!/bin/bash\n", apptainer="#!/bin/bash\n")
+    text = run(*words_).stdout
+    gpus = "$([ -e /dev/kfd ] && echo --rocm || echo --nv)"
+    assert f"apptainer exec {gpus} --bind {mounts} --pwd {cluster} 'registry#rung:1' bash -c" in text
+    assert "echo --nv" not in run(*words_, "--device", "cpu").stdout
+
+
+def test_what_no_container_can_be_is_refused(cluster: Path, tmp_path: Path) -> None:
+    with_programs(tmp_path / "bin", srun="#!/bin/bash\n")
+    words_ = ["analyze", "trace.json", "--slurm", "1"]
+    if not (shutil.which("apptainer") or shutil.which("singularity")):
+        assert (
+            "needs pyxis (srun --container-image), apptainer or singularity" in run(*words_, "--container", "x").stderr
+        )
+    assert "give an image, too" in run(*words_, "--container-mounts", "/a:/b").stderr
+    with_programs(tmp_path / "bin", apptainer=STANDIN)
+    assert "write HERE:THERE" in run(*words_, "--container", "x", "--container-mounts", "/a").stderr
+
+
+def test_a_climb_that_goes_on_takes_what_it_took_and_is_not_submitted_twice(cluster: Path, tmp_path: Path) -> None:
+    climbed = cluster / "climbed"
+    shutil.copytree(EARLIER, climbed)
+    again = ["climb", "--resume", "climbed", "--slurm", "1", "--budget", "60"]
+    assert "gpus-per-node=1" in run(*again, "--dry-run").stdout
+    manifest = json.loads((climbed / "manifest.json").read_text())
+    manifest["request"]["device"] = "cpu"
+    (climbed / "manifest.json").write_text(json.dumps(manifest))
+    text = run(*again, "--dry-run").stdout
+    assert "gpus-per-node" not in text
+    assert "climb --resume climbed --budget 60)" in text
+    assert "export RUNG_IN_JOB='--slurm 1'" in text
+    job = SlurmJob(job=7, words=[], cwd="", nodes=1, ranks_per_node=0, submitted="", run=str(climbed))
+    (cluster / ".rung" / "jobs" / "x").mkdir(parents=True)
+    (cluster / ".rung" / "jobs" / "x" / "job.json").write_bytes(msgspec.json.encode(job))
+    (tmp_path / "jobs" / "7").mkdir()
+    assert "this climb runs in job 7: `rung climb --resume climbed` follows it" in run(*again).stderr
 
 
 def test_a_folder_with_odd_characters_is_quoted_for_sbatch() -> None:

@@ -104,6 +104,17 @@ def test_an_unfinished_climb_says_how_to_resume() -> None:
     assert "rung climb --resume 'runs/x y'" in terminal.summary(unfinished(), width=100)
 
 
+def test_a_climb_of_a_job_goes_on_in_one_and_what_a_file_says_stays_words() -> None:
+    data = unfinished()
+    data.manifest.request = {"slurm": "--slurm 2 --account 'a b;rm -rf ~' --walltime 5; touch x", "launcher": "srun"}
+    text = " ".join(terminal.summary(data, width=400).split())
+    options = "--slurm 2 --account 'a b;rm -rf ~' --walltime '5;' touch x"
+    assert f"--resume 'runs/x y' {options}" in text
+    assert words.bench_command(data).endswith(f"recipe.toml' {options}")
+    data.manifest.request = {"slurm": "--slurm '2"}
+    assert words.resume(data) == "rung climb --resume 'runs/x y'"
+
+
 def test_a_climb_whose_budget_ended_says_how_to_go_on() -> None:
     data = nothing_kept()
     data.manifest.why = "the budget of 60 s left too little time to decide sdpa."

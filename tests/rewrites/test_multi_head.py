@@ -103,12 +103,18 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize(("asked", "batch_first"), [(True, True), (True, False), (False, True)])
-@pytest.mark.parametrize("masks", MASKS)
+@pytest.mark.parametrize(
+    ("masks", "asked", "batch_first"),
+    [
+        *((masks, True, True) for masks in MASKS),
+        *((masks, True, False) for masks in ("none", "of each head", "both")),
+        *((masks, False, True) for masks in ("none", "of each head", "float padding", "both")),
+    ],
+)
 def test_masks(masks, asked, batch_first):
     model = Attention(call={"need_weights": asked}, batch_first=batch_first)
     queries, keys = drawn(QUERIES, batch_first), drawn(KEYS, batch_first)
-    for dtype in (torch.float64, torch.float32) if asked and batch_first else (torch.float64,):
+    for dtype in (torch.float64, torch.float32) if masks == "both float" else (torch.float64,):
         torch._dynamo.reset()
         found = compared(model, [queries, keys, keys], MASKS[masks], dtype)
         # Once while it trains and once in evaluation.
@@ -137,7 +143,7 @@ def test_other_forms(shape, asked):
     model = Attention(call={"need_weights": asked}, batch_first=True, **options)
     widths = WIDTH, options.get("kdim", WIDTH), options.get("vdim", WIDTH)
     inputs = [drawn(length, True, batched, width) for length, width in zip((QUERIES, KEYS, KEYS), widths, strict=True)]
-    for given in ({}, masks):
+    for given in ({}, masks) if asked else (masks,):
         torch._dynamo.reset()
         found = compared(model, inputs, given)
         assert found.matches == {"sdpa": 2 * asked}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,3 +105,19 @@ def test_an_iterator_over_what_was_made_is_a_result() -> None:
 def test_a_function_that_returns_a_function_is_refused_and_not_timed() -> None:
     with pytest.raises(UsageError, match="mine returns a function, which can be called itself and was not"):
         Function(lambda: lambda: 3, "mine").open()
+
+
+def test_a_target_may_make_its_inputs_once_and_return_what_is_timed(tmp_path: Path) -> None:
+    (tmp_path / "ops.py").write_text(
+        "made, called = [], []\n"
+        "def doubling(n: int = 2):\n    made.append(n)\n    return lambda: called.append(n)\n"
+        "def needs(n: int = 2):\n    return lambda x: x\n"
+    )
+    function = Function()
+    function.open(f"{tmp_path / 'ops.py'}:doubling", {"n": "5"})
+    for _ in range(3):
+        function.call()
+    made, called = (function._call.__globals__[name] for name in ("made", "called"))  # type: ignore[attr-defined]
+    assert (made, called) == ([5], [5] * 4)
+    with pytest.raises(UsageError, match="needs returns a function, which can be called itself"):
+        Function().open(f"{tmp_path / 'ops.py'}:needs")

@@ -1,11 +1,14 @@
 """The analyses by name: what `rung analyze --show` and `rung query` know. A new one is one line here.
 
-Each is a function `(trace, *, steps) -> table` in a file of its own. Its docstring says what the columns are: times are
-integer nanoseconds in columns ending in `_ns`, sizes end in `_bytes`, shares are fractions ending in `share`.
+Each is a function `(trace, *, steps) -> table` in a file of its own. Its docstring says what a row is, and has a line `column: meaning`
+for each column that COLUMNS does not explain. Times are integer nanoseconds in columns ending in `_ns`, sizes end in `_bytes`, shares
+are fractions ending in `share`.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -92,9 +95,39 @@ def table(name: str, trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     return known[name, steps]
 
 
-def described(name: str) -> str:
-    """What the columns of an analysis mean: the docstring of its function."""
-    return getattr(*_place(name)).__doc__ or ""
+# What a column means wherever it occurs, unless the analysis says otherwise.
+COLUMNS = {
+    "rank": "the process in its distributed run",
+    "device": "the GPU, as the runtime counts",
+    "step": "the profiler's step",
+    "category": "the kind of work (`categories.toml`, and your own)",
+    "detail": "the kind within the category, as in attention, backward",
+    "cumulative_share": "the share of this row and all rows above it",
+    "dims": "the shapes of its inputs, as recorded",
+    "dtypes": "their dtypes, as recorded",
+    "strides": "their strides, as recorded",
+    "call_site": "the innermost function of your program and its libraries around it, if stacks were recorded",
+    "collective": "the kind, as in all_reduce",
+    "group": "the process group",
+    "group_size": "how many ranks the group has",
+    "dtype": "of the data",
+    "size_bytes": "as nccl-tests counts it: the buffer of all_reduce, broadcast and reduce; the larger side of all_gather and reduce_scatter",
+}
+
+
+class Described(NamedTuple):
+    """rows: what a row of the table is, and what holds for all columns. columns: names, as many as share a meaning, and the meaning."""
+
+    rows: str
+    columns: dict[tuple[str, ...], str]
+
+
+def described(name: str) -> Described:
+    """What the docstring of an analysis says of its table."""
+    text = inspect.getdoc(getattr(*_place(name))) or ""
+    lines = re.compile(r"^([a-z]\w*(?:, [a-z]\w*)*): (.+(?:\n    .+)*)\n?", re.MULTILINE)
+    columns = {tuple(found[1].split(", ")): " ".join(found[2].split()) for found in lines.finditer(text)}
+    return Described(lines.sub("", text).strip(), columns)
 
 
 def _place(name: str) -> tuple[object, str]:

@@ -35,21 +35,24 @@ SCHEMA: dict[str, pl.DataType] = {
 def collectives(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a collective operation, matched over the ranks that are there, in the order of the first rank's.
 
-    matched: by "seq" (process group and sequence number), by "order" (within step, group and kind, where the trace has
-        no sequence numbers), or "alone": no other rank has it. ranks: how many have it; group_size: how many should.
-    transfer_ns: the shortest duration over the ranks. The last rank to arrive waits for nobody, so this is the
-        transfer without waiting; of fewer ranks than group_size it is an upper bound. It needs no common clock.
+    step: the profiler's step.
+    transfer_ns: the shortest duration over the ranks. The last rank to arrive waits for nobody, so this is the transfer without waiting.
+        It is an upper bound if fewer ranks than group_size are there. It needs no common clock.
     skew_ns: the longest duration less the shortest: how long before the last rank the first one came.
-    last_rank: the one with the shortest duration; null where it is alone.
-    spent_ns, waiting_ns, exposed_ns: sums over the ranks, of durations, of what they exceed transfer_ns by
-        (spent_ns = ranks * transfer_ns + waiting_ns), and of what no computation on the same GPU covers.
-    size_bytes: as nccl-tests counts it: the buffer of all_reduce, broadcast and reduce; of all_gather and
-        reduce_scatter the larger side. algorithm_gb_per_s: size / transfer, in 10^9 bytes a second. bus_gb_per_s: that times
-        2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter, 1 for the
-        others, n the group's size (nccl-tests, doc/PERFORMANCE.md): comparable with the links' rate for any n.
-    algorithm: how the bytes go, where the kernel's name says it: one-shot, two-shot or in-switch. link_gb_per_s: the bytes
-        that each rank receives with that algorithm (`link_factor`), in the transfer's time: to be held against the link's rate.
-    steps: not used, a row is one operation.
+    last_rank: the rank with the shortest duration; null if it is alone.
+    hidden_share: of the time of all ranks, what computation on the same GPU covers.
+    bus_gb_per_s: algorithm_gb_per_s times 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter,
+        1 for the others, where n is the group's size (nccl-tests, doc/PERFORMANCE.md). You can compare it with the links' rate for any n.
+    ranks: how many ranks have it.
+    waiting_ns: the sum over the ranks of what their duration exceeds transfer_ns by.
+    exposed_ns: the sum over the ranks of what no computation on the same GPU covers.
+    spent_ns: the sum of the durations over the ranks: ranks * transfer_ns + waiting_ns.
+    matched: how the ranks' calls were joined: by "seq" (process group and sequence number), by "order" (within step, group and kind, if
+        the trace has no sequence numbers), or "alone" (no other rank has it).
+    seq: its number in the group.
+    algorithm_gb_per_s: size_bytes / transfer_ns.
+    algorithm: how the bytes go, if the kernel's name says it: one-shot, two-shot or in-switch.
+    link_gb_per_s: the bytes that each rank receives with that algorithm (`link_factor`) in the transfer's time. Compare it with the link's rate.
     """
     return matched(trace).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
 

@@ -28,10 +28,17 @@ SCHEMA: dict[str, pl.DataType] = {
 def communication(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row for each kind, group, type and size of collective, the costliest first.
 
-    count, transfer_ns, waiting_ns, exposed_ns: of one step and one rank (the mean over ranks). transfer_ns + waiting_ns
-    is the time that a rank spends in these collectives, exposed_ns what of it no computation covers.
-    algorithm, link_gb_per_s: as in `collectives`, the median. bus_gb_per_s: the median over the operations, as in `collectives`. Where ranks is below group_size the other ranks'
-    traces are not there: waiting cannot be told from transfer, and bus_gb_per_s is a lower bound.
+    Counts and times are of one step and one rank (the mean over ranks). transfer_ns + waiting_ns is the time that a rank spends in these
+    collectives. If `ranks` is below `group_size`, the traces of other ranks are missing: then waiting cannot be told from transfer, and
+    bus_gb_per_s is a lower bound.
+
+    count: operations.
+    transfer_ns: moving the data, without waiting for other ranks.
+    waiting_ns: waiting for other ranks.
+    exposed_ns: what of both no computation covers.
+    hidden_share: what of both computation covers.
+    bus_gb_per_s, algorithm, link_gb_per_s: as in `collectives`, the median over the operations.
+    ranks: how many ranks have it.
     """
     return costs(matched(trace).lazy(), steps)
 

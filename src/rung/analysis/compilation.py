@@ -27,8 +27,14 @@ _ROLES = (
 
 
 def compilation(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a sign that was found. count: in the whole recording; per_step: a step; distinct: different names;
-    time_ns: what they cover, in the whole recording, on the host; meaning: what it says.
+    """One row a sign that was found.
+
+    sign: what happened.
+    count: in the whole recording.
+    per_step: per step.
+    distinct: different names.
+    time_ns: what they cover on the host, in the whole recording.
+    meaning: what it says.
     """
     events = trace.events.select("kind", "name", "ts", "dur")
     called = host_calls(trace).select("kind", "name").filter(pl.col("kind") != "runtime").unique()

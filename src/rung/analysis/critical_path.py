@@ -25,18 +25,21 @@ SCHEMA: dict[str, pl.DataType] = {
 
 
 def critical_path(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row for each rank and name of what ran, most time on the path first; times in ns over the whole recording.
+    """One row for each rank and name of what ran, most time on the path first; over the whole recording.
 
-    The path is the chain of work without a break from the first call or GPU event to the last, each piece of which had
-    to be over before the next could begin (`event_graph.event_graph` says what is known of that and what inferred).
-    what: computation, communication, memcpy, by operator or collective; host: calls and operators of the host before the
-        one named; launch: from a call to its GPU event, and gaps on the GPU that nothing explains.
-    path_ns: its time on the path; all rows together are the recording's, exactly. path_count: how often it is on it.
-    total_ns: its GPU time, on the path or not; a collective's from when the last rank came. slack_ns: by how much the
-        one of them that is nearest to the path could take longer before the end moved.
-    of: what all this is of, "recording" or, where that is too large, its last step. Of a trace that is too large for either
-        there is one row, "none", whose name says so; without GPU events and launches there is no row.
-    steps: not used, the path crosses them.
+    The path is the chain of work without a break from the first call or GPU event to the last, each piece of which had to end before the
+    next could begin (`event_graph.event_graph` says what is known of that and what is inferred). A trace without GPU events and launches
+    has no row.
+
+    what: computation, communication and memcpy are GPU work; host is what the host did before the call named; launch is the time from a
+        call to its GPU event, and gaps on the GPU that nothing explains; none if the trace is too large for an answer.
+    name: the operator, collective or call.
+    path_ns: its time on the path. All rows add up to the recording, exactly.
+    path_share: of the path.
+    path_count: how often it is on the path.
+    total_ns: its GPU time, on the path or not. A collective counts from when the last rank came.
+    slack_ns: by how much the one of them that is nearest to the path could take longer before the end moves.
+    of: what is covered: "recording", or its last step if the recording is too large.
     """
     return solved(trace)[0]
 

@@ -30,16 +30,22 @@ SCHEMA: dict[str, pl.DataType] = {
 
 
 def findings(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a finding, what can give most first; empty where the trace has no GPU events.
+    """One row a finding, the largest gain first. Empty if the trace has no GPU events.
 
-    what, evidence: the bottleneck, and what in the trace says so. share: of the GPUs' time from first to last event.
-    speedup_low, speedup_high: of the step, by Amdahl's law: 1 / (1 - share * (1 - left)), left being what remains of that
-        time at worst and at best: the ladder's own ranges where a rung works on it, an operator's floor by the roofline
-        where that is known. Each for itself: two findings about the same time do not add up.
-    do: what improves it; rungs: those of the ladder (`rung climb`) that do it and can apply to this work, none where
-        nothing does it by itself. Of a server's trace `do` names an option of the server, which Rung did not try;
-        documentation: where it is described.
-    gives_not: what not to expect. compile_safe: how it goes with torch.compile. verify: how to know that it worked.
+    Gains do not add up: two findings may be about the same time.
+
+    finding: the name of the rule.
+    share: of the GPUs' time from the first to the last event, what the finding is about.
+    speedup_low, speedup_high: of the step by Amdahl's law, 1 / (1 - share * (1 - left)), where `left` is what remains of that time
+        at worst and at best: a rung's own range, or an operator's floor by the roofline.
+    rungs: the rungs of `rung climb` that do it and can apply to this work.
+    evidence: what in the trace shows it.
+    do: what to change. For a server's trace it names an option of the server, which Rung did not try.
+    what: the bottleneck in words.
+    gives_not: what not to expect.
+    compile_safe: how it goes with torch.compile.
+    verify: how to see that it worked.
+    documentation: where it is described.
     """
     if timeline(trace).is_empty():
         return pl.DataFrame(schema=SCHEMA)

@@ -59,20 +59,25 @@ def dry_times(trace: Trace) -> pl.DataFrame:
 def gaps(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a gap between the GPU events of a device, over all its streams, the longest first.
 
-    ts, end: ns on the trace's clock. gap_ns: between them. They add up to idle in `timeline`. cause:
-        data loading: the host fetched data when the GPU ran dry;
-        sync: the host was in a call that waits for the GPU, so nothing could be queued;
-        host: the next work was launched only after the GPU had run dry;
-        launch latency: the next work was launched just before the GPU ran dry, and began as long after its launch as
-            work does on a GPU that has nothing else to do;
-        inside a graph: between two kernels of one replay;
-        dispatch: the next work was queued, and started within 10 us;
-        queued: the next work was queued, or launched meanwhile, and started much later: a copy being set up, an event
-            or another stream waited for;
-        launched outside: the launch is not in the trace; no launches: the trace has none at all.
-    during: what the launching thread did in the middle of the wait: the operator or runtime call; of a sync, the call.
-    call_site: the function of the user's program and libraries then, where stacks were recorded.
+    The causes:
+
+    - data loading: the host fetched data when the GPU ran dry.
+    - sync: the host was in a call that waits for the GPU, so nothing could be queued.
+    - host: the next work was launched only after the GPU had run dry.
+    - launch latency: the next work was launched just before the GPU ran dry, and began as long after its launch as work does on a GPU that
+      has nothing else to do.
+    - inside a graph: between two kernels of one replay.
+    - dispatch: the next work was queued, and started within 10 us.
+    - queued: the next work was queued, or launched meanwhile, and started much later: a copy was set up, or it waited for an event or
+      another stream.
+    - launched outside: the launch is not in the trace.
+    - no launches: the trace has none at all.
+
+    gap_ns: its length. The gaps add up to idle_ns of `timeline`.
+    cause: one of those above.
+    during: the operator or runtime call of the launching thread in the middle of the wait; for sync, the call.
     next: the event that ended the gap.
+    ts, end: on the trace's clock.
     """
     table = caused(trace)
     return table.sort("gap_ns", "ts", "rank", "device", descending=[True, False, False, False]).select(
@@ -139,8 +144,11 @@ def _previous(events: pl.DataFrame, dry: pl.DataFrame) -> pl.Series:
 def idle(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a cause and what the host did meanwhile, over all ranks and devices, most idle time first.
 
-    cause, during, call_site: as in `gaps`. count: gaps a step. time_ns: a step. share: of all idle time; the rows add
-    up to idle in `timeline`. longest_ns: the longest gap.
+    time_ns: idle time per step. The rows add up to idle_ns of `timeline`.
+    share: of all idle time.
+    count: gaps per step.
+    cause, during: as in `gaps`.
+    longest_ns: the longest gap.
     """
     gap = pl.col("gap_ns")
     return (

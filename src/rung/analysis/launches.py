@@ -22,16 +22,19 @@ _ON = ("rank", "device")
 def launches(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a rank and device.
 
-    kernels: GPU events (kernels, copies, memsets) a step. launches: the calls that launched them a step; a graph's
-    launch counts once, and replays many. graph_kernels: a step, replayed by graphs.
-    latency: from the start of the launch call to the start of its work, of work outside of graphs: median, 90th
-        percentile, max. Long is good: the host is far ahead. Some are negative, as the clocks of host and GPU differ.
+    kernels: GPU events (kernels, copies, memsets) per step.
+    launches: the calls that launched them, per step. A graph's launch counts once, and replays many.
+    graph_kernels: replayed by graphs, per step.
+    latency_median_ns, latency_p90_ns, latency_max_ns: from the start of the launch call to the start of its work, outside of graphs. Long is
+        good: the host is far ahead. Some are negative, as the clocks of host and GPU differ.
     queue_mean, queue_max: launched work that has not started, over the time from the first to the last event.
-    queue_empty_share: of that time, nothing launched was waiting.
-    short_kernels, short_share: events below 10 us, a step, and their share of the durations.
-    gap: time without any GPU event a step. host_bound: of it, gaps that ended with work launched after the GPU had
-        run dry: the GPU waited for the host; host_bound_share: of the whole time.
-    sync: time a step in calls that wait for the GPU (those of `syncs`), of all threads of the rank.
+    queue_empty_share: of that time, what had nothing launched waiting.
+    short_kernels: events below 10 us, per step.
+    short_share: their share of the durations.
+    gap_ns: time without any GPU event, per step.
+    host_bound_ns: of it, gaps that ended with work launched after the GPU had run dry: the GPU waited for the host.
+    sync_ns: time per step in calls that wait for the GPU (those of `syncs`), over all threads of the rank.
+    host_bound_share: host_bound_ns, of the whole time.
     """
     events = origins(trace)
     linked = events.filter(pl.col("linked") & ~pl.col("graph"))
@@ -90,9 +93,14 @@ def _queue(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 def runtime(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a runtime or driver call by name, over all threads and ranks, most host time first.
 
-    role: what the call is for (runtime_calls.toml): launch, graph launch, synchronize, copy, blocking copy, wait, memory, capture,
-    load code, query, other. count, time_ns: a step, on the host. share: of all these calls. per_launch: how many of
-    it there are for each call that launches GPU work: a query at 5 a launch is called too often.
+    time_ns: on the host, per step.
+    share: of the time of all these calls.
+    count: per step.
+    name: of the call.
+    role: what the call is for (runtime_calls.toml): launch, graph launch, synchronize, copy, blocking copy, wait, memory, capture, load code,
+        query, other.
+    per_launch: calls for each call that launches GPU work. A query at 5 per launch is called too often.
+    mean_ns, median_ns, max_ns, min_ns, std_ns: mean, median, most, least and standard deviation of one call.
     """
     calls = runtime_calls(trace)
     launches = max(1, calls.filter(pl.col("role").is_in(LAUNCHING)).height)
@@ -106,10 +114,13 @@ def runtime(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 def syncs(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a kind of call that waits for the GPU and who made it, most host time first.
 
-    call: the runtime call. why: "synchronize", or "blocking copy" for one that returned only when its copy had ended.
-    op: the innermost operator around it, as in aten::item; empty where none is. call_site: the innermost function of
-    the user's program and libraries around it, where stacks were recorded. count, time_ns: a step. share: of all
-    these calls.
+    time_ns: on the host, per step.
+    share: of the time of all these calls.
+    count: per step.
+    call: the runtime call.
+    op: the innermost operator around it, as in aten::item; empty if there is none.
+    why: "synchronize", or "blocking copy" for one that returned only when its copy had ended.
+    mean_ns, median_ns, max_ns, min_ns, std_ns: mean, median, most, least and standard deviation of one call.
     """
     calls, waits = host_calls(trace), host_waits(trace)
     frames = user_frames(trace, waits["ts"])
@@ -125,8 +136,11 @@ def syncs(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 
 
 def queue(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a change of a device's queue: `ts` in ns on the trace's clock, `length` in kernels from then on.
+    """One row a change of a device's queue.
 
-    A kernel waits from the start of its launch call to its own start; those of a graph all from its launch.
+    A kernel waits from the start of its launch call to its own start; the kernels of a graph all wait from its launch.
+
+    ts: when, on the trace's clock.
+    length: kernels in the queue from then on.
     """
     return queue_length(trace).select("rank", "device", "ts", length=pl.col("value").cast(pl.Int64))

@@ -17,11 +17,17 @@ BEFORE = "(allocated before the recording)"
 
 
 def memory(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a rank and device, of what PyTorch's allocators recorded (profile_memory); device null is host memory.
+    """One row a rank and device, of what PyTorch's allocators recorded (profile_memory).
 
-    peak_bytes: the most that tensors held at once; at: when, ns on the trace's clock. reserved_bytes: the most that the
-    allocator held. start_bytes, end_bytes: held by tensors at the first and the last record. unused_share: of what was
-    reserved at that peak, the fraction that no tensor used: high near the limit of the device means fragmentation. allocations, allocated_bytes: made a step. largest_bytes: the largest of them.
+    device: the GPU; null is host memory.
+    peak_bytes: the most that tensors held at once.
+    reserved_bytes: the most that the allocator held.
+    unused_share: of what was reserved at that peak, what no tensor used. High near the limit of the device means fragmentation.
+    start_bytes, end_bytes: held by tensors at the first and the last record.
+    allocations: made per step.
+    allocated_bytes: made per step.
+    largest_bytes: the largest allocation.
+    at: when the peak was, on the trace's clock.
     """
     size, held = pl.col("bytes"), pl.col("allocated")
     ordered = trace.memory.sort("ts", maintain_order=True)
@@ -38,15 +44,20 @@ def memory(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
             largest_bytes=size.max(),
             at=pl.col("ts").gather(held.arg_max()).first(),
         )
+        .with_columns(pl.col("at").cast(pl.Int64))  # of no rows polars knows no type
         .sort(_ON, nulls_last=True)
     )
 
 
 def memory_timeline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a change: `ts` in ns on the trace's clock, allocated_bytes (by tensors) and reserved_bytes (by the allocator).
+    """One row a change.
 
-    Where PyTorch's allocators recorded nothing, allocated_bytes is the sum of the driver's allocations and releases in
-    the trace, from zero at its start, and reserved_bytes is null.
+    If PyTorch's allocators recorded nothing, allocated_bytes is the sum of the driver's allocations and releases in the trace, from zero at
+    its start, and reserved_bytes is null.
+
+    ts: when, on the trace's clock.
+    allocated_bytes: held by tensors.
+    reserved_bytes: held by the allocator.
     """
     schema = {"rank": pl.Int32(), "device": pl.Int32(), "ts": pl.Int64(), "allocated_bytes": pl.Int64(), "reserved_bytes": pl.Int64()}  # fmt: skip
     if trace.memory.height:
@@ -61,9 +72,12 @@ def memory_timeline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 def memory_peak(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """What was alive when a device's tensors held most: one row an operator and call site, the most bytes first.
 
-    op: the outermost operator in which it was allocated. call_site: the innermost function of the user's program and
-    libraries, where stacks were recorded. tensors: how many. What was allocated before the recording has a row, so
-    that the rows of a device add up to peak_bytes in `memory`; its share is of that.
+    What was allocated before the recording has a row, so that the rows of a device add up to peak_bytes in `memory`.
+
+    op: the outermost operator in which it was allocated.
+    tensors: how many.
+    held_bytes: their size.
+    share: of peak_bytes.
     """
     records = trace.memory.filter(pl.col("device").is_not_null(), pl.col("allocated").is_not_null()).sort(
         "ts", maintain_order=True

@@ -19,9 +19,18 @@ _NUMBER = r"_\d+( / |$)"
 
 
 def modules(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a class path of nn.Modules, as in `Model / Block / Linear`: equal layers together. See `layers`.
+    """One row a class path of nn.Modules, as in `Model / Block / Linear`: equal layers together.
 
-    modules: how many different ones. The rest is as in `layers`.
+    See `layers` for what the trace needs.
+
+    time_ns: own GPU time per step, the sum of durations.
+    share: of the durations of all GPU events.
+    count: GPU events per step.
+    inclusive_ns: with the modules inside of them.
+    module: the class path.
+    backward_share: of the own time.
+    modules: how many different ones.
+    mean_ns, median_ns, min_ns, max_ns, std_ns: mean, median, least, most and standard deviation of one GPU event.
     """
     return _by(trace, steps, together=True)
 
@@ -29,11 +38,16 @@ def modules(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 def layers(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row an nn.Module, by its path of calls as in `Model_0 / Block_3 / Linear_1`, most own GPU time first.
 
-    The trace must have been recorded with stacks and modules. Work of a backward operator belongs to the module whose
-    forward operator caused it. Work outside of any module has a row of its own, so that the own times add up to that
-    of all GPU events. count: GPU events a step. time_ns: own GPU time a step, the sum of durations. inclusive_ns: with
-    the modules inside it; a module whose own time is zero has a row for that. backward_share: of its own time.
-    mean to std: of one GPU event.
+    The trace must have been recorded with stacks and modules. Work of a backward operator belongs to the module whose forward operator
+    caused it. Work outside of any module has a row of its own, so that the own times add up to that of all GPU events.
+
+    time_ns: own GPU time per step, the sum of durations.
+    share: of the durations of all GPU events.
+    count: GPU events per step.
+    inclusive_ns: with the modules inside of it. A module whose own time is zero has a row for that.
+    module: the path of calls.
+    backward_share: of the own time.
+    mean_ns, median_ns, min_ns, max_ns, std_ns: mean, median, least, most and standard deviation of one GPU event.
     """
     return _by(trace, steps, together=False)
 

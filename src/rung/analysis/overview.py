@@ -107,11 +107,15 @@ INSTANT_CALL = "host event of no duration"
 
 
 def completeness(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a kind of event that is not in the table (in_table false), or is in it and counted but deserves a look: what was
-    launched before the recording began, outside of its marked steps, or took no time by the file's clock.
+    """One row a kind of event that is not in the table, or is in it and counted but deserves a look: what was launched before the recording
+    began, outside of its marked steps, or took no time by the file's clock.
 
-    events: how many, in the whole recording. time_ns: their durations together; null where they have none that could be
-    read. One event may be in several rows. steps: not used.
+    One event may be in several rows. The figures are of the whole recording.
+
+    what: the kind of event.
+    in_table: whether the events are in the table and counted.
+    events: how many.
+    time_ns: their durations together; null if they have none that could be read.
     """
     rows = [(why, False, number, trace.unread_ns.get(why)) for why, number in sorted(trace.unread.items())]
     gpu = gpu_events(trace)

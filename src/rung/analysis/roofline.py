@@ -46,25 +46,31 @@ _LARGEST = 2**63 - 1
 
 
 def roofline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row an operator with its inputs, the most time first; times, work and counts are per step.
+    """One row an operator with its inputs, most time first; times, work and counts are per step.
 
-    op, inputs, dims, dtypes, strides: the operator and what it was called with, readable and as recorded. Time that no
-        operator answers for has rows in brackets.
-    time_ns: of its GPU events; share: of the time of all GPU events; count: of its calls; gpu_events: of its events.
-    family, precision: the kind of work, and the precision whose rate applies ("tf32" where a kernel's name says so).
-    work_flops, moved_bytes: of all calls together, by the model of analysis/costs: the least that is possible.
-    tflop_per_s, tb_per_s: these in the time; intensity: FLOP a byte.
-    floor_ns: the time at the roof: the longer of flops / rate and bytes / bandwidth, by the data sheet's peaks;
-        measured_floor_ns: by the measured peaks, where there are any; roof_share: floor_ns / time_ns.
-    bound: "compute" or "memory", whichever takes longer at the roof; "host link" for copies to and from the host, and
-        "network" for collectives, whose roofs are not the GPU's: no floor. moved_bytes of a collective are those over each
-        rank's link (what the bus bandwidth is about), its time includes waiting for other ranks.
-    fits_cache: the bytes of one call fit into the last-level cache: then data may come from there, and roof_share may
-        exceed 1.
-    inferred: launched before the recording, and taken for what the recorded kernels of the same names and order do; or of
-        sizes that follow from the names and grids of the kernels.
-    reason: why there is no model; null where there is one. Without known peaks the columns of the roof are
-        null.
+    Time that no operator answers for has rows in brackets. Without known peaks the columns of the roof are null.
+
+    op: the operator.
+    inputs: what it was called with, readable.
+    time_ns: of its GPU events.
+    share: of the durations of all GPU events.
+    roof_share: floor_ns / time_ns.
+    bound: "compute" or "memory", whichever takes longer at the roof; "host link" for copies to and from the host, and "network" for
+        collectives. Their roofs are not the GPU's, so they have no floor.
+    tflop_per_s, tb_per_s: work and bytes in the time.
+    count: calls.
+    floor_ns: the time at the roof: the longer of flops / rate and bytes / bandwidth, by the data sheet's peaks.
+    reason: why there is no model; null if there is one.
+    family: the kind of work.
+    precision: the precision whose rate applies ("tf32" if a kernel's name says so).
+    intensity: FLOP per byte.
+    gpu_events: its GPU events.
+    work_flops, moved_bytes: of all calls together, by the model of analysis/costs: the least that is possible. Of a collective, the bytes
+        are those over each rank's link (as in the bus bandwidth), and its time includes waiting for other ranks.
+    fits_cache: the bytes of one call fit into the last-level cache: then data may come from there, and roof_share may exceed 1.
+    measured_floor_ns: floor_ns by the measured peaks, if there are any.
+    inferred: launched before the recording, and taken for what recorded kernels of the same names and order do; or of sizes that follow
+        from the names and grids of the kernels.
     """
     done = work(trace)
     peaks = peaks_of_trace(trace)

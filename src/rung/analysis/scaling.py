@@ -24,14 +24,18 @@ SCHEMA: dict[str, pl.DataType] = {
 
 
 def scaling(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a recorded step (one of the whole recording where none is marked), over all ranks, a GPU each.
+    """One row a recorded step (one for the whole recording if no step is marked), over all ranks with a GPU each.
 
-    step_ns: the longest over the ranks, of slowest_rank. mean_step_ns, computation_ns, exposed_communication_ns, idle_ns: the mean over the
-    ranks, as in `timeline`.
-    efficiency_share: mean computation / step_ns: what is left of a GPU that has nothing to wait for. It is the product of
-        balance_share: mean / most computation of a rank (the work is divided evenly),
-        communication_share: most computation / most computation and exposed communication (links and waiting for other ranks), and
-        host_share: most computation and exposed communication / step_ns (the GPU has work; copies count as idle).
+    efficiency_share is the product of balance_share, communication_share and host_share.
+
+    ranks: how many there are.
+    step_ns: the longest over the ranks.
+    slowest_rank: whose it is.
+    mean_step_ns, computation_ns, exposed_communication_ns, idle_ns: the mean over the ranks, as in `timeline`.
+    efficiency_share: mean computation / step_ns: what is left of a GPU that has nothing to wait for.
+    balance_share: mean / most computation of a rank: is the work divided evenly?
+    communication_share: most computation / most computation and exposed communication: links, and waiting for other ranks.
+    host_share: most computation and exposed communication / step_ns: does the GPU have work? Copies count as idle.
     """
     return efficiencies(step_sums(timeline(trace)))
 

@@ -36,22 +36,31 @@ PHASE_SCHEMA: dict[str, pl.DataType] = {
 
 
 def serving(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a rank and phase, and one of all phases; empty where the trace shows no steps of a server. All figures are
-    of the whole recording, whatever `steps` says: a server's steps are not alike.
+    """One row a rank and phase, and one of all phases. Empty if the trace shows no steps of a server.
 
-    phase: prefill (prompts are read), decode (one token a request), mixed (both in one step), speculative (several drafted
-        tokens a request, or a draft model), idle (no request). source: "annotation", where the server names its
-        steps; "shapes", where they are inferred from recorded shapes of attention; "partly inferred", where
+    All figures are of the whole recording, since a server's steps are not alike.
+
+    phase: prefill (prompts are read), decode (one token per request), mixed (both in one step), speculative (several drafted tokens per
+        request, or a draft model), idle (no request).
+    source: "annotation" if the server names its steps; "shapes" if they are inferred from recorded shapes of attention; "partly inferred" if
         a name says of some requests only that they were seen before, which may still read their prompt.
-    steps: how many; share: of the time. time_ns: from the first GPU work of each to that of the next; of it busy_ns some GPU
-        event ran, gap_ns nothing did between the last work of the step before and the first of this one.
-    requests: a step, mean. context: tokens of a sequence, new and cached, mean, by the sums that the names or shapes say.
-    prompt_tokens, decode_tokens: as far as they are said; of speculative steps those that were drafted, too, since how
-        many were accepted is not recorded. ..._per_s: of steps that say them, a second of their time.
-    token_time: from the end of one step that decodes to the end of the next, as a request in both has to wait for its
-        next token, with prefill steps between them: median, 90th and 99th percentile (of the values, the next lower one), max.
-    work_flops, moved_bytes, floor_ns, roof_share, tflop_per_s, tb_per_s: as in `roofline`, of the operators that have a model;
-        modelled_share: of the GPU's time in these steps. kv_cache_bytes: of moved_bytes those from and to the cache.
+    steps: how many.
+    time_ns: from the first GPU work of each step to that of the next.
+    share: of the time of all steps.
+    requests: per step, the mean.
+    context: tokens of a sequence, new and cached, the mean.
+    prompt_tokens_per_s, decode_tokens_per_s: of the steps that state them, per second of their time.
+    token_time_median_ns, token_time_p90_ns, token_time_p99_ns, token_time_max_ns: from the end of one step that decodes to the end of the next.
+        A request in both waits so long for its next token, with prefill steps between them.
+    busy_ns: of time_ns, some GPU event ran.
+    gap_ns: of time_ns, nothing ran between the last work of the step before and the first of this one.
+    kv_cache_bytes: of moved_bytes, those from and to the cache.
+    roof_share, tflop_per_s, tb_per_s, work_flops, moved_bytes, floor_ns: as in `roofline`, of the operators that have a model.
+    modelled_share: of the GPU's time in these steps, that of operators with a model.
+    gpu_ns: the durations of the GPU events together.
+    step_median_ns: the median time of a step.
+    prompt_tokens, decode_tokens: as far as they are stated. Speculative steps count drafted tokens, too, since a trace does not say how many
+        were accepted.
     """
     each = serving_steps(trace)
     if each.is_empty():
@@ -92,12 +101,23 @@ def serving(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 
 
 def serving_steps(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a step of an inference server that ran work on a GPU, by rank and time; empty where the trace shows none.
+    """One row a step of an inference server that ran work on a GPU, by rank and time. Empty if the trace shows none.
 
-    What the names and figures mean is said at `serving`; here they are of one step. prefills, decodes: the requests of
-    which a prompt is read, and that decode. start_ns: of its first GPU work, from that of the first step.
-    token_time_ns: since the end of the last step before it that decoded; of steps that decode. gpu_ns: the durations of
-    its GPU events together. name: the server's own.
+    The columns mean what they mean in `serving`, for one step.
+
+    step: its number.
+    phase, source: as in `serving`.
+    time_ns: from its first GPU work to that of the next step.
+    requests: how many.
+    context: tokens of a sequence, new and cached, the mean.
+    prompt_tokens, decode_tokens: as far as they are stated.
+    token_time_ns: since the end of the last step before it that decoded; of steps that decode.
+    busy_ns, gap_ns, kv_cache_bytes, roof_share, modelled_share, tflop_per_s, tb_per_s, work_flops, moved_bytes, floor_ns: as in `serving`.
+    gpu_ns: the durations of its GPU events together.
+    start_ns: its first GPU work, from that of the first step.
+    prefills: requests whose prompt is read.
+    decodes: requests that decode.
+    name: the server's own.
     """
     return _serving_steps(trace)
 

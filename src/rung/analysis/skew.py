@@ -24,12 +24,16 @@ SCHEMA: dict[str, pl.DataType] = {
 
 
 def skew(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a rank, those without a trace too (recorded false, figures null).
+    """One row a rank, also those without a trace.
 
-    collectives: how many it shares with other ranks. last: in how many of them it came last. latest_ns: the most that
-    the others waited for it in one of them. waited_ns: how long it waited for others, and exposed_ns: its communication that
-    no computation covers, both a step. clock_offset_ns: how far its clock is ahead of the first rank's, the median
-    over collectives that all ranks leave together; null where there is none.
+    recorded: false for a rank without a trace, whose figures are null.
+    collectives: how many it shares with other ranks.
+    last: in how many of them it came last.
+    latest_ns: the longest that the others waited for it in one of them.
+    waited_ns: how long it waited for others, per step.
+    exposed_ns: its communication that no computation covers, per step.
+    clock_offset_ns: how far its clock is ahead of the first rank's, the median over collectives that all ranks leave together; null if
+        there is none.
     """
     calls = keyed(trace).with_columns(pl.col("rank").fill_null(pl.lit(stated_rank(trace), dtype=pl.Int32)))
     found = arrivals(calls, matched(trace))

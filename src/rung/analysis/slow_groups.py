@@ -26,11 +26,17 @@ SCHEMA: dict[str, pl.DataType] = {
 
 
 def slow_groups(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row for each group of ranks, kind and size of collective whose transfer takes 1.2 times as long or longer than the median of the
-    groups of the same size that do the same, the slowest first. There must be three such groups or more, with the traces of all their ranks.
+    """One row for each group of ranks, kind and size of collective whose transfer takes at least 1.2 times as long as the median of the groups
+    of the same size that do the same, the slowest first. There must be three such groups or more, with the traces of all their ranks.
 
-    transfer_ns, bus_gb_per_s: the group's median over its operations, as in `collectives`; others_...: the median over the groups.
-    times: transfer_ns / others_transfer_ns. count: its operations. groups: how many do the same. steps: not used.
+    The figures are of the whole recording.
+
+    group_ranks: its ranks, as recorded.
+    times: transfer_ns / others_transfer_ns.
+    transfer_ns, bus_gb_per_s: the group's median over its operations, as in `collectives`.
+    others_transfer_ns, others_bus_gb_per_s: the median over the groups.
+    count: its operations.
+    groups: how many groups do the same.
     """
     return slower(matched(trace).lazy())
 

@@ -65,10 +65,14 @@ def part(condition: pl.Expr | str, name: str) -> pl.Expr:
 def kernels(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a name of GPU events (kernels, copies, memsets), over all ranks and devices, most time first.
 
-    category, detail: the kind of work, of its largest part where operators give one name several kinds.
-    count, time_ns: a step. share, cumulative_share: of the durations of all GPU events. mean to std: of one event.
-    graph_share, unlinked_share: the fraction of its time that a graph replayed, and that was launched outside of the
-    trace: both are real work that cannot be joined with its operators.
+    time_ns: the sum of durations per step.
+    share: of the durations of all GPU events.
+    count: per step.
+    name: of the kernel.
+    category, detail: the kind of work; of its largest part if operators give one name several kinds.
+    mean_ns, median_ns, min_ns, max_ns, std_ns: mean, median, least, most and standard deviation of one event.
+    graph_share: of its time, what a graph replayed.
+    unlinked_share: of its time, what was launched outside of the trace. Both are real work that cannot be joined with its operators.
     """
     events = classified(trace)
     kinds = events.group_by("name", "category", "detail").agg(pl.col("dur").sum())
@@ -81,11 +85,12 @@ def kernels(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 
 
 def categories(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a category and detail, over all ranks and devices, the one with most time first.
+    """One row a category and detail, over all ranks and devices, most time first.
 
-    category, detail: the kind of work (`classifier.CATEGORIES` and what a user added), as in attention, backward.
-    events: GPU events a step. time_ns: sum of their durations a step; they may overlap, so the sum may exceed the
-    busy time. share: of the durations of all GPU events, which the rows add up to. mean_ns: of one event.
+    events: GPU events per step.
+    time_ns: the sum of their durations per step. They may overlap, so the sum may exceed the busy time.
+    share: of the durations of all GPU events, which the rows add up to.
+    mean_ns: of one event.
     largest: the kernel with most time in it.
     """
     events = classified(trace)
@@ -114,13 +119,18 @@ _INPUTS = ("dims", "dtypes", "strides")
 
 
 def ops(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row an operator with its input shapes, dtypes and strides (as recorded), most GPU time first.
+    """One row an operator with its input shapes, dtypes and strides, most GPU time first.
 
-    op: the innermost operator around the launch, of what a graph replayed around the captured one, where a capture trace
-    tells it. Work without one has a row as well: what a graph replayed, what was launched outside of the trace, what no
-    operator launched. So the times add up to that of all GPU events.
-    count: calls a step (of work without an operator: GPU events). kernels: GPU events a step. time_ns: GPU time a
-    step, the sum of durations. share, cumulative_share: of all. mean to std: of one call. category: of its largest part.
+    Work without an operator has rows as well: what a graph replayed, what was launched outside of the trace, what no operator launched. So
+    the times add up to that of all GPU events.
+
+    time_ns: GPU time per step, the sum of durations.
+    share: of the durations of all GPU events.
+    count: calls per step; of work without an operator, GPU events.
+    op: the innermost operator around the launch; of what a graph replayed, the captured one if a capture trace tells it.
+    category: of its largest part.
+    kernels: GPU events per step.
+    mean_ns, median_ns, min_ns, max_ns, std_ns: mean, median, least, most and standard deviation of one call.
     """
     events = classified(trace).with_row_index("event")
     calls = launching_calls(trace)
@@ -145,11 +155,18 @@ def ops(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 def call_sites(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a function of the user's program and libraries (PyTorch's left out), as in `model.py(12): forward`.
 
-    The trace must have been recorded with stacks. GPU work counts for the innermost such function around its
-    operator; that of a backward operator for the function that called the forward one; that of a graph for the one
-    that captured it, where a capture trace tells, else for the one that replayed it. Work without one has a row of its own, so that the times add up to that of all GPU events.
-    count: GPU events a step. time_ns: a step, the sum of durations. share, cumulative_share: of all GPU events.
-    backward_share, graph_share: the fraction of its time. mean to std: of one GPU event.
+    The trace must have been recorded with stacks. GPU work counts for the innermost such function around its operator. Work of a backward
+    operator counts for the function that called the forward one, work of a graph for the function that captured it if a capture trace
+    tells, otherwise for the one that replayed it. Work without a function has a row of its own, so that the times add up to that of all
+    GPU events.
+
+    time_ns: the sum of durations per step.
+    share: of the durations of all GPU events.
+    count: GPU events per step.
+    call_site: the function; null for work without one.
+    backward_share: of its time, what backward operators launched.
+    graph_share: of its time, what graphs replayed.
+    mean_ns, median_ns, min_ns, max_ns, std_ns: mean, median, least, most and standard deviation of one GPU event.
     """
     frames = launching_user_frames(trace)
     of_event, _ = enclosing(trace, frames)
@@ -173,8 +190,13 @@ EDGES_US = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000)
 def durations(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a range of durations, of all kernels, copies and memsets, over all ranks and devices.
 
-    from_ns to below_ns (null: without end). count, time_ns: a step. count_share: of the events; share: of the
-    durations. Kernels below 10 us do not hide a launch.
+    Kernels below 10 us do not hide a launch.
+
+    from_ns, below_ns: the range; below_ns is null for the last.
+    count: events per step.
+    time_ns: their durations per step.
+    count_share: of the events.
+    share: of the durations.
     """
     edges = pl.DataFrame({"from_ns": [us * 1000 for us in EDGES_US]}, schema={"from_ns": pl.Int64})
     ranges = edges.with_columns(below_ns=pl.col("from_ns").shift(-1))
@@ -195,10 +217,16 @@ _ENDS = r"\(([^()]*->[^()]*)\)"
 def copies(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a direction of copies and memsets, over all ranks and devices, most time first.
 
-    direction: HtoD, DtoH, DtoD, memset. ends: as the profiler says, as in Pageable -> Device. count, moved_bytes,
-    time_ns: a step. gb_per_s: bytes by time, of the copies whose size was recorded (10^9 bytes a second): compare it
-    with the link, 25 GB/s for PCIe 4 x16, 50 for PCIe 5; pageable memory reaches a fraction. share: of the durations
-    of all GPU events. mean_bytes: of one. blocking: those a step for which the host waited.
+    direction: HtoD, DtoH, DtoD or memset.
+    ends: as the profiler says, as in Pageable -> Device.
+    count: per step.
+    moved_bytes: per step.
+    time_ns: the sum of durations per step.
+    gb_per_s: bytes by time, of the copies whose size was recorded. Compare it with the link: 25 GB/s for PCIe 4 x16, 50 for PCIe 5.
+        Pageable memory reaches a fraction.
+    share: of the durations of all GPU events.
+    mean_bytes: of one copy.
+    blocking: copies per step for which the host waited.
     """
     events = origins(trace)
     total = events["dur"].sum()

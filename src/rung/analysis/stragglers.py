@@ -34,18 +34,22 @@ SCHEMA: dict[str, pl.DataType] = {
 
 
 def stragglers(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row for each step and rank on which others waited for 2 % of a step or more, by step and lateness.
+    """One row for each step and rank for which others waited 2 % of a step or longer, by step and lateness.
 
-    late_ns: how much sooner the collective on which most was lost would have begun if this rank had come with the one
-        before it: the difference of the two shortest durations, so no common clock is needed. late_share: of a step.
-    last_in, of: in how many of the step's collectives this rank came last. collective, seq: the one of late_ns.
-    before_ns: from the rank's previous collective to this one, or where it was late by then already from the step before;
-        others_before_ns: the same of the rank that came before it.
-    cause: "computation", where the rank ran more GPU work in that time; "host", where its GPU waited for the host;
-        "earlier", where neither shows. op: the operator (else kernel) whose time grew most; of "host", the
-        one that ended the longest wait of the GPU, where that is half of its waiting. op_ns, others_op_ns: its time; of
-        "host", how long the GPU had nothing to do.
-    On traces without GPUs the operators of the host stand for the GPU's work. Of more than 1,000 rows those that are least late have no cause.
+    On traces without GPUs the host's operators stand for the GPU's work. Of more than 1,000 rows, those that are least late have no cause.
+
+    late_ns: how much sooner the collective on which most was lost would have begun if this rank had come with the one before it: the
+        difference of the two shortest durations, so no common clock is needed.
+    late_share: of a step.
+    cause: "computation" if the rank ran more GPU work in that time; "host" if its GPU waited for the host; "earlier" if neither shows.
+    op: the operator (otherwise kernel) whose time grew most; for "host", the one that ended the longest wait of the GPU, if that is half of
+        its waiting.
+    op_ns, others_op_ns: its time on this rank and on the others; for "host", how long the GPU had nothing to do.
+    collective, seq: the collective of late_ns.
+    last_in: in how many of the step's collectives this rank came last.
+    of: how many collectives the step has.
+    before_ns: from the rank's previous collective to this one, or from where it was already late in the step before.
+    others_before_ns: the same of the rank that came before it.
     """
     calls, operations = keyed(trace), matched(trace)
     spans, did = step_spans(trace), between(trace)

@@ -26,11 +26,18 @@ SCHEMA: dict[str, pl.DataType] = {
 
 
 def streams(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a stream of a device, times a step in ns, from its first event to the end of its last.
+    """One row a stream of a device, from its first event to the end of its last.
 
-    idle: it ran nothing. Of that, collective: another stream of the device ran a collective and none anything else;
-    other_stream: another stream computed or copied; nothing: the whole device was idle (`idle` says why). The three
-    add up to idle, and busy and idle to total, up to the rounding of a step.
+    busy and idle add up to total, and the last three columns to idle, up to the rounding of a step.
+
+    stream: its number.
+    events: GPU events per step.
+    total_ns: from its first event to the end of its last, per step.
+    busy_ns: it ran something, per step.
+    idle_ns: it ran nothing, per step.
+    collective_ns: of that, another stream of the device ran a collective and none anything else.
+    other_stream_ns: of that, another stream computed or copied.
+    nothing_ns: of that, the whole device was idle (`idle` says why).
     """
     rows: list[dict[str, Any]] = []
     for (rank, device), events in gpu_events(trace).group_by("rank", "device", maintain_order=True):

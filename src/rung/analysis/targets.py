@@ -23,12 +23,17 @@ _TOP = 10
 
 
 def targets(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a metric; empty where the trace has no GPU events.
+    """One row a metric. Empty if the trace has no GPU events.
 
-    count: of a step and GPU. share: of the GPUs' time from first to last event, unless the metric says otherwise.
-    target: what it should be, as far as there is a rule; met: whether it is. The rules are of thumb: less than 60 % of
-    the time in matrix products (above, only their shapes and precision help), less than 5 % in waits of the host for the
-    GPU, next to nothing in waits of the GPU for launches (with graphs), nothing exposed of communication and copies.
+    The targets are rules of thumb: at least 60 % of the time in matrix products, less than 5 % in waits of the host for the GPU, almost
+    nothing in waits of the GPU for launches, no exposed communication and no exposed copies.
+
+    metric: what is measured.
+    count: per step and GPU.
+    share: of the GPUs' time from the first to the last event, unless the metric says otherwise.
+    value_bytes: of a metric about memory.
+    target: what it should be, if there is a rule.
+    met: whether it is.
     """
     rows = timeline(trace).filter(pl.col("step").is_null())
     if rows.is_empty():

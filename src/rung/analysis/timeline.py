@@ -33,18 +33,23 @@ BEFORE = -1  # as a step: what ran before the first work of the first recorded s
 
 
 def timeline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a rank and device over all its streams, and one for each recorded step; times in integer ns.
+    """One row a rank and device over all its streams, and one for each recorded step.
 
-    step: null for the whole; else the number of the profiler's step, -1 for what ran before the first. A step on the
-        GPU begins with the first work that was launched in it and ends where the next begins, so that the steps of a
-        device add up to its whole, exactly.
-    total: end of the last less start of the first GPU event. busy: what any event covers; idle: the rest.
-    computation: kernels that are neither collectives nor copies, and memsets. communication: kernels of
-        collectives.toml, by the operator that launched them or by name. memcpy: copies, the runtime's copy kernels among them. Each is the
-        union of its intervals; exposed is what the classes before it leave uncovered, so that
-        computation + exposed_communication + exposed_memcpy + idle == total, exactly.
-    kernels, unlinked: the events that begin there; unlinked, unlinked_ns: those whose launch lies outside the trace,
-        and the sum of their durations.
+    A step on the GPU begins with the first work that was launched in it and ends where the next begins, so the steps of a device add up to
+    its whole, exactly. computation + exposed_communication + exposed_memcpy + idle == total, exactly.
+
+    step: null for the whole; otherwise the number of the profiler's step, -1 for what ran before the first.
+    total_ns: from the start of the first GPU event to the end of the last.
+    busy_ns: what any event covers.
+    idle_ns: the rest.
+    computation_ns: what kernels cover that are neither collectives nor copies, and memsets.
+    communication_ns: what kernels of collectives cover, by the operator that launched them or by name.
+    exposed_communication_ns: what of it no computation covers.
+    memcpy_ns: what copies cover, the runtime's copy kernels among them.
+    exposed_memcpy_ns: what of it neither computation nor communication covers.
+    kernels: GPU events that begin there.
+    unlinked: of them, those whose launch lies outside of the trace.
+    unlinked_ns: the sum of their durations.
     """
     return _timeline(trace)
 

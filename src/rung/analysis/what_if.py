@@ -25,13 +25,15 @@ SCHEMA: dict[str, pl.DataType] = {
 
 
 def what_if(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row for each thing that could take no time, on all ranks at once, what saves most first.
+    """One row for each thing that could take no time, on all ranks at once, the largest saving first.
 
-    what, name: as in `critical_path`; a name of null is all of that kind. path_share: its share of the critical path.
-    saved_share: how much sooner the last GPU event would end, of the recording's GPU window; it is below path_share where
-        other work then sets the pace. An upper bound: nothing takes no time. floor_saved_share: the same if an operator took
-        the time of its floor in `roofline`; null where it has none.
-    The rest is taken to last as long as it did, and gaps that nothing explains to stay. steps: not used.
+    All other work keeps its duration, and gaps that nothing explains stay. The figures are of the whole recording.
+
+    what, name: as in `critical_path`; a null name stands for all of that kind.
+    path_share: of the critical path.
+    saved_share: how much sooner the last GPU event would end, of the recording's GPU window. It is below path_share if other work then
+        sets the pace. An upper bound: nothing takes no time.
+    floor_saved_share: the same if an operator took the time of its floor in `roofline`; null if it has none.
     """
     path, graph, pace = solved(trace)
     if pace is None:

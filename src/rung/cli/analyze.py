@@ -15,22 +15,30 @@ from rung.cli.slurm import add_options as add_job_options
 from rung.errors import InputError, UsageError
 
 EXAMPLE = """\
-examples:
-  rung analyze trace.json.gz                     torch.profiler, rocprofv3, rocpd, rocprof, Nsight Systems, Perfetto
-  rung analyze results/                          every trace in the folder, as ranks of one run
-  rung analyze results/ --partials reduced/      thousands of ranks: reduce each trace, and keep that; then
-  rung analyze reduced/                          what the ranks say together, without their traces
-  rung analyze trace.json.gz --show list         the analyses and the question that each answers
-  rung analyze trace.json.gz --show timeline     one of them as a table (--top N rows; --csv FILE, --json: all)
-  rung analyze trace.json.gz --step 15,16        these of the profiler's steps only
-  rung analyze decode.json.gz --capture capture_bs32.json.gz    kernels of replayed graphs with their operators
-  rung analyze cut.json.gz --partial             what is whole before the damage
-  rung analyze trace.json.gz --html page.html    all of it as a page with a timeline, to keep or to show to others
-  rung analyze trace.json.gz --out tables/       every table as CSV (--format parquet; --xlsx: a workbook of all, too)
-  rung analyze workload/ --roofline page.html    hardware counters: what bounds each kernel, and its roofs
-  rung analyze run.db --write trace.pftrace      the same events for Perfetto (or .json.gz for Chrome, .csv)
+example, a recorded training step of two H200:
+  $ rung analyze traces/
+  traces: kineto, 10.2 k events, 2 steps, 2 ranks, NVIDIA H200
+  Bottleneck: matrix products, 25.3 % of the step (GPU time, mean of the ranks).
+  Do first:
+  1. Pointwise work, norms and reductions go through memory one by one: 28 % (408 kernels a step,
+     MulBackward0 first)
+     1.08–1.27× faster: torch.compile fuses them; or fused norms and activations by hand [rung
+     climb: compile]
 
-The format is told by the content. It needs neither torch nor a GPU.
+more:
+  rung analyze traces/ --partials reduced/     reduce each of thousands of ranks to a small file
+  rung analyze reduced/                        analyze these files, without the traces
+  rung analyze trace.json.gz --show list       all analyses, with the question that each answers
+  rung analyze trace.json.gz --show timeline   one analysis as a table
+  rung analyze trace.json.gz --step 15,16      only these steps of the profiler
+  rung analyze decode.json.gz --capture capture_bs32.json.gz   name the operators of replayed graphs
+  rung analyze cut.json.gz --partial           read a damaged file up to the damage
+  rung analyze trace.json.gz --html page.html  a page with a timeline, to keep or to share
+  rung analyze trace.json.gz --out tables/     every table as CSV
+  rung analyze workload/ --roofline page.html  hardware counters: what limits each kernel
+  rung analyze run.db --write trace.pftrace    the same events for Perfetto
+
+Rung recognizes the format by the content. This command needs neither torch nor a GPU.
 """
 
 WRITERS = {".json": "write_chrome", ".pftrace": "write_perfetto", ".csv": "write_csv"}
@@ -48,43 +56,51 @@ def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "analyze", help_text, EXAMPLE, run)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a trace, a database, or a folder of them")
     parser.add_argument(
-        "--show", type=names, metavar="NAME[,NAME]", help="these analyses as tables (`list`: their names)"
+        "--show", type=names, metavar="NAME[,NAME]", help="print these analyses as tables; `--show list` lists them"
     )
     tables.add_options(parser)
     parser.add_argument(
-        "--categories", type=Path, metavar="FILE", help="kernel families of your own, tried before ours"
+        "--categories",
+        type=Path,
+        metavar="FILE",
+        help="TOML file with your own kernel families, tried before the built-in ones",
     )
     parser.add_argument(
-        "--step", type=step, metavar="N[,N]|all", help="these recorded steps only, or all without what ran before"
+        "--step",
+        type=step,
+        metavar="N[,N]|all",
+        help="analyze only these recorded steps; all: every recorded step, without what ran before",
     )
     parser.add_argument(
-        "--steps", type=at_least(1), metavar="N", help="how many steps were recorded (default: as the trace says)"
+        "--steps", type=at_least(1), metavar="N", help="number of recorded steps (default: from the trace)"
     )
     tables.add_captures(parser)
     add_job_options(parser)
     many_ranks.add_options(parser)
-    parser.add_argument("--partial", action="store_true", help="of a damaged file, read what is whole")
+    parser.add_argument("--partial", action="store_true", help="read a damaged file up to the damage")
     tables.add_limit(parser)
-    parser.add_argument("--no-cache", action="store_true", help="neither keep nor use the tables of a large file")
+    parser.add_argument("--no-cache", action="store_true", help="do not cache the tables of a large file")
     parser.add_argument(
         "--html", type=Path, metavar="FILE.html", help="write a page: findings, timeline, icicle, roofline, tables"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write every table into a folder, a file each")
-    parser.add_argument("--format", choices=("csv", "parquet"), help="of the files of --out (default: csv)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write every table into a folder, one file each")
+    parser.add_argument("--format", choices=("csv", "parquet"), help="format of the files of --out (default: csv)")
     parser.add_argument(
         "--xlsx",
         action="store_true",
-        help="write all tables of --out into one workbook, too (pip install 'rung[xlsx]')",
+        help="also write all tables of --out into one Excel workbook (pip install 'rung[xlsx]')",
     )
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the events: .json(.gz), .pftrace(.gz), .csv")
     parser.add_argument(
-        "--roofline", type=Path, metavar="FILE.html", help="write a page: hardware counters against the roofs"
+        "--write", type=Path, metavar="FILE", help="write the events as .json(.gz), .pftrace(.gz) or .csv"
+    )
+    parser.add_argument(
+        "--roofline", type=Path, metavar="FILE.html", help="write a page with the roofline from hardware counters"
     )
     parser.add_argument(
         "--samples",
         type=Path,
         metavar="FILE",
-        help="power, memory and clocks sampled beside the run, drawn by --write and --html",
+        help="file with sampled power, memory and clocks, for --write and --html",
     )
 
 

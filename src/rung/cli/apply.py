@@ -10,19 +10,28 @@ from rung.cli.common import add_command, need_torch, regular_file, target_here, 
 from rung.errors import UsageError
 
 EXAMPLE = """\
-examples:
-  rung apply .rung/20260101-120000-tiny-transformer/recipe.toml
-  rung apply recipe.toml model.py:make        says, too, whether it was made for this model
+example, on a CPU:
+  $ rung apply .rung/RUN/recipe.toml model.py:make
+  --- the model as it is
+  +++ rung.apply(model, .rung/RUN/recipe.toml)
+  + compile  forward and loss as one compiled function, static shapes  [reassociated]
+    input shapes: the first has a graph of its own; all others share one with symbolic sizes
+  measured where it was made: 4.12×
+  fits model.py:make: made for such a model and mode, with this torch, on this device
 
-Nothing is changed by this command: in your program it is `model = rung.apply(model, "recipe.toml")`.
+more:
+  rung apply recipe.toml               what the recipe changes
+  rung apply recipe.toml model.py:make --batch 16
+
+This command changes nothing. In your program, write `model = rung.apply(model, "recipe.toml")`.
 """
 
 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "apply", help_text, EXAMPLE, run, target="target")
     parser.add_argument("recipe", nargs="?", type=regular_file, metavar="RECIPE", help="the recipe.toml of a climb")
-    parser.add_argument("target", nargs="?", metavar="TARGET", help="what it is to be applied to")
-    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
+    parser.add_argument("target", nargs="?", metavar="TARGET", help="the workload to which you want to apply it")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best one)")
 
 
 def run(parsed: argparse.Namespace) -> int:

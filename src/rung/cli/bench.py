@@ -22,6 +22,7 @@ from rung.cli.common import (
     stop_when_asked,
     target_options,
 )
+from rung.cli.kubernetes import add_options as add_kubernetes_options
 from rung.cli.live import live
 from rung.cli.ranks import add_rank_options, check_ranks, launcher_of
 from rung.cli.remember import remembered
@@ -32,17 +33,27 @@ if TYPE_CHECKING:
     from rung.records.bench import Bench, Failed
 
 EXAMPLE = """\
-examples:
-  rung bench tiny-transformer --size tiny
-  rung bench tiny-transformer --recipe .rung/20260101-120000-tiny-transformer/recipe.toml
-  rung bench model.py:make --rungs compile --json
-  rung bench ops.py:softmax --call --n 4096            a plain function; its arguments are its options
-  rung bench ops.py:softmax --call --n 4096 --bytes 134e6
-  rung bench tiny-transformer --sweep batch-size=1,8 --sweep seq-len=128,256
-  rung bench model.py:make --nproc-per-node 1,2,4,8     data-parallel, and how it scales
+example, on a busy CPU:
+  $ rung bench ops.py:slow --call --time 15
+  ops.py:slow, one call, on AMD EPYC
+  median step   1.63 ms (1.49 ms – 2.25 ms), 95 % interval, 3261 samples
+                not yet within ±0.5 %: give it more --time
+  range         1.17 ms to 70.8 ms, p90 10.4 ms, p99 18.0 ms
+  histogram     1.17 ms |█▂▁▁▁▁▁▁▁▁▁▁▂▁▁▁▁▁▁▁▁▁▁▂▂▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁| 15.3 ms
+  first run     2.81 ms (compiling and loading; not part of the median)
 
-presets: sanity (one run: does it run?), quick (3 + 5 runs), proper (the default: until the median is known to
---target), compile (as proper, with an hour for the first compilation)
+more:
+  rung bench tiny-transformer --recipe .rung/RUN/recipe.toml
+  rung bench model.py:make --rungs compile --json
+  rung bench ops.py:softmax --call --n 4096 --bytes 134e6    a plain function with its arguments
+  rung bench tiny-transformer --sweep batch-size=1,8 --sweep seq-len=128,256
+  rung bench model.py:make --nproc-per-node 1,2,4,8          how data-parallel training scales
+
+presets:
+  sanity   run it once: does it run?
+  quick    3 warm-up runs and 5 timed ones
+  proper   until the median is as precise as --target says (the default)
+  compile  as proper, with an hour for the first compilation
 """
 
 
@@ -55,42 +66,56 @@ def add(commands: Any, help_text: str) -> None:
         help=TARGETS,
     )
     parser.add_argument(
-        "--recipe", type=regular_file, metavar="FILE", help="the recipe of a climb; its options hold, too"
+        "--recipe", type=regular_file, metavar="FILE", help="run under this recipe, with the options that it holds"
     )
-    parser.add_argument("--rungs", type=rung_names, metavar="A,B,...", help="these rungs, instead of a recipe")
-    parser.add_argument("--call", action="store_true", help="TARGET is a plain function: time it, not a workload")
-    parser.add_argument("--preset", choices=("sanity", "quick", "proper", "compile"), default="proper")
+    parser.add_argument("--rungs", type=rung_names, metavar="A,B,...", help="run with these rungs, instead of a recipe")
+    parser.add_argument("--call", action="store_true", help="TARGET is a plain function, not a workload")
+    parser.add_argument("--preset", choices=("sanity", "quick", "proper", "compile"), default="proper",
+                        help="how long to measure; see below (default: proper)")  # fmt: skip
     parser.add_argument("--target", dest="precision", type=share, default=0.005, metavar="0.5%",
-                        help="the half-width of the median's interval to stop at (default: 0.5%%)")  # fmt: skip
-    parser.add_argument("--time", type=seconds, default=30.0, metavar="SECONDS", help="measure no longer (default: 30)")
+                        help="stop when the confidence interval of the median is this narrow, to either side (default: 0.5%%)")  # fmt: skip
+    parser.add_argument(
+        "--time", type=seconds, default=30.0, metavar="SECONDS", help="stop measuring after this time (default: 30)"
+    )
     parser.add_argument("--timer", choices=("auto", "events", "graph", "batch"), default="auto",
-                        help="on a GPU: as launched, or launches hidden in a graph or a batch (default: auto, which hides them for calls under 100 µs)")  # fmt: skip
-    parser.add_argument("--cold", action="store_true", help="write over the caches before every step")
+                        help="on a GPU: time calls as they are launched (events), or hide the launches in a CUDA or HIP graph or in a batch (default: auto, which hides them if a call takes less than 100 µs)")  # fmt: skip
+    parser.add_argument("--cold", action="store_true", help="flush the GPU's caches before every step")
     parser.add_argument(
         "--flops",
         type=float,
         metavar="N",
-        help="FLOP of one step, where you know them (a workload's matrix products are counted)",
+        help="FLOP of one step, if you know them (Rung counts a workload's matrix products)",
     )
     parser.add_argument(
         "--flops-in",
         metavar="PRECISION",
-        help="in which precision they are, for their share of the chip's peak: fp64, fp32, tf32, fp16, bf16, fp8",
+        help="precision of these FLOP, for their share of the GPU's peak: fp64, fp32, tf32, fp16, bf16, fp8",
     )
     parser.add_argument(
         "--bytes",
         type=float,
         metavar="N",
-        help="bytes that one step has to read and write, for bytes/s and their share of the bandwidth",
+        help="bytes that one step must read and write, for their share of the memory bandwidth",
     )
-    parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A,B,...", help="at each of these values")
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="NAME=A,B,...",
+        help="measure with each of these values of a TARGET option; may be given again",
+    )
     add_rank_options(parser, several=True)
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write every sample: one row a step, nanoseconds")
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="write every sample as CSV: one row per step, in nanoseconds"
+    )
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table, for an issue or a report")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the histogram and the time series")
-    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
-    parser.add_argument("--deadline", type=seconds, metavar="SECONDS", help="for compiling (default: the preset's)")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best one)")
+    parser.add_argument(
+        "--deadline", type=seconds, metavar="SECONDS", help="time limit for compiling (default: the preset's)"
+    )
     add_options(parser)
+    add_kubernetes_options(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:

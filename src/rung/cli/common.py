@@ -58,16 +58,27 @@ def add_command(
         add_help=False,
         allow_abbrev=False,
     )
-    parser.add_argument("-h", "--help", action="store_true", help="show this help (after a TARGET: its options, too)")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, everything else on stderr")
+    if target:
+        parser.add_argument(
+            "-h", "--help", action="store_true", help="show this help; after a TARGET, its options, too"
+        )
+    else:
+        parser.add_argument("-h", "--help", action="help", help="show this help")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document on stdout; everything else goes to stderr"
+    )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
     def called(parsed: argparse.Namespace) -> int:
-        if parsed.help:
-            return show_help(parser, getattr(parsed, target) if target else None)
+        if target and parsed.help:
+            return show_help(parser, getattr(parsed, target))
         try:
             if not (target or rest):
                 no_rest(parsed.rest)
+            if getattr(parsed, "k8s_manifest", None):
+                from rung.cli.kubernetes import write_manifest
+
+                return write_manifest(parsed)
             if getattr(parsed, "slurm", None) and IN_JOB not in os.environ:
                 from rung.cli.slurm import in_job
 

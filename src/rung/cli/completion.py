@@ -11,7 +11,12 @@ from rung.cli.common import add_command
 
 ASKED = "_ARGCOMPLETE"  # set by the shell that asks what a line may go on with
 EXAMPLE = """\
-once, for this session (the same line in your shell's start-up file for all of them):
+example:
+  $ rung completion fish
+  ...
+  complete --command rung -f -a '(__fish_rung_complete)'
+
+more, for this session (put the line into your shell's start-up file for all sessions):
   eval "$(rung completion bash)"
   eval "$(rung completion zsh)"
   rung completion fish | source

@@ -13,17 +13,27 @@ from rung.cli.common import add_command, at_least, for_tables, opened, say, shar
 from rung.errors import UsageError
 
 EXAMPLE = """\
-examples:
-  rung diff before.json.gz after.json.gz            by category, operator and module
-  rung diff h100.json.gz mi300.json.gz --by shape   by operator and the shapes of its inputs
-  rung diff base/ new/ --base-steps 3               folders: every trace in them, as ranks of one run
-  rung diff before.json.gz after.json.gz --html page.html    the same as a page, with bars and by kernel, too
-  rung diff before.json.gz after.json.gz --csv diff.csv      every row of every table (-: to stdout)
-  rung diff base.db new.db --fail-if-slower 3%      exit code 1 where the step takes 3 % longer or more
+example, two recordings of a training step on two H200:
+  $ rung diff before/ after/ --by op --top 2
+  The step is 1.04× slower.
+                                base       new     change
+  a step of a GPU            20.6 ms   21.4 ms    +815 µs
+    computation              13.3 ms   16.0 ms   +2.75 ms
+  by operator                                change         base       new                   count
+  aten::mm                                   appeared       0 ns   1.86 ms   +1.86 ms        0->24
+  MmBackward0                                slower      2.13 ms   2.80 ms    +670 µs           47
 
-Times are of one step of one GPU. Rows are aligned by what the model asked for, and not by kernel names, which change
-with vendors and versions (unless you ask for it: --by kernel). A trace shows one run: whether a small difference is
-real, only repeated runs can say (`rung compare`).
+more:
+  rung diff before.json.gz after.json.gz                  by category, operator and module
+  rung diff h100.json.gz mi300.json.gz --by shape         by operator and input shapes
+  rung diff base/ new/ --base-steps 3                     folders: each trace in them is a rank
+  rung diff before.json.gz after.json.gz --html page.html
+  rung diff before.json.gz after.json.gz --csv diff.csv   every row of every table
+  rung diff base.db new.db --fail-if-slower 3%            for CI: exit code 1 if 3 % slower or more
+
+Times are of one step of one GPU. Rows are aligned by operator, not by kernel name, since kernel
+names change with vendors and versions; --by kernel aligns by kernel name. A trace shows one run. To
+know whether a small difference is real, repeat the runs with `rung compare`.
 """
 NAMES = ("category", "op", "shape", "module", "instance", "kernel")
 
@@ -36,23 +46,25 @@ def add(commands: Any, help_text: str) -> None:
         help=f"tables to show: {', '.join(NAMES)} (default: category,op,module)",
     )  # fmt: skip
     parser.add_argument(
-        "--top", type=at_least(0), default=12, metavar="N", help="rows of a table to show (default: 12; 0: all)"
+        "--top", type=at_least(0), default=12, metavar="N", help="rows to show per table; 0 shows all (default: 12)"
     )
     parser.add_argument(
-        "--html", type=Path, metavar="FILE.html", help="write a page: what became faster and slower, as bars"
+        "--html", type=Path, metavar="FILE.html", help="write a page with bars for what became faster and slower"
     )
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the tables as CSV, all rows (-: to stdout)")
-    parser.add_argument("--base-steps", type=int, metavar="N", help="steps recorded in BASE (default: as it says)")
-    parser.add_argument("--new-steps", type=int, metavar="N", help="steps recorded in NEW (default: as it says)")
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="write the tables as CSV with all rows; - writes to stdout"
+    )
+    parser.add_argument("--base-steps", type=int, metavar="N", help="number of steps in BASE (default: from the trace)")
+    parser.add_argument("--new-steps", type=int, metavar="N", help="number of steps in NEW (default: from the trace)")
     parser.add_argument(
         "--fail-if-slower", type=share, nargs="?", const=0.01, metavar="SHARE",
-        help="exit with 1 where NEW's step takes longer by this share (default: 1%%) or more",
+        help="exit with code 1 if a step of NEW takes longer by this share or more (default: 1%%)",
     )  # fmt: skip
     tables.add_captures(parser, "--base-capture", "BASE")
     tables.add_captures(parser, "--new-capture", "NEW")
-    parser.add_argument("--partial", action="store_true", help="of a damaged file, read what is whole")
+    parser.add_argument("--partial", action="store_true", help="read a damaged file up to the damage")
     tables.add_limit(parser)
-    parser.add_argument("--no-cache", action="store_true", help="neither keep nor use the tables of a large file")
+    parser.add_argument("--no-cache", action="store_true", help="do not cache the tables of a large file")
 
 
 def run(parsed: argparse.Namespace) -> int:

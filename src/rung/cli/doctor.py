@@ -12,25 +12,32 @@ from rung.records.doctor import NOTE, OK, WARN, Audit, Line
 from rung.records.record import plain
 
 EXAMPLE = """\
-examples:
-  rung doctor                what costs speed, or makes figures dishonest, and how to change it
-  rung doctor --all          why and whose word, for what is as it should be, too
-  rung doctor --fix          the commands as a script; it changes nothing by itself
-  rung doctor --wait 30      more time for torch, whose import may be slow
+example, on a machine without a GPU:
+  $ rung doctor
+  1 to change (load); 2 to know of, 1 unknown, 8 as they should be
+  GPU
+      · GPU: none found
+        everything runs on the CPU; in a container, was the GPU passed in (--device /dev/kfd,
+        --gpus all)?
+  software
+      ✓ torch: 2.13.0+cpu, built for CPU only
 
-✓ as it should be, · worth knowing, ! costs speed or honesty, ? could not be read
+more:
+  rung doctor --all          the reason and the source for every line, also for good ones
+  rung doctor --fix          the commands that mend it, as a script
+  rung doctor --wait 30      if torch takes long to import
+
+✓ good, · worth knowing, ! costs speed or makes measurements unreliable, ? could not be read
 """
 
 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "doctor", help_text, EXAMPLE, run)
-    parser.add_argument(
-        "--fix", action="store_true", help="print the commands that would change it, and change nothing"
-    )
+    parser.add_argument("--fix", action="store_true", help="print the commands that would mend it, and change nothing")
     parser.add_argument("--all", action="store_true", help="explain every line")
     parser.add_argument(
         "--wait", type=seconds, default=2.0, metavar="SECONDS",
-        help="how long torch and nvidia-smi may take to answer (default: 2)",
+        help="time limit for torch and nvidia-smi (default: 2)",
     )  # fmt: skip
 
 

@@ -10,24 +10,33 @@ from rung.cli.common import add_command
 from rung.errors import UsageError
 
 EXAMPLE = """\
-examples:
-  rung estimate --hf config.json --gpu MI300X                                 a model's configuration, or its folder
+example:
+  $ rung estimate --hf config.json --gpu MI300X --seq 2048
+  8.03 G parameters, bf16: one forward pass over all tokens, 2,048 tokens
+  part                         work   share  memory traffic  FLOP/byte  time at the roof  bound
+  projections            5.50 TFLOP   17.3%         4.8 GiB       1078           4.20 ms  compute
+  mlp                    23.1 TFLOP   72.5%        17.2 GiB       1247           17.7 ms  compute
+  total                  31.8 TFLOP  100.0%        39.8 GiB        745           27.4 ms  compute
+  At the roof of one MI300X: 74.8 k tokens/s, compute-bound.
+  Memory: 15.7 GiB (fits in 192 GiB): weights 15.0 GiB, cache 256 MiB, activations 501 MiB.
+
+more:
   rung estimate --hf DeepSeek-V3 --mode decode --seq 8192 --batch 64 --gpu H200 --tensor-parallel 8
   rung estimate --hf Qwen3-8B --mode train --gpu H100 --data-parallel 8 --sharding fsdp
-  rung estimate --hidden 4096 --layers 32 --heads 32 --kv-heads 8 --ffn 14336 --vocab 128256 --seq 2048 --gpu MI300X
+  rung estimate --hidden 4096 --layers 32 --heads 32 --kv-heads 8 --ffn 14336 --vocab 128256
 
---hf reads what transformers and diffusers write; nothing is downloaded or run. Without it the numbers describe a decoder of the Llama
-kind; what is left out is derived: --kv-heads as many as --heads, --head-dim hidden / heads, --ffn 8/3 of hidden (a multiple of
-256; 4 x hidden with --mlp plain). In decode, --seq tokens are cached and one is computed for each of --batch sequences.
-The models, their formulas and limits: docs/internals/estimate.md.
+--hf reads a config.json of transformers or diffusers, or the folder that has it. Nothing is
+downloaded or run. Without --hf the numbers describe a decoder like Llama's. In decode, --seq tokens
+are cached, and one token is computed for each of --batch sequences. docs/internals/estimate.md has
+the models, their formulas and limits.
 """
 _NUMBERS = (
     ("hidden", "width of the residual stream"),
     ("layers", "number of layers"),
-    ("heads", "heads of the queries"),
-    ("kv-heads", "heads of keys and values, where there are fewer"),
-    ("head-dim", "width of a head"),
-    ("ffn", "width of the MLP"),
+    ("heads", "query heads"),
+    ("kv-heads", "heads of keys and values (default: as many as --heads)"),
+    ("head-dim", "width of a head (default: hidden / heads)"),
+    ("ffn", "width of the MLP (default: 8/3 of hidden, a multiple of 256; 4 x hidden with --mlp plain)"),
     ("vocab", "size of the vocabulary (default: 32000)"),
 )
 
@@ -37,18 +46,24 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--hf", type=Path, metavar="PATH", help="a model's config.json, or the folder that has it")
     for name, text in _NUMBERS:
         parser.add_argument(f"--{name}", type=int, metavar="N", help=text)
-    parser.add_argument("--mlp", choices=("gated", "plain"), help="three projections or two (default: gated)")
-    parser.add_argument("--attention", choices=("causal", "full"), help="(default: causal)")
-    parser.add_argument("--tied", action="store_true", help="the output head is the embedding")
-    parser.add_argument("--seq", type=int, metavar="N", help="tokens a sequence (default: the model's own, else 2048)")
-    parser.add_argument("--source", type=int, metavar="N", help="tokens of the encoder's input, or of an image's text")
-    parser.add_argument("--batch", type=int, default=1, metavar="N", help="sequences (default: 1)")
+    parser.add_argument(
+        "--mlp", choices=("gated", "plain"), help="kind of MLP: gated has three projections, plain two (default: gated)"
+    )
+    parser.add_argument("--attention", choices=("causal", "full"), help="causal or full attention (default: causal)")
+    parser.add_argument("--tied", action="store_true", help="the output head shares its weights with the embedding")
+    parser.add_argument(
+        "--seq", type=int, metavar="N", help="tokens per sequence (default: the model's own, else 2048)"
+    )
+    parser.add_argument(
+        "--source", type=int, metavar="N", help="tokens of the encoder's input, or of the prompt of an image model"
+    )
+    parser.add_argument("--batch", type=int, default=1, metavar="N", help="number of sequences (default: 1)")
     parser.add_argument("--mode", default="infer", metavar="MODE", help="train, infer or decode (default: infer)")
     parser.add_argument("--dtype", default="bf16", metavar="TYPE", help="fp32, tf32, fp16, bf16 or fp8 (default: bf16)")
-    parser.add_argument("--gpu", metavar="NAME", help="the GPU whose roof to show, as in MI300X or H100")
+    parser.add_argument("--gpu", metavar="NAME", help="the GPU, as in MI300X or H100")
     parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs that share each layer")
     parser.add_argument(
-        "--data-parallel", type=int, default=1, metavar="N", help="groups of them, of --batch sequences each"
+        "--data-parallel", type=int, default=1, metavar="N", help="groups of such GPUs, of --batch sequences each"
     )
     parser.add_argument(
         "--sharding", default="ddp", metavar="HOW", help="ddp, fsdp, zero1, zero2 or zero3 (default: ddp)"

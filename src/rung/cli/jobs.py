@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rung.cli.common import IN_JOB, add_command, say, stop_when_asked
-from rung.cli.slurm import JOBS, followed
+from rung.cli.common import add_command, say, stop_when_asked
+from rung.cli.slurm import JOBS, followed, submitted
 from rung.errors import UsageError
 
 if TYPE_CHECKING:
     from rung.records.slurm_job import SlurmJob
 
 EXAMPLE = """\
-examples:
-  rung jobs                  those that were submitted from this folder, and how they stand
-  rung jobs follow 12        follow job 12 to its end and print its answer, as the command that submitted it does
-  rung jobs cancel 12
+example:
+  $ rung jobs
+  job  state      hosts  submitted                  command
+  1    completed  n1     2026-11-26T19:59:12+00:00  bench model.py:make --preset sanity
+
+more:
+  rung jobs follow 12        follow job 12 to its end, and print its answer
+  rung jobs cancel 12        cancel job 12
 """
 
 
@@ -27,7 +30,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument(
         "what", nargs="?", choices=("list", "follow", "cancel"), default="list", metavar="list|follow|cancel"
     )
-    parser.add_argument("job", nargs="?", type=int, metavar="JOB", help="SLURM's number of a job")
+    parser.add_argument("job", nargs="?", type=int, metavar="JOB", help="the SLURM job number")
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -47,33 +50,6 @@ def run(parsed: argparse.Namespace) -> int:
         return 0
     stop_when_asked()
     return followed(parsed.job, folder)
-
-
-def submitted() -> list[tuple[SlurmJob, Path]]:
-    """The jobs that were submitted from the current folder, the earliest first, and their folders. A record that cannot be read is left
-    out, with a word."""
-    import msgspec
-
-    from rung.launch.slurm import RECORD
-    from rung.records.slurm_job import SlurmJob
-
-    found = []
-    for path in sorted(JOBS.glob(f"*/{RECORD}")):
-        try:
-            found.append((msgspec.json.decode(path.read_bytes(), type=SlurmJob), path.parent.resolve()))
-        except (OSError, msgspec.DecodeError) as error:
-            say(f"note: {path} is no record of a job and is left out: {error}")
-    return found
-
-
-def job_of(run: Path) -> tuple[SlurmJob, Path] | None:
-    """The job in which a climb of that run directory runs or waits, with its folder; None where there is none."""
-    if IN_JOB in os.environ:  # this is it
-        return None
-    from rung.launch.slurm import look
-
-    ours = [(job, folder) for job, folder in submitted() if job.run and Path(job.run).resolve() == run.resolve()]
-    return next(((job, folder) for job, folder in ours if (state := look(job.job)) and state.alive), None)
 
 
 def show(jobs: list[tuple[SlurmJob, Path]], as_json: bool) -> int:

@@ -10,17 +10,23 @@ from rung.cli.common import add_command, no_rest
 from rung.errors import UsageError, WorkloadError
 
 EXAMPLE = """\
-examples:
-  rung kernels list                                           Rung's own Triton kernels
-  rung kernels inspect rope --arch gfx942,sm90                what they take of a GPU: compiled here, for any GPU
-  rung kernels inspect my.py:kernel x='*bf16' n=4096 BLOCK=1024 num_warps=8
-  rung kernels inspect my.py:kernel --call example            example() of my.py returns the arguments as a dict
-  rung kernels inspect /tmp/torchinductor_me                  what Inductor generated and Triton compiled
-  rung kernels inspect output_code.log --arch gfx942          a log that was made with TORCH_LOGS=output_code
+example, without a GPU:
+  $ rung kernels inspect rope --arch sm90
+  sm90: registers of a thread, shared memory of a block, resident is warps on a multiprocessor
+  kernel            for              warps  registers  spilled  shared  resident  limited by
+  rope_half_split   32 heads of 128      8         40        0       0     48/64  registers
+  rope_interleaved  32 heads of 128      8         40        0       0     48/64  registers
 
-An argument is a type (*bf16, *fp32, *i64, i32, fp32), a number or a constexpr's value; num_warps, num_stages, waves_per_eu,
-matrix_instr_nonkdim, kpack and maxnreg are options of the compiler. A kernel KERNEL whose file has a function
-KERNEL_example needs no --call. Exit code 1: some registers were spilled.
+more:
+  rung kernels list                                      Rung's own Triton kernels
+  rung kernels inspect my.py:kernel x='*bf16' n=4096 BLOCK=1024 num_warps=8
+  rung kernels inspect my.py:kernel --call example       example() in my.py returns the arguments
+  rung kernels inspect /tmp/torchinductor_me             what Inductor generated and Triton compiled
+  rung kernels inspect output_code.log --arch gfx942     a log of TORCH_LOGS=output_code
+
+An argument is a type (*bf16, *fp32, *i64, i32, fp32), a number, or the value of a constexpr.
+num_warps, num_stages, waves_per_eu, matrix_instr_nonkdim, kpack and maxnreg are compiler options.
+If the file has a function KERNEL_example, you don't need --call. Exit code 1: registers spilled.
 """
 
 ACTIONS = {"list": (), "inspect": ("arch", "call")}  # and what options are theirs
@@ -34,7 +40,9 @@ def add(commands: Any, help_text: str) -> None:
     )
     parser.add_argument("given", nargs="*", metavar="NAME=VALUE", help="arguments of FILE.py:KERNEL")
     parser.add_argument("--arch", metavar="ARCH,...", help="architectures (default: gfx90a,gfx942,gfx950,sm90,sm100)")
-    parser.add_argument("--call", metavar="FUNCTION", help="of FILE.py: returns the kernel's arguments as a dict")
+    parser.add_argument(
+        "--call", metavar="FUNCTION", help="function in FILE.py that returns the kernel's arguments as a dict"
+    )
 
 
 def run(parsed: argparse.Namespace) -> int:

@@ -19,47 +19,62 @@ from rung import __version__
 from rung.cli import completion
 from rung.cli.output import visible_output
 from rung.config import TABLES, Setting, settings_of
-from rung.errors import NO_TORCH, InputError, RungError, UsageError, first_line
+from rung.errors import EXIT_CODES, NO_TORCH, InputError, RungError, UsageError, first_line
 from rung.text import visible
 
-COMMANDS = {
-    "climb": "make a workload faster, step by step, and prove it (the main job)",
-    "apply": "what does a recipe change, and was it made for this?",
-    "bench": "how long does a workload take, and how sure are we?",
-    "compare": "is B faster than A, and does it compute the same?",
-    "profile": "record what happens: torch.profiler, rocprofv3, rocprof-compute, rocprof-sys, Nsight",
-    "analyze": "where did the time of a recorded trace go?",
-    "diff": "what changed between two traces?",
-    "query": "ask a recorded trace in SQL",
-    "estimate": "what does a model cost by its configuration: work, memory, time at the roof?",
-    "replay": "write a script that times one operator of a trace, with its shapes",
-    "kernels": "Rung's Triton kernels, and what any Triton kernel takes of a GPU that need not be here",
-    "doctor": "is this machine set up to be fast, and to measure honestly?",
-    "report": "show a run again, or several side by side: on the terminal, and as a page",
-    "watch": "how does a training job stand, while it runs: step times, stragglers, throttled GPUs?",
-    "jobs": "the jobs of SLURM that were submitted from here: list, follow, cancel",
-    "runs": "list what was climbed before; the history of all runs, and its trends",
-    "serve": "show the history of all runs in a browser",
-    "rungs": "list what a climb can try, and what each rung needs",
-    "mcp": "serve these commands to AI agents, over the Model Context Protocol",
-    "completion": "print what has your shell complete commands and options",
+# By what a user wants to do. `rung --help` and docs/reference/cli.md have this order.
+GROUPS = {
+    "make a model faster": {
+        "climb": "make a workload faster, one verified step at a time (the main command)",
+        "apply": "what does a recipe change, and does it fit my model?",
+        "rungs": "what can a climb try, and what does each rung need?",
+        "report": "show a run again, or compare several runs",
+    },
+    "measure": {
+        "bench": "how long does a workload take, and how certain is that?",
+        "compare": "is B faster than A, and does it compute the same?",
+    },
+    "find out where the time goes": {
+        "profile": "record a profile: torch.profiler, rocprofv3, rocprof-compute, rocprof-sys, Nsight",
+        "analyze": "where did the time of a recorded trace go?",
+        "diff": "what changed between two traces?",
+        "query": "query a recorded trace in SQL",
+        "replay": "write a script that times one operator of a trace, with its shapes",
+        "watch": "how is my training job doing: step times, stragglers, throttled GPUs?",
+    },
+    "plan for a GPU that you don't have": {
+        "estimate": "how much work, memory and time does a model need at least?",
+        "kernels": "what does a Triton kernel use on a GPU: registers, spills, occupancy?",
+    },
+    "look after machine and history": {
+        "doctor": "check drivers, clocks and environment",
+        "runs": "what was climbed and measured before, and how did it change?",
+        "serve": "show the history of all runs in a browser",
+        "jobs": "list, follow or cancel the SLURM jobs that Rung submitted",
+    },
+    "connect": {
+        "mcp": "offer these commands to AI agents, over the Model Context Protocol",
+        "completion": "complete commands and options in your shell",
+    },
 }
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
-MISTAKE = 70  # Python's own 1 would say "worse" to who only reads the code
+BUG = 70  # Python's own 1 would say "worse" to who only reads the code
 
 # They end with their answer: no worker, no file and no torch is left to close.
 ONLY_TABLES = ("analyze", "diff", "query")
 
-EPILOG = """\
+_EXIT_CODES = "\n".join(f"  {code:<3}  {text}" for code, text in EXIT_CODES.items())
+EPILOG = f"""\
 start here:
-  rung climb tiny-transformer                 climb the built-in workload on the best device there is
-  rung climb model.py:make --numerics bf16    climb your own; bfloat16 is allowed
-  rung bench model.py:make --recipe FILE      measure what a climb found, in a fresh process
+  rung climb tiny-transformer                 make the built-in workload faster
+  rung climb model.py:make --numerics bf16    make your own faster; bfloat16 is allowed
+  rung bench model.py:make --recipe FILE      measure the result again, in a fresh process
 
-exit codes: 0 done; 1 the answer is "worse" or "not equal"; 2 used wrongly; 3 input unreadable; 4 workload failed;
-70 a mistake of rung's own; 130 stopped by Ctrl-C or a kill
+exit codes:
+{_EXIT_CODES}
 """
 
 
@@ -89,7 +104,10 @@ def _main(argv: Sequence[str] | None) -> int:
         if not arguments:
             parser.print_help()
             return 0
-        parsed, rest = parser.parse_known_args(words)
+        try:
+            parsed, rest = parser.parse_known_args(words)
+        except SystemExit:  # --help or --version, which is printed
+            return 0
         parsed.words, parsed.rest, parsed.program = words, rest, program
         return int(parsed.run(parsed))
     except RungError as error:
@@ -160,13 +178,23 @@ def _parser(called: str | None, configured: bool = False) -> argparse.ArgumentPa
     """The whole program's parser, with the options of the command that is called. configured: with defaults from the user's files."""
     parser = Parser(
         prog="rung",
-        description="Makes a PyTorch workload faster on AMD and NVIDIA GPUs, and proves every step.",
+        usage="rung [-h] [--version] COMMAND ...",
+        description="Make a PyTorch workload faster on AMD and NVIDIA GPUs, and verify every step.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # `--res 64` is the target's option, and no short form of ours
     )
     parser.add_argument("--version", action="version", version=f"rung {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    # Without `help`, argparse does not list them once more, one by one and without their groups.
+    commands = parser.add_subparsers(
+        title="commands",
+        description=_listed(),
+        help=argparse.SUPPRESS,
+        prog="rung",
+        dest="command",
+        metavar="COMMAND",
+        required=True,
+    )
     # Only the command that is called is imported; the others are names and one line of help.
     for name, help_text in COMMANDS.items():
         if name == called:
@@ -177,6 +205,16 @@ def _parser(called: str | None, configured: bool = False) -> argparse.ArgumentPa
         else:
             commands.add_parser(name, help=help_text, add_help=False)
     return parser
+
+
+def _listed() -> str:
+    """The commands, grouped by what they are for."""
+    width = max(map(len, COMMANDS))
+    blocks = (
+        [f"{group}:", *(f"  {name:<{width}}  {text}" for name, text in names.items())]
+        for group, names in GROUPS.items()
+    )
+    return "\n".join("\n".join(lines) for lines in blocks)
 
 
 def command() -> None:
@@ -202,10 +240,12 @@ def command() -> None:
             _forget_output()
             print(f"rung: the answer could not be written: {error.strerror}; make room and ask again.", file=sys.stderr)
         else:
-            code = MISTAKE
+            code = BUG
             print(visible(traceback.format_exc()), file=sys.stderr, end="")
-            print("rung: this is a mistake of rung's own; the lines above say where.", file=sys.stderr)
-            text = f"a mistake of rung's own: {type(error).__name__}: {first_line(error)}"
+            print(
+                "rung: this is a bug in Rung; the lines above show where. Please report it with them.", file=sys.stderr
+            )
+            text = f"a bug in Rung: {type(error).__name__}: {first_line(error)}"
             try:
                 _document(text, code, "--json" in _split(sys.argv[1:])[1] and not getattr(error, "told", False))
                 sys.stdout.flush()

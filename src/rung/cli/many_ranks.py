@@ -24,16 +24,16 @@ _WHOLE = ("html", "out", "write", "roofline", "samples", "step", "capture", "cat
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("many ranks (docs/internals/scale.md)")
+    group = parser.add_argument_group("for many ranks (docs/internals/scale.md)")
     group.add_argument(
         "--partials", type=Path, metavar="DIR",
-        help=f"reduce each trace to a small file in this folder, and analyze these; they need no trace any more (more than {MANY} large traces "
-        "are always reduced: without this option, into the cache)",
+        help=f"reduce each trace to a small file in this folder and analyze these files, which later runs need instead of the traces. Rung always "
+        f"reduces more than {MANY} large traces (default: into the cache)",
     )  # fmt: skip
     group.add_argument(
         "--engine",
         metavar="dask://HOST:PORT",
-        help="reduce them by the workers of this Dask scheduler (pip install 'rung[dask]')",
+        help="reduce on the workers of this Dask scheduler (pip install 'rung[dask]')",
     )
 
 

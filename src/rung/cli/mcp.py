@@ -20,13 +20,16 @@ NEEDED = "rung mcp needs the package mcp, 2.0 or newer: pip install 'rung[mcp]'.
 COMMAND = "rung.cli.main:command"  # what runs each tool's command, in a process of its own
 
 EXAMPLE = """\
-examples:
-  rung mcp                            serve on stdin and stdout, for the current directory
-  rung mcp --root ~/project           no path outside of this folder is read or written
-  rung mcp --read-only                only tools that run no code of yours, and write nothing
+example, in the configuration of an editor or an agent:
+  {"mcpServers": {"rung": {"command": "rung", "args": ["mcp", "--root", "/home/me/project"]}}}
 
-It is started by a client, such as an editor or an agent, and answers it alone: {"command": "rung", "args": ["mcp", "--root", "DIR"]}.
-The tools are doctor, bench, compare, analyze, diff, query, estimate, profile and climb; docs/how-to/agents.md shows them.
+more:
+  rung mcp                            serve the current folder on stdin and stdout
+  rung mcp --root ~/project           read and write nothing outside of this folder
+  rung mcp --read-only                only tools that run no code of yours and write no files
+
+An MCP client, such as an editor or an agent, starts this command. The tools are doctor, bench,
+compare, analyze, diff, query, estimate, profile and climb (docs/how-to/agents.md).
 """
 
 
@@ -39,7 +42,7 @@ def add(commands: Any, help_text: str) -> None:
         metavar="DIR",
         help="confine agents to this folder (default: the current one)",
     )
-    parser.add_argument("--read-only", action="store_true", help="leave out the tools that run code or write files")
+    parser.add_argument("--read-only", action="store_true", help="offer only tools that run no code and write no files")
 
 
 def run(parsed: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ from rung.cli.common import (
     stop_when_asked,
     target_options,
 )
+from rung.cli.kubernetes import add_options as add_kubernetes_options
 from rung.cli.ranks import add_rank_options, check_ranks, launcher_of
 from rung.cli.remember import remembered
 from rung.cli.slurm import add_options as add_job_options
@@ -34,68 +35,84 @@ if TYPE_CHECKING:
     from rung.trace import Trace
 
 EXAMPLE = """\
-examples:
-  rung profile tiny-transformer                            three steady steps with torch.profiler, and what they say
+example, on a busy CPU:
+  $ rung profile model.py:make
+  A step, the mean of 3: 37.8 ms
+    matrix products       15.3 ms   41%  ████████████
+    pointwise             12.2 ms   32%  ██████████
+    copies                7.81 ms   21%  ██████
+    Python and dispatch   2.34 ms    6%  ██
+    2 matrix products per step.
+
+more:
   rung profile model.py:make --stacks --memory --steps 1
-  rung profile tiny-transformer --preset compute           rocprofv3: a trace, and counters in as few runs as they need
+  rung profile tiny-transformer --preset compute       rocprofv3: a trace and hardware counters
   rung profile --preset trace -- python train.py --epochs 1
   rung profile --with rocprofv3 --counters SQ_WAVES,TCC_HIT_sum -- ./app
-  rung profile model.py:make --preset memory --kernels 'gemm|Cijk'     counters of these kernels only
-  rung profile --preset memory --arch gfx942 --dry-run -- python train.py      what would be run, as a shell script
+  rung profile model.py:make --preset memory --kernels 'gemm|Cijk'
+  rung profile --preset memory --arch gfx942 --dry-run -- python train.py
   rung profile --madengine-config profiling.json -- python train.py
-  rung profile model.py:make --nproc-per-node 8 --every 4  ranks 0 and 4 of eight, and what they wait for
-  rung profile --list                                      the presets: what each collects, what it costs
+  rung profile model.py:make --nproc-per-node 8 --every 4   ranks 0 and 4 of eight
+  rung profile --list                                  the presets: what each collects and costs
 
-What was recorded is kept below .rung/profiles with the logs; `rung analyze` reads it again.
+The recording and its logs stay in .rung/profiles. `rung analyze` reads it again.
 """
 
 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "profile", help_text, EXAMPLE, run, target="target")
     parser.add_argument("target", nargs="?", metavar="TARGET | -- COMMAND ...",
-                        help="a workload as for `rung bench`, for a few steps; or any program")  # fmt: skip
+                        help="a workload, of which a few steps are recorded; or any program")  # fmt: skip
     parser.add_argument("--with", dest="tool", choices=PROFILERS, metavar="PROFILER",
-                        help=f"{', '.join(PROFILERS)} (default: torch for a TARGET, else what is installed)")  # fmt: skip
+                        help=f"{', '.join(PROFILERS)} (default: torch for a TARGET; for a program, the one that is installed)")  # fmt: skip
     parser.add_argument("--preset", metavar="NAME", help="what to collect (--list shows them)")
-    parser.add_argument("--list", action="store_true", help="the presets and the profilers that are here")
+    parser.add_argument("--list", action="store_true", help="list the presets and the profilers that are installed")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands as a shell script, and run nothing")
     parser.add_argument(
-        "--dry-run", action="store_true", help="print what would run, as a shell script, and run nothing"
+        "--out", type=Path, metavar="DIR", help="a new folder for the recording (default: a folder in .rung/profiles)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder for it (default: below .rung/profiles)")
-    parser.add_argument("--counters", type=listed_names, metavar="A,B,...", help="these hardware counters")
-    parser.add_argument("--kernels", default="", metavar="REGEX", help="counters of these kernels only")
+    parser.add_argument("--counters", type=listed_names, metavar="A,B,...", help="collect these hardware counters")
+    parser.add_argument("--kernels", default="", metavar="REGEX", help="collect counters of these kernels only")
     parser.add_argument(
-        "--madengine-config", type=Path, metavar="FILE", help="the tools of an --additional-context file"
-    )
-    parser.add_argument("--arch", type=gfx, metavar="GFX", help="plan counters for this GPU (default: the one here)")
-    parser.add_argument("--rocm", type=release, metavar="VERSION", help="with --dry-run: plan for this ROCm, as in 7.1")
-    parser.add_argument(
-        "--deadline", type=seconds, default=1800.0, metavar="SECONDS", help="for each run (default: 1800)"
+        "--madengine-config",
+        type=Path,
+        metavar="FILE",
+        help="run the tools of this --additional-context file of madengine",
     )
     parser.add_argument(
-        "--power", action="store_true", help="sample power, energy, clocks and temperature of every GPU beside it"
+        "--arch", type=gfx, metavar="GFX", help="plan counters for this GPU (default: the one in this machine)"
     )
-    parser.add_argument("--vram", action="store_true", help="sample the memory in use as well")
-    parser.add_argument("--rate", type=seconds, default=None, metavar="HZ", help="samples a second (default: 10)")
-    own = parser.add_argument_group("of a TARGET")
-    own.add_argument("--steps", type=int, default=3, metavar="N", help="steady steps to record (default: 3)")
-    own.add_argument("--rungs", type=rung_names, default=(), metavar="A,B,...", help="with these rungs applied")
-    own.add_argument("--device", help="cpu, cuda or cuda:N (default: the best there is)")
-    torch = parser.add_argument_group("of torch.profiler")
-    torch.add_argument("--stacks", action="store_true", help="the Python stack of every operator (slow)")
-    torch.add_argument("--modules", action="store_true", help="module names with the stacks (slow)")
-    torch.add_argument("--memory", action="store_true", help="every allocation")
-    torch.add_argument("--flops", action="store_true", help="FLOP of products and convolutions")
-    torch.add_argument("--no-shapes", action="store_true", help="without the shapes of operators' inputs")
-    torch.add_argument("--wait", type=int, default=0, metavar="N", help="steps to pass before each round (default: 0)")
-    torch.add_argument("--warm", type=int, default=1, metavar="N", help="steps the profiler warms up on (default: 1)")
-    torch.add_argument("--repeat", type=int, default=1, metavar="N", help="rounds, a trace each (default: 1)")
+    parser.add_argument(
+        "--rocm", type=release, metavar="VERSION", help="with --dry-run: plan for this release of ROCm, as in 7.1"
+    )
+    parser.add_argument(
+        "--deadline", type=seconds, default=1800.0, metavar="SECONDS", help="time limit for each run (default: 1800)"
+    )
+    parser.add_argument(
+        "--power", action="store_true", help="also sample power, energy, clocks and temperature of every GPU"
+    )
+    parser.add_argument("--vram", action="store_true", help="also sample the GPU memory in use")
+    parser.add_argument("--rate", type=seconds, default=None, metavar="HZ", help="samples per second (default: 10)")
+    own = parser.add_argument_group("for a TARGET")
+    own.add_argument("--steps", type=int, default=3, metavar="N", help="steps to record, after warm-up (default: 3)")
+    own.add_argument("--rungs", type=rung_names, default=(), metavar="A,B,...", help="run with these rungs")
+    own.add_argument("--device", help="cpu, cuda or cuda:N (default: the best one)")
+    torch = parser.add_argument_group("for torch.profiler")
+    torch.add_argument("--stacks", action="store_true", help="record the Python stack of every operator (slow)")
+    torch.add_argument("--modules", action="store_true", help="record module names with the stacks (slow)")
+    torch.add_argument("--memory", action="store_true", help="record every allocation")
+    torch.add_argument("--flops", action="store_true", help="record FLOP of matrix products and convolutions")
+    torch.add_argument("--no-shapes", action="store_true", help="do not record the shapes of operators' inputs")
+    torch.add_argument("--wait", type=int, default=0, metavar="N", help="steps to skip before each round (default: 0)")
+    torch.add_argument(
+        "--warm", type=int, default=1, metavar="N", help="steps on which the profiler warms up (default: 1)"
+    )
+    torch.add_argument("--repeat", type=int, default=1, metavar="N", help="rounds; each makes a trace (default: 1)")
     add_rank_options(parser)
-    parser.add_argument(
-        "--ranks", type=rank_numbers, metavar="A,B,...", help="record these ranks; all of them take the steps"
-    )
-    parser.add_argument("--every", type=at_least(1), metavar="N", help="record every Nth rank, from 0 on")
+    parser.add_argument("--ranks", type=rank_numbers, metavar="A,B,...", help="record these ranks; the others only run")
+    parser.add_argument("--every", type=at_least(1), metavar="N", help="record every Nth rank, starting with 0")
     add_job_options(parser, dry_run=False)
+    add_kubernetes_options(parser)
 
 
 def rank_numbers(text: str) -> tuple[int, ...]:

@@ -16,32 +16,37 @@ from rung.cli.output import write_data
 from rung.errors import UsageError
 
 EXAMPLE = """\
-examples:
-  rung query trace.json.gz                                     the tables and their columns
-  rung query trace.json.gz "select name, count(*) n, sum(dur) as total_ns from events where kind = 'kernel'
-                            group by name order by total_ns desc limit 10"
+example, a recorded training step of an H200:
+  $ rung query rank0.json.gz "select op, count, time_ns from ops where category = 'gemm'"
+  op         count     time
+  aten::mm      66  4.33 ms
+  aten::bmm     18   585 µs
+
+more:
+  rung query trace.json.gz                     the tables and their columns
+  rung query trace.json.gz "select name, count(*) n from events where kind = 'kernel' group by name"
   rung query trace.json.gz "select * from ops where category = 'gemm'" --csv gemms.csv
 
-The tables are the events, and every analysis of `rung analyze --show list` by name. The SQL is that of polars. A column
-whose name ends in _ns is shown as a time, in _bytes as a size, in share as a percentage. A query reads the trace and no
-other file, and ends at --timeout and at --memory.
+The tables are `events` and every analysis that `rung analyze --show list` prints. The SQL is that
+of polars. Rung shows columns that end in _ns as times, in _bytes as sizes, in share as percentages.
+A query reads no file but the trace.
 """
 
 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "query", help_text, EXAMPLE, run)
     parser.add_argument("path", nargs="?", type=Path, metavar="PATH", help="a trace, a database, or a folder of them")
-    parser.add_argument("sql", nargs="?", metavar="SQL", help="a SELECT (default: show the tables)")
+    parser.add_argument("sql", nargs="?", metavar="SQL", help="a SELECT statement (default: list the tables)")
     tables.add_options(parser)
     parser.add_argument(
-        "--steps", type=at_least(1), metavar="N", help="how many steps were recorded (default: as the trace says)"
+        "--steps", type=at_least(1), metavar="N", help="number of recorded steps (default: from the trace)"
     )
     parser.add_argument(
-        "--timeout", type=seconds, default=60.0, metavar="SECONDS", help="end the query after this long (default: 60)"
+        "--timeout", type=seconds, default=60.0, metavar="SECONDS", help="stop the query after this time (default: 60)"
     )
     parser.add_argument(
         "--memory", type=size, default=size("4G"), metavar="SIZE",
-        help="end the query when it takes more than this beside the trace's tables (default: 4G)",
+        help="stop the query if it needs more memory than this, without the trace's tables (default: 4G)",
     )  # fmt: skip
     tables.add_captures(parser)
     tables.add_limit(parser)

@@ -16,11 +16,11 @@ def add_rank_options(parser: argparse.ArgumentParser, several: bool = False) -> 
     """several: the command takes more than one number, and shows how the workload scales."""
     more = "; several numbers show how it scales" if several else ""
     parser.add_argument("--nproc-per-node", type=_counts, default=(), metavar="N[,N...]" if several else "N",
-                        help=f"train on so many ranks of this host, by torchrun{more}")  # fmt: skip
+                        help=f"train on N ranks of this host, started by torchrun{more}")  # fmt: skip
     parser.add_argument(
         "--launcher",
         metavar="COMMAND",
-        help="start the ranks by this command, as 'mpirun -np 8' or 'srun torchrun ...'",
+        help="start the ranks with this command, as in 'mpirun -np 8' or 'srun torchrun ...'",
     )
     parser.set_defaults(several=several)
 

@@ -11,14 +11,20 @@ from rung.cli.common import add_command, opened, say
 from rung.errors import UsageError
 
 EXAMPLE = """\
-examples:
-  rung replay trace.json.gz --op aten::mm --list            the different calls of it, the most GPU time first
-  rung replay trace.json.gz --op mm --out mm.py             a script that times the first of them
-  rung replay trace.json.gz --op mm --shapes 8944x1024 --index 1 --out mm.py
-  python mm.py                                              on any machine with PyTorch
+example, a public recording of an MI300X:
+  $ rung replay mi300_vit.json.gz --op addmm --list
+  index  inputs                      count     time  concrete
+      0  768 788x768 768x768 bf16       48   409 µs  ["","","","1","1"]
+      1  768 788x3072 3072x768 bf16     12   274 µs  ["","","","1","1"]
+      2  3072 788x768 768x3072 bf16     12   251 µs  ["","","","1","1"]
 
-The trace must have been recorded with record_shapes=True. The script holds shapes, types, strides and numbers of the trace,
-and nothing of your code or data.
+more:
+  rung replay trace.json.gz --op mm --out mm.py      write a script that times the first call
+  rung replay trace.json.gz --op mm --shapes 8944x1024 --index 1 --out mm.py
+  python mm.py                                       run it on any machine with PyTorch
+
+Record the trace with record_shapes=True. The script holds shapes, types, strides and numbers from
+the trace, but none of your code and data.
 """
 
 
@@ -26,9 +32,9 @@ def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "replay", help_text, EXAMPLE, run)
     parser.add_argument("path", nargs="?", type=Path, metavar="TRACE", help="a torch.profiler trace")
     parser.add_argument("--op", metavar="NAME", help="the operator, as in aten::mm, or mm for short")
-    parser.add_argument("--list", action="store_true", help="its different calls instead of a script")
-    parser.add_argument("--shapes", default="", metavar="WORDS", help="only calls with these words among their inputs")
-    parser.add_argument("--index", type=int, default=0, metavar="N", help="which of the calls (default: 0)")
+    parser.add_argument("--list", action="store_true", help="list the operator's calls instead of writing a script")
+    parser.add_argument("--shapes", default="", metavar="WORDS", help="only calls whose inputs contain these words")
+    parser.add_argument("--index", type=int, default=0, metavar="N", help="which call of the list (default: 0)")
     tables.add_captures(parser)
     tables.add_limit(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the script (default: stdout)")

@@ -14,11 +14,20 @@ from rung.errors import UsageError
 
 TRACKERS = ("mlflow", "tensorboard", "wandb")
 EXAMPLE = """\
-examples:
-  rung report .rung/20260101-120000-tiny-transformer
-  rung report .rung/*                          several climbs side by side: what each gave, and what became of each rung
-  rung report .rung/* --html climbs.html       the same as a page
-  rung report .rung/RUN --log-to mlflow        its figures, attempts, page and traces to a tracker of experiments
+example, of a climb on a busy CPU:
+  $ rung report .rung/RUN
+  net (infer, 526 k parameters)
+  AMD EPYC · torch 2.13.0+cpu · numerics exact
+  Baseline: 19.6 ms per step, peak memory 241 MiB
+    matrix products       9.33 ms   48%  ██████████████
+    Python and dispatch   4.20 ms   21%  ██████
+  Kept: compile
+  Recipe: .rung/RUN/recipe.toml
+
+more:
+  rung report .rung/*                        several climbs: their results, and each rung's verdict
+  rung report .rung/* --html climbs.html     the same as a page
+  rung report .rung/RUN --log-to mlflow      log figures, attempts, page and traces to MLflow
 """
 
 
@@ -26,9 +35,9 @@ def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "report", help_text, EXAMPLE, run)
     parser.add_argument("directories", nargs="*", type=Path, metavar="RUN", help="one or more run directories")
     parser.add_argument(
-        "--html", type=Path, metavar="FILE.html", help="where to write the page (of one run, default: RUN/report.html)"
+        "--html", type=Path, metavar="FILE.html", help="where to write the page (default for one run: RUN/report.html)"
     )
-    parser.add_argument("--log-to", choices=TRACKERS, help="log one run to this tracker of experiments, too (pip install 'rung[trackers]')")  # fmt: skip
+    parser.add_argument("--log-to", choices=TRACKERS, help="also log one run to this experiment tracker (pip install 'rung[trackers]')")  # fmt: skip
 
 
 def run(parsed: argparse.Namespace) -> int:

@@ -12,24 +12,34 @@ from rung.cli.output import show_styled
 from rung.errors import RungError, UsageError
 
 EXAMPLE = """\
-examples:
-  rung rungs                       all of them, with what they need
-  rung rungs --level 3             rewrites of the graph
-  rung rungs fused-qkv capture     all that is known of two of them
+example:
+  $ rung rungs fused-qkv
+  fused-qkv
+    what      one GEMM for q, k and v
+    level     3, rewrites of the graph
+    changes   linear layers that read the same input become one; in inference their weights move
+              next to one another
+    numerics  reassociated
+    needs     sibling projections
+
+more:
+  rung rungs                       every rung, with what it needs
+  rung rungs --level 3             only rewrites of the graph
+  rung rungs fused-qkv capture     everything about two rungs
 """
 
 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "rungs", help_text, EXAMPLE, run)
-    parser.add_argument("names", nargs="*", type=rung_name, metavar="NAME", help="all that is known of these")
-    parser.add_argument("--level", type=int, choices=range(1, 6), help="of this level of the ladder alone")
+    parser.add_argument("names", nargs="*", type=rung_name, metavar="NAME", help="print everything about these rungs")
+    parser.add_argument("--level", type=int, choices=range(1, 6), help="list only this level")
     parser.add_argument(
         "--in",
         dest="root",
         type=Path,
         default=ROOT,
         metavar="DIR",
-        help=f"count how often each was kept in the climbs of this folder (default: {ROOT})",
+        help=f"count in this folder's climbs how often each was kept (default: {ROOT})",
     )
 
 

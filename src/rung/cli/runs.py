@@ -17,21 +17,70 @@ if TYPE_CHECKING:
 COMMANDS = ("bench", "compare", "climb", "profile")
 
 EXAMPLE = """\
-examples:
-  rung runs                                   the run directories below .rung
-  rung runs --in DIR                          those below another folder
-  rung runs list                              the history: what was benched, compared, climbed and profiled, wherever it was
-  rung runs trend model.py:make --batch 8     a measurement's history as a chart, and where its level changed
-  rung runs compare 12 17                     two entries of the history
+example:
+  $ rung runs
+  .rung/20261126-195606-model-make  net (infer, exact)  4.12×, verified, ended early
 
-`rung runs ACTION --help` says more of an action. RUNG_HISTORY=off keeps no history; docs/internals/history.md says where it is.
+more:
+  rung runs --in DIR                          the run directories in another folder
+  rung runs list                              the history of all commands, in all folders
+  rung runs trend model.py:make --batch 8     how a measurement changed over time
+  rung runs compare 12 17                     compare two entries of the history
+
+`rung runs ACTION --help` describes an action. RUNG_HISTORY=off keeps no history
+(docs/internals/history.md).
 """
-STORE = "the history in a database, as postgresql://USER@HOST/DATABASE (default: $RUNG_STORE, else a file of your own)"
+LIST = """\
+list --of bench --most 2
+  entry  UTC               command  target      result                      tags
+  17     2026-11-26 20:06  bench    ops.py:slow  7.64 ms (7.16 ms – 11.0 ms)
+  16     2026-11-26 20:06  bench    ops.py:slow  2.86 ms (2.58 ms – 5.29 ms)
+"""
+SHOW = """\
+show 4
+  entry      4, 2026-11-26 20:01 UTC, tags: before
+  command    rung bench model.py:make --preset quick
+  target     model.py:make
+  status     complete
+  machine    AMD EPYC, vm
+  versions   rung 0.1.0, torch 2.13.0+cpu, python 3.11.7
+"""
+COMPARE = """\
+compare 15 17
+                                     A entry 15  B entry 17  B against A
+  ops.py:slow mode=call              2.46 ms     7.64 ms     not apart (+211.1%)
+"""
+TREND = """\
+trend ops.py:slow
+  time of ops.py:slow (mode call), by rung bench on AMD EPYC, vm
+  8 ms ┤  │    │
+       ┤  │    •
+  6 ms ┤  │
+       ┤  │  │
+  4 ms ┤  │  │
+       ┤  •  •
+  2 ms ┤• │
+       └──────────
+        2026-11-26
+
+more:
+  rung runs trend model.py:make --batch 8 --html trend.html
+"""
+STORE = (
+    "use the history in this database, as in postgresql://USER@HOST/DATABASE (default: $RUNG_STORE, else your own file)"
+)
 
 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "runs", help_text, EXAMPLE, run)
-    parser.add_argument("--in", dest="root", type=Path, default=ROOT, metavar="DIR", help=f"where (default: {ROOT})")
+    parser.add_argument(
+        "--in",
+        dest="root",
+        type=Path,
+        default=ROOT,
+        metavar="DIR",
+        help=f"the folder of the run directories (default: {ROOT})",
+    )
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
 
     def action(name: str, says: str, example: str, call: Callable[[argparse.Namespace], int], **how: Any) -> argparse.ArgumentParser:  # fmt: skip
@@ -40,54 +89,77 @@ def add(commands: Any, help_text: str) -> None:
                 raise UsageError("--in is of `rung runs` without an action; the history is one for all folders.")
             return call(parsed)
 
-        own = add_command(actions, name, says, f"example:\n  rung runs {example}\n", called, **how)
+        own = add_command(actions, name, says, f"example:\n  $ rung runs {example}", called, **how)
         own.add_argument("--store", metavar="URL", help=STORE)
         for option in own._actions:
             if option.dest in ("json", "debug"):
                 option.default = argparse.SUPPRESS  # `rung runs --json list` means the same
         return own
 
-    own = action("list", "what is in the history, newest first", "list --of bench --most 20", list_entries)
-    own.add_argument("--of", choices=COMMANDS, help="of this command only")
-    own.add_argument("--tag", metavar="TAG", help="with this tag only")
-    own.add_argument("--most", type=at_least(1), default=50, metavar="N", help="so many at most (default: 50)")
+    own = action("list", "list the history, newest first", LIST, list_entries)
+    own.add_argument("--of", choices=COMMANDS, help="only entries of this command")
+    own.add_argument("--tag", metavar="TAG", help="only entries with this tag")
+    own.add_argument("--most", type=at_least(1), default=50, metavar="N", help="show at most N entries (default: 50)")
 
-    own = action("show", "all that is known of an entry", "show 12", show)
-    own.add_argument("entry", metavar="ENTRY", help="its number, or a tag, of which the newest is taken")
+    own = action("show", "show everything about an entry", SHOW, show)
+    own.add_argument("entry", metavar="ENTRY", help="its number, or a tag (the newest entry with it)")
 
-    own = action("compare", "how the times of two entries differ", "compare before 17", compare)
-    own.add_argument("a", metavar="A", help="an entry: its number or a tag")
-    own.add_argument("b", metavar="B", help="the other one")
-
-    own = action("tag", "give an entry tags, or take them away", "tag 12 before", tag)
-    own.add_argument("entry", metavar="ENTRY", help="its number, or a tag that it has")
-    own.add_argument("tags", nargs="+", type=tag_name, metavar="TAG", help="letters, digits and ._/-, and no number")
-    own.add_argument("--remove", action="store_true", help="take these tags away")
-
-    own = action("export", "the whole history as JSON, or its figures as CSV", "export --csv --out history.csv", export)
-    own.add_argument("--csv", action="store_true", help="a row a figure, instead of JSON with the documents")
-    own.add_argument("--out", type=Path, metavar="FILE", help="write it there (default: print it)")
-
-    own = action("gc", "remove entries whose run directories are gone; say what would go unless --yes is given", "gc --older-than 90", gc)  # fmt: skip
-    own.add_argument(
-        "--older-than", type=days, metavar="DAYS", help="old run directories, too, with all that is in them"
-    )
-    own.add_argument("--yes", action="store_true", help="do it")
+    own = action("compare", "compare the times of two entries", COMPARE, compare)
+    own.add_argument("a", metavar="A", help="an entry: its number, or a tag")
+    own.add_argument("b", metavar="B", help="another entry")
 
     own = action(
-        "trend", "how a measurement went over time", "trend model.py:make --batch 8 --html trend.html", trend, rest=True
+        "tag",
+        "add tags to an entry, or remove them",
+        "tag 4 before\n  entry      4, 2026-11-26 20:01 UTC, tags: before\n",
+        tag,
+    )
+    own.add_argument("entry", metavar="ENTRY", help="its number, or a tag")
+    own.add_argument(
+        "tags", nargs="+", type=tag_name, metavar="TAG", help="letters, digits and ._/-, but not a number alone"
+    )
+    own.add_argument("--remove", action="store_true", help="remove these tags")
+
+    own = action(
+        "export",
+        "export the history as JSON, or its figures as CSV",
+        "export --csv --out history.csv\n  wrote 17 entries to history.csv\n",
+        export,
+    )
+    own.add_argument(
+        "--csv", action="store_true", help="write CSV with one row per figure, instead of JSON with whole documents"
+    )
+    own.add_argument("--out", type=Path, metavar="FILE", help="write to this file (default: stdout)")
+
+    own = action("gc", "remove entries whose run directories are gone (without --yes, only list them)", "gc --older-than 90\n  nothing to remove.\n", gc)  # fmt: skip
+    own.add_argument(
+        "--older-than",
+        type=days,
+        metavar="DAYS",
+        help="also delete run directories that are older, with all files in them",
+    )
+    own.add_argument("--yes", action="store_true", help="remove them")
+
+    own = action(
+        "trend",
+        "show how a measurement changed over time",
+        TREND,
+        trend,
+        rest=True,
     )
     own.add_argument(
         "target",
         nargs="?",
         metavar="TARGET",
-        help="as for `rung bench`; its options choose among series (default: all)",
+        help="a target with its options, as you gave it to `rung bench` (default: all)",
     )
-    own.add_argument("--figure", choices=("time", "memory", "speedup"), default="time", help="of what (default: time)")
-    own.add_argument("--of", choices=COMMANDS[:3], help="measured by this command only")
-    own.add_argument("--any-host", action="store_true", help="one series a device, whatever the host is called")
+    own.add_argument(
+        "--figure", choices=("time", "memory", "speedup"), default="time", help="the figure to show (default: time)"
+    )
+    own.add_argument("--of", choices=COMMANDS[:3], help="only measurements by this command")
+    own.add_argument("--any-host", action="store_true", help="join the series of all hosts with the same device")
     own.add_argument("--false-alarms", type=share, default=0.05, metavar="5%",
-                     help="how many unchanging series may be told to change, at most (default: 5%%)")  # fmt: skip
+                     help="at most this share of unchanged series is reported as changed (default: 5%%)")  # fmt: skip
     own.add_argument("--html", type=Path, metavar="FILE", help="write a page with the charts")
 
 

@@ -14,23 +14,27 @@ from rung.errors import UsageError
 HOST, PORT = "127.0.0.1", 8642
 
 EXAMPLE = """\
-examples:
-  rung serve                          the history on a page of this machine, until Ctrl-C
-  rung serve --port 0 --open          on any free port, in your browser
-  rung serve --host 0.0.0.0           for other machines, too; the address that is printed has a token
+example:
+  $ rung serve
+  http://127.0.0.1:8642/  (Ctrl-C ends it)
 
-From your desk, `ssh -L 8642:localhost:8642 MACHINE` shows that of another machine without opening it to the network. docs/internals/history.md says more.
+more:
+  rung serve --port 0 --open          choose a free port, and open the page in your browser
+  rung serve --host 0.0.0.0           let other machines in; the printed address has a token
+
+To see another machine's history without opening it to the network, type
+`ssh -L 8642:localhost:8642 MACHINE`. docs/internals/history.md says more.
 """
 
 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "serve", help_text, EXAMPLE, run)
-    parser.add_argument("--host", default=HOST, metavar="ADDRESS", help=f"listen on this address (default: {HOST}, this machine only)")  # fmt: skip
-    parser.add_argument("--port", type=port, default=PORT, metavar="N", help=f"and this port; 0: any that is free (default: {PORT})")  # fmt: skip
+    parser.add_argument("--host", default=HOST, metavar="ADDRESS", help=f"listen on this address (default: {HOST}, which only this machine can reach)")  # fmt: skip
+    parser.add_argument("--port", type=port, default=PORT, metavar="N", help=f"listen on this port; 0 chooses a free one (default: {PORT})")  # fmt: skip
     parser.add_argument("--token", nargs="?", const="", metavar="TOKEN",
-                        help="ask for a token on this machine, too; without TOKEN a random one (with --host there always is one)")  # fmt: skip
+                        help="require a token; without TOKEN a random one. With --host there is always a token")  # fmt: skip
     parser.add_argument("--store", metavar="URL", help=STORE)
-    parser.add_argument("--open", action="store_true", help="open the page in your browser, where there is a display")
+    parser.add_argument("--open", action="store_true", help="open the page in your browser, if there is a display")
 
 
 def port(text: str) -> int:

@@ -5,42 +5,57 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rung.cli.common import ROOT, at_least, check_early, say, stop_when_asked
+from rung.cli.common import IN_JOB, ROOT, at_least, check_early, say, stop_when_asked
 from rung.cli.live import live
 from rung.cli.ranks import check_ranks
 from rung.errors import RungError, UsageError, WorkloadError
 
 if TYPE_CHECKING:
     from rung.launch.slurm import Wanted
+    from rung.records.slurm_job import SlurmJob
 
 JOBS = ROOT / "jobs"
-OURS = ("--slurm", "--partition", "--account", "--walltime", "--sbatch", "--nproc-per-node")  # each with a value
+OURS = (
+    "--slurm", "--partition", "--account", "--walltime", "--sbatch", "--nproc-per-node", "--container", "--container-mounts",
+)  # each with a value  # fmt: skip
 
 
 def add_options(parser: argparse.ArgumentParser, dry_run: bool = True) -> None:
     """dry_run: whether the command has no --dry-run of its own."""
-    group = parser.add_argument_group("in a job of SLURM")
+    group = parser.add_argument_group("in a SLURM job")
     group.add_argument(
-        "--slurm", type=at_least(1), metavar="NODES", help="run this command in a job of so many nodes, and follow it"
+        "--slurm",
+        type=at_least(1),
+        metavar="NODES",
+        help="run this command in a SLURM job on this many nodes, and follow it",
     )
-    group.add_argument("--partition", default="", metavar="NAME", help="where the job runs (default: the cluster's)")
-    group.add_argument("--account", default="", metavar="NAME", help="whom it is charged to")
-    group.add_argument("--walltime", default="", metavar="TIME", help="how long it may take, as 30:00 or 2:00:00")
+    group.add_argument("--partition", default="", metavar="NAME", help="the partition (default: the cluster's)")
+    group.add_argument("--account", default="", metavar="NAME", help="the account to charge")
+    group.add_argument("--walltime", default="", metavar="TIME", help="the time limit, as in 30:00 or 2:00:00")
     group.add_argument(
         "--sbatch",
         default="",
         metavar="OPTIONS",
-        help="further options of sbatch, as --sbatch='--constraint=mi300 --exclusive'",
+        help="more options for sbatch, as in --sbatch='--constraint=mi300 --exclusive'",
+    )
+    group.add_argument(
+        "--container", default="", metavar="IMAGE",
+        help="run all of it in containers, by pyxis or apptainer; the image has Rung, torch and bash in it",
+    )  # fmt: skip
+    group.add_argument(
+        "--container-mounts", default="", metavar="HERE:THERE,...", help="beside the current folder and the job's"
     )
     if dry_run:
-        group.add_argument("--dry-run", action="store_true", help="print the job's script and stop")
+        group.add_argument("--dry-run", action="store_true", help="print the job script and stop")
 
 
 def in_job(parsed: argparse.Namespace) -> int:
@@ -56,14 +71,13 @@ def in_job(parsed: argparse.Namespace) -> int:
     stamp = datetime.now().astimezone()
     folder = cwd / JOBS / f"{stamp:%Y%m%d-%H%M%S}-{parsed.command}"
     folder = folder if parsed.dry_run else _made(folder)
-    words = _words(parsed)
-    run = None
-    if parsed.command == "climb" and parsed.resume:
-        run = parsed.resume.resolve()
-    elif parsed.command == "climb":
-        run = parsed.out or folder / "run"
-        words = [*words, *([] if parsed.out else ["--out", str(run)])]
-    text = script(wanted, words, folder, cwd, run)
+    words, of_job = _words(parsed)
+    run, begins = None, False
+    if parsed.command == "climb":
+        begins = not parsed.resume
+        run = parsed.resume.resolve() if parsed.resume else parsed.out or folder / "run"
+        words = [*words, *(["--out", str(run)] if begins and not parsed.out else [])]
+    text = script(wanted, words, folder, cwd, run if begins else None, shlex.join(of_job))
     if parsed.dry_run:
         print(text, end="")
         return 0
@@ -151,7 +165,7 @@ def _print_answer(folder: Path) -> None:
 
 def _wanted(parsed: argparse.Namespace) -> Wanted:
     """Raises UsageError for what cannot run in a job."""
-    from rung.launch.slurm import Wanted
+    from rung.launch.slurm import Container, Wanted, container_runtime
 
     counts = getattr(parsed, "nproc_per_node", ())
     if len(counts) > 1:
@@ -168,27 +182,51 @@ def _wanted(parsed: argparse.Namespace) -> Wanted:
         more = tuple(shlex.split(parsed.sbatch))
     except ValueError as error:
         raise UsageError(f"--sbatch {parsed.sbatch}: {error}.") from None
-    on_gpu = getattr(parsed, "device", None) != "cpu" and hasattr(parsed, "device")
-    devices = (getattr(parsed, "devices", None) or "").split(",")
+    device, devices = getattr(parsed, "device", None), (getattr(parsed, "devices", None) or "").split(",")
+    if parsed.command == "climb" and parsed.resume:
+        from rung.runs import Run
+
+        request = Run.open_(parsed.resume).record().manifest.request
+        device, devices = request.get("device"), str(request.get("devices") or "").split(",")
+    on_gpu = device != "cpu" and hasattr(parsed, "device")
     gpus = (counts[0] if counts else len(devices)) if on_gpu else 0
+    container = None
+    if parsed.container:
+        mounts = tuple(filter(None, parsed.container_mounts.split(",")))
+        if odd := next((mount for mount in mounts if ":" not in mount), None):
+            raise UsageError(f"--container-mounts {odd}: write HERE:THERE, as in /data:/data.")
+        container = Container(parsed.container, container_runtime(), mounts)
+    elif parsed.container_mounts:
+        raise UsageError("--container-mounts is for --container: give an image, too.")
     return Wanted(
-        parsed.slurm, counts[0] if counts else 0, gpus, parsed.partition, parsed.account, parsed.walltime, more
+        parsed.slurm,
+        counts[0] if counts else 0,
+        gpus,
+        parsed.partition,
+        parsed.account,
+        parsed.walltime,
+        more,
+        container,
     )
 
 
-def _words(parsed: argparse.Namespace) -> list[str]:
-    """What was typed, without what concerns the job."""
-    ours = [name for name in OURS if hasattr(parsed, name[2:].replace("-", "_"))]
-    words, found = list(parsed.words), []
+def words_without(parsed: argparse.Namespace, options: Sequence[str]) -> list[str]:
+    """What was typed, without these options, which have a value each."""
+    return _words(parsed, options)[0]
+
+
+def _words(parsed: argparse.Namespace, options: Sequence[str] = OURS) -> tuple[list[str], list[str]]:
+    """What was typed, without what concerns the job; and that."""
+    ours = [name for name in options if hasattr(parsed, name[2:].replace("-", "_"))]
+    words, found, of_job = list(parsed.words), [], []
     while words:
         word = words.pop(0)
         name, equals, _ = word.partition("=")
         if name in ours:
-            if not equals:
-                words.pop(0)
+            of_job += [word, *([] if equals else [words.pop(0)])]
         elif word != "--dry-run":
             found.append(word)
-    return [*found, *(["--", *parsed.program] if parsed.program else [])]
+    return [*found, *(["--", *parsed.program] if parsed.program else [])], of_job
 
 
 def _check(parsed: argparse.Namespace) -> None:
@@ -197,9 +235,38 @@ def _check(parsed: argparse.Namespace) -> None:
         check_ranks(parsed)
     if parsed.command == "profile" and parsed.program and parsed.nproc_per_node:
         raise UsageError("a command starts its ranks itself: give `-- torchrun ...`, and leave --nproc-per-node out.")
+    if parsed.command == "climb" and parsed.resume and (running := job_of(parsed.resume)):
+        raise UsageError(f"this climb runs in job {running[0].job}: `rung climb --resume {parsed.resume}` follows it.")
     targets = [getattr(parsed, name, None) for name in ("target", "a", "b")]
     for target in filter(None, targets):
         if not str(target).endswith(".json"):
             check_early(target, getattr(parsed, "device", None))
     if getattr(parsed, "base", None) and parsed.slurm > 1:
         raise UsageError("--base checks a revision out on one node, which others do not see: use --slurm 1.")
+
+
+def submitted() -> list[tuple[SlurmJob, Path]]:
+    """The jobs that were submitted from the current folder, the earliest first, and their folders. A record that cannot be read is left
+    out, with a word."""
+    import msgspec
+
+    from rung.launch.slurm import RECORD
+    from rung.records.slurm_job import SlurmJob
+
+    found = []
+    for path in sorted(JOBS.glob(f"*/{RECORD}")):
+        try:
+            found.append((msgspec.json.decode(path.read_bytes(), type=SlurmJob), path.parent.resolve()))
+        except (OSError, msgspec.DecodeError) as error:
+            say(f"note: {path} is no record of a job and is left out: {error}")
+    return found
+
+
+def job_of(run: Path) -> tuple[SlurmJob, Path] | None:
+    """The job in which a climb of that run directory runs or waits, with its folder; None where there is none."""
+    if IN_JOB in os.environ:  # this is it
+        return None
+    from rung.launch.slurm import look
+
+    ours = [(job, folder) for job, folder in submitted() if job.run and Path(job.run).resolve() == run.resolve()]
+    return next(((job, folder) for job, folder in ours if (state := look(job.job)) and state.alive), None)

@@ -19,16 +19,18 @@ TOP = 20
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--top", type=at_least(0), metavar="N", help=f"rows of a table to show (default: {TOP}; 0: all)"
+        "--top", type=at_least(0), metavar="N", help=f"rows to show per table; 0 shows all (default: {TOP})"
     )
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the one table as CSV, all rows (-: to stdout)")
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="write the table as CSV with all rows; - writes to stdout"
+    )
 
 
 def add_limit(parser: argparse.ArgumentParser) -> None:
     """--max-bytes, of every command that reads traces."""
     parser.add_argument(
         "--max-bytes", type=size, metavar="SIZE",
-        help="refuse a file that unpacks to more than this, as in 500M or 16G (default: 4G)",
+        help="refuse a file that is larger than this when decompressed, as in 500M or 16G (default: 4G)",
     )  # fmt: skip
 
 
@@ -36,7 +38,7 @@ def add_captures(parser: argparse.ArgumentParser, flag: str = "--capture", of: s
     """--capture, of commands that read traces whose kernels may be replayed by graphs."""
     parser.add_argument(
         flag, type=Path, action="append", default=[], metavar="FILE",
-        help=f"a trace of the phase in which the graphs of {of} were captured: their kernels get its operators (may be given again)",
+        help=f"trace of the phase in which the CUDA or HIP graphs of {of} were captured, which names the operators of replayed kernels; may be given again",
     )  # fmt: skip
 
 

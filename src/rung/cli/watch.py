@@ -17,19 +17,25 @@ if TYPE_CHECKING:
     from rung.records.watch import Kind, Watched
 
 EXAMPLE = """\
+example, a training script on a CPU:
+  $ rung watch --once
+  train: 1 rank on 1 host, ended; step 150, 534 ms
+
+  rank  host  step    alone   waits  slower  memory   power  clock  seen
+  0     vm    534 ms  534 ms  –      –       435 MiB  –      –      ended
+
 in your training script, on every rank:
   with rung.watch(model) as watching:      # the model that DistributedDataParallel wraps
       for batch in data:
           ...
           optimizer.step()
           watching.step()
-Callbacks of Hugging Face's Trainer and of Lightning do the same: WatchCallback() (docs/how-to/training-loops.md).
+For Hugging Face's Trainer and Lightning, use WatchCallback() (docs/how-to/training-loops.md).
 
-examples:
-  rung watch                     the job that wrote to .rung/watch last, until it ends
-  rung watch 12                  job 12 of SLURM
-  rung watch /shared/run/watch   a folder that was given to rung.watch(folder=...)
-  rung watch --once              how it stands now
+more:
+  rung watch                     the job that last wrote to .rung/watch, until it ends
+  rung watch 12                  SLURM job 12
+  rung watch /shared/run/watch   the folder that you gave to rung.watch(folder=...)
 """
 
 
@@ -39,11 +45,11 @@ def add(commands: Any, help_text: str) -> None:
         "job",
         nargs="?",
         metavar="JOB",
-        help="a folder, a job's number or its name below .rung/watch (default: the newest)",
+        help="a folder, a SLURM job number, or a name in .rung/watch (default: the newest)",
     )
-    parser.add_argument("--once", action="store_true", help="say how it stands, and stop; --json does so, too")
+    parser.add_argument("--once", action="store_true", help="print the state once, and stop; --json does the same")
     parser.add_argument(
-        "--interval", type=seconds, default=2.0, metavar="S", help="seconds between two looks (default 2)"
+        "--interval", type=seconds, default=2.0, metavar="S", help="seconds between updates (default: 2)"
     )
 
 

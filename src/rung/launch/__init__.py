@@ -12,7 +12,7 @@ from rung.launch.process import (
     not_in_a_worker,
     quiet,
 )
-from rung.launch.team import Team, launcher, torchrun
+from rung.launch.team import Team, filled, launcher, torchrun
 
 __all__ = [
     "START",
@@ -20,6 +20,7 @@ __all__ = [
     "Team",
     "Worker",
     "WorkerFailed",
+    "filled",
     "first_answer",
     "in_process_of_ours",
     "kill_all",

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rung.errors import UsageError, WorkloadError
+from rung.launch import hosts
 from rung.launch.process import START
-from rung.launch.team import NAME, PORT
+from rung.launch.team import NAME, PORT, REACHED_BY
 
 progress = logging.getLogger(__name__)
 
-IN_JOB = "RUNG_IN_JOB"  # a variable of the job: what would submit it runs it there
+IN_JOB = "RUNG_IN_JOB"  # a variable of the job, with the options that asked for it: what would submit it runs it there
 SCRIPT, ANSWER, LOG, RECORD, CODE = "job.sh", "answer", "log", "job.json", "exit-code"  # in the job's folder
 LOOKING = 2.0  # seconds between two looks
 SILENT = 300.0  # seconds that SLURM may say nothing of a job before its follower gives up
@@ -32,9 +33,20 @@ ALIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEU
 
 
 @dataclass(frozen=True)
+class Container:
+    """image: as the runtime takes it; runtime: `pyxis`, a plugin of srun, or the program `apptainer` or `singularity`; mounts: beside the
+    folders of the job, each `HERE:THERE`."""
+
+    image: str
+    runtime: str
+    mounts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Wanted:
     """What is asked of SLURM. nodes: how many; ranks: of each, 0 for one process on the first; gpus: of each node;
-    partition, account, limit: as sbatch takes them, or empty; more: further options of sbatch, which go before all others."""
+    partition, account, limit: as sbatch takes them, or empty; more: further options of sbatch, which go before all others; container: in
+    which all of it runs, or None."""
 
     nodes: int
     ranks: int = 0
@@ -43,6 +55,7 @@ class Wanted:
     account: str = ""
     limit: str = ""
     more: tuple[str, ...] = ()
+    container: Container | None = None
 
 
 @dataclass(frozen=True)
@@ -64,9 +77,11 @@ class State:
 LOST = State("RUNNING")  # of a job of which SLURM says nothing
 
 
-def script(wanted: Wanted, words: Sequence[str], folder: Path, cwd: Path, run: Path | None = None) -> str:
-    """The script for sbatch. words: of the command, from its name on; folder: gets what it writes; run: the run directory of a climb, which
-    goes on after SLURM has started the job anew."""
+def script(
+    wanted: Wanted, words: Sequence[str], folder: Path, cwd: Path, run: Path | None = None, asked: str = "--slurm"
+) -> str:
+    """The script for sbatch. words: of the command, from its name on; folder: gets what it writes; run: the run directory of a climb that
+    begins, and goes on after SLURM has started the job anew; asked: the options with which the job was asked for."""
     ranks = wanted.ranks or 1
     takes_gpus = any(re.match(r"--gpus|--gres|-G", option) for option in wanted.more)
     options = [
@@ -84,8 +99,21 @@ def script(wanted: Wanted, words: Sequence[str], folder: Path, cwd: Path, run: P
         "#!/bin/bash",
         *(f"#SBATCH {shlex.quote(option)}" for option in options),
         f"cd {_quoted(cwd)} || exit 3",
-        f"export {IN_JOB}=1",
+        f"export {IN_JOB}={shlex.quote(asked)}",
     ]
+    clear = run is not None and folder in run.parents  # what the user named is not ours to clear
+    if wanted.container:
+        inside = hosts.script(
+            words, wanted.nodes, wanted.ranks, "SLURM_NODEID", str(run or ""), clear, str(folder / ANSWER)
+        )
+        lines += [
+            f"export {REACHED_BY}=$(hostname)",
+            f"export {hosts.KEY}=$(od -An -tx1 -N16 /dev/urandom | tr -d ' \\n')",
+        ]
+        start = _contained(wanted, [cwd, folder, *([run.parent] if run else [])])
+        return "\n".join(
+            [*lines, f"{start} bash -c {shlex.quote(inside)} & child=$!", _WAIT.replace("CODE", _quoted(folder / CODE))]
+        )
     command = [sys.executable, START, "rung.cli.main"]
     if wanted.ranks:
         lines.append(f'launcher="{_launcher(wanted)}"')
@@ -94,8 +122,8 @@ def script(wanted: Wanted, words: Sequence[str], folder: Path, cwd: Path, run: P
         again = shlex.join([*command, words[0], "--resume", str(run), *[word for word in words if word == "--json"]])
         again += ' --launcher "$launcher"' if wanted.ranks else ""  # ranks may meet at another host now
         # What was killed before it had a manifest left a folder that nothing goes on from.
-        clear = f"rm -rf {_quoted(run)}; " if folder in run.parents else ""  # what the user named is not ours to clear
-        given = f"if [ -e {_quoted(run / 'manifest.json')} ]; then exec {again}; else {clear}{given}; fi"
+        left = f"rm -rf {_quoted(run)}; " if clear else ""
+        given = f"if [ -e {_quoted(run / 'manifest.json')} ]; then exec {again}; else {left}{given}; fi"
     # In the background, because a shell hears no signal while it waits for a command in the foreground.
     return "\n".join(
         [*lines, f"({given}) > {_quoted(folder / ANSWER)} & child=$!", _WAIT.replace("CODE", _quoted(folder / CODE))]
@@ -126,6 +154,36 @@ def _launcher(wanted: Wanted) -> str:
     meet = f"--rdzv-backend=c10d --rdzv-endpoint=$(hostname):{PORT} --rdzv-id=$SLURM_JOB_ID-{NAME}"
     agent = f"{shlex.quote(sys.executable)} -m torch.distributed.run --nnodes={wanted.nodes} --nproc-per-node={wanted.ranks}"
     return f"{start} --nodes={wanted.nodes} --ntasks={wanted.nodes} {agent} --max-restarts=0 {meet}"
+
+
+def _contained(wanted: Wanted, folders: Sequence[Path]) -> str:
+    """What starts one container on each node, each with these folders where they are here. Nothing else has to be shared."""
+    assert wanted.container
+    within, image = wanted.container, shlex.quote(wanted.container.image)
+    start = (
+        f"srun --nodes={wanted.nodes} --ntasks={wanted.nodes} --ntasks-per-node=1 --kill-on-bad-exit=1 --cpu-bind=none"
+    )
+    below = [folder for folder in folders if not any(other in folder.parents for other in folders)]
+    mounts = [*dict.fromkeys(f"{folder}:{folder}" for folder in below), *within.mounts]
+    here = _quoted(folders[0])
+    if within.runtime == "pyxis":
+        return f"{start} --container-image={image} --container-mounts={shlex.quote(','.join(mounts))} --container-workdir={here}"
+    gpus = "$([ -e /dev/kfd ] && echo --rocm || echo --nv) " if wanted.gpus else ""
+    return f"{start} {within.runtime} exec {gpus}--bind {shlex.quote(','.join(mounts))} --pwd {here} {image}"
+
+
+def container_runtime() -> str:
+    """How containers are started here: by pyxis where srun has it, else by apptainer or singularity. Raises UsageError where by none."""
+    if shutil.which("srun"):
+        options = subprocess.run(["srun", "--help"], capture_output=True, text=True, timeout=60, check=False)
+        if "--container-image" in options.stdout:  # options of plugins are in the help
+            return "pyxis"
+    for name in ("apptainer", "singularity"):
+        if shutil.which(name):
+            return name
+    raise UsageError(
+        "--container needs pyxis (srun --container-image), apptainer or singularity, and this host has none of them: submit from one that has."
+    )
 
 
 def submit(path: Path) -> int:

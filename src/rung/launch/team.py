@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from rung.launch.rank import NAMES, TEAM
 from rung.side import Launcher
 
 PORT, NAME = "{port}", "{team}"  # in a launcher's words: a free port of this host, and a name that no other team has
+REACHED_BY = "RUNG_HOST"  # a variable: the name by which other hosts reach this one, where they do not by its own
 GRACE = 3.0  # seconds in which others may fail, too, once one has: what failed first is told, not what that did to them
 LOST = -1  # the status of a rank of which nothing is known any more
 LEAVING = 5.0  # seconds in which the ranks say what they printed
@@ -98,11 +99,10 @@ class Team(Caller):
         self._selector = selectors.DefaultSelector()
         self._token = secrets.token_hex(16)
         self._door = socket.create_server(("127.0.0.1" if launcher.here else "", 0), backlog=1024)
-        name = "127.0.0.1" if launcher.here else socket.gethostname()
+        name = "127.0.0.1" if launcher.here else os.environ.get(REACHED_BY) or socket.gethostname()
         where = f"{name} {self._door.getsockname()[1]} {self._token}"
         log.parent.mkdir(parents=True, exist_ok=True)
-        own = {PORT: str(_free_port()), NAME: secrets.token_hex(4)}
-        words = [_filled(word, own) for word in launcher.words] + ["rung.launch.rank", serves]
+        words = [*filled(launcher.words), "rung.launch.rank", serves]
         with log.open("ab") as output:
             try:
                 self._process = subprocess.Popen(
@@ -351,10 +351,10 @@ class _Guest:
         return self._left or now > self._until
 
 
-def _filled(word: str, own: Mapping[str, str]) -> str:
-    for name, value in own.items():
-        word = word.replace(name, value)
-    return word
+def filled(words: Sequence[str]) -> list[str]:
+    """A launcher's words with a port and a name of this team in the places of PORT and NAME."""
+    port, name = str(_free_port()), secrets.token_hex(4)
+    return [word.replace(PORT, port).replace(NAME, name) for word in words]
 
 
 def _free_port() -> int:

@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from rung.errors import UsageError
-from rung.launch import START
+from rung.launch import START, filled
+from rung.launch.slurm import IN_JOB
 from rung.profilers import counters, nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3, tools
 from rung.profilers.plan import RECORDING, SAMPLES, NotPlanned, Plan, Request, Run
 from rung.profilers.presets import Preset, preset
@@ -67,7 +68,7 @@ class Target:
             seconds=seconds or None,
             recorded=(self.recorded or Recorded()) if self.launcher else None,
         )
-        start = self.launcher.words if self.launcher else (sys.executable, START)
+        start = filled(self.launcher.words) if self.launcher else (sys.executable, START)
         return *start, "rung.profilers.steps", json.dumps(msgspec.to_builtins(request))
 
 
@@ -263,7 +264,10 @@ def _timed(plan: Plan, target: Target, folder: Path, seconds: float) -> Plan:
 def new_folder(root: Path, name: str, out: Path | None, number: int | None = None) -> Path:
     """Where a recording goes: a folder that nobody else writes into. Of a rank of several, one of its own in it; number: of that rank, where
     the variables of launchers may not say it."""
-    rank = next((os.environ[v] for v in RANK_VARIABLES if os.environ.get(v, "").isdigit()), None)
+    # A job's script has SLURM_PROCID, too, and so has the command that it runs in a container.
+    a_rank = "SLURM_STEP_ID" in os.environ and IN_JOB not in os.environ
+    variables = [name for name in RANK_VARIABLES if a_rank or name != "SLURM_PROCID"]
+    rank = next((os.environ[v] for v in variables if os.environ.get(v, "").isdigit()), None)
     rank = rank if number is None else str(number)
     if out is None:
         stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")

@@ -38,16 +38,18 @@ class Recipe:
     """What a climb found, as its file says it.
 
     Args:
-        rungs: names, in the order in which they are applied.
-        workload, options: what was climbed, as typed.
-        mode: `train` or `infer`.
-        numerics: what the rungs may change: exact, tf32, bf16 or fp8.
-        made_on: device, architecture, torch and model; of a job of several ranks, how many there were, and how they trained together.
-        measured: `speedup` over the untouched model, and `over_plain` over the best plain mode of torch.compile.
-        variables: what its process is to be started with.
-        original: inputs for which the recipe loses, and the model runs as it is: `elements_at_most` and `elements_at_least`, of all
-            tensors together.
-        status: how far a climb has checked it: provisional, verified or confirmed; empty where none did.
+        rungs: The names of the rungs, in the order in which they are applied.
+        workload: What was climbed, as typed.
+        options: The options of the workload, as typed.
+        mode: Training or inference.
+        numerics: The most that the rungs may change in the results.
+        made_on: Device, architecture, torch and model. If several ranks trained together, also how many there were, and how.
+        measured: `speedup` over the untouched model with its interval `low` to `high` at `confidence`, and `over_plain`, the speedup over the
+            best plain mode of torch.compile.
+        variables: The environment variables that the process must be started with.
+        original: Inputs for which the recipe is slower. The model runs untouched if a batch has `elements_at_most` elements or fewer, or
+            `elements_at_least` or more, all tensors together.
+        status: How far a climb has checked it. Empty if none did.
     """
 
     rungs: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The rungs of the ladder in words: as a list, one by one, as the table of docs/internals/ladder.md, and as the changes that a recipe makes."""
+"""The rungs of the ladder in words: as a list, one by one, as the table of docs/reference/rungs.md, and as the changes that a recipe makes."""
 
 from __future__ import annotations
 
@@ -106,10 +106,10 @@ def rung_lines(rung: Rung, seen: Outcomes | None, width: int) -> list[str]:
 
 
 def markdown(rungs: Sequence[Rung]) -> str:
-    """The table of docs/internals/ladder.md."""
-    lines = ["| level | rung | what it does | numerics | needs |", "|---|---|---|---|---|"]
-    for rung in sorted(rungs, key=lambda r: r.level):
-        lines.append(f"| {rung.level} | `{rung.name}` | {rung.changes} | {rung.contract} | {needs(rung) or '–'} |")
+    """A table of docs/reference/rungs.md."""
+    lines = ["| rung | what it does | numerics | needs |", "|---|---|---|---|"]
+    for rung in rungs:
+        lines.append(f"| `{rung.name}` | {rung.changes} | {rung.contract} | {needs(rung) or '–'} |")
     return "\n".join(lines)
 
 

@@ -12,6 +12,7 @@ from rung.records.climb import Attempt, Baseline, ClimbRun, Manifest, Result
 from rung.records.measured import Check, Figure, Ratio
 from rung.records.workload import Facts
 from rung.report import breakdowns, units
+from rung.text import to_paste
 
 MARKS = {
     "kept": "✓",
@@ -289,7 +290,8 @@ def standing(run: ClimbRun) -> str:
 
 
 def resume(run: ClimbRun) -> str:
-    return f"rung climb --resume {shlex.quote(units.clean(run.directory or 'DIR'))}"
+    words = f"rung climb --resume {shlex.quote(units.clean(run.directory or 'DIR'))}"
+    return f"{words} {of_job}" if (of_job := to_paste(run.manifest.request.get("slurm"))) else words
 
 
 def recipe_path(run: ClimbRun, directory: bool = True) -> str:
@@ -302,6 +304,8 @@ def bench_command(run: ClimbRun) -> str:
     target = units.clean(run.manifest.target or "TARGET")
     command = f"rung bench {shlex.quote(target)} --recipe {shlex.quote(recipe_path(run))}"
     asked = run.manifest.request
+    if of_job := to_paste(asked.get("slurm")):
+        return f"{command} {of_job}"
     if isinstance(launcher := asked.get("launcher"), str) and launcher:
         return f"{command} --launcher {shlex.quote(units.one_line(launcher))}"
     return f"{command} --nproc-per-node {run.manifest.facts.ranks}" if run.manifest.facts.ranks > 1 else command

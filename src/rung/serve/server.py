@@ -121,7 +121,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.server.pages.answer(path, query)
         except Exception:
             log.exception("%s was not answered", path)
-            return sentence(500, "This is a mistake of Rung's own", "the terminal of `rung serve` says where.", path)
+            return sentence(500, "This is a bug in Rung", "the terminal of `rung serve` shows where.", path)
 
     def _tokens(self) -> list[str]:
         """Those of the cookie and of the header."""

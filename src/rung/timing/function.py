@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import sys
 import time
+import types
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from rung.errors import UsageError
 from rung.hardware import Device, environment, pick
@@ -39,7 +40,8 @@ class Function(Timed):
         rungs: Sequence[str] = (),
         device: str | None = None,
     ) -> dict[str, Any]:
-        """Loads the function, unless it was given, and calls it once: only then it shows whether it uses a GPU."""
+        """Loads the function, unless it was given, and calls it once: only then it shows whether it uses a GPU. Where a target returns a
+        function without arguments, that one is timed."""
         if rungs:
             raise UsageError(f"{target} is called as a plain function, which no rung can change; leave the rungs out.")
         if target:
@@ -47,6 +49,9 @@ class Function(Timed):
             self._call = call_of(target, options or {})
         begin = time.perf_counter()
         returned = self._call()
+        if target and _takes_nothing(returned):  # it made its inputs once, and returns what is to be timed
+            self._call = returned
+            returned = self._call()
         if lazy := _not_done_yet(returned):
             raise UsageError(
                 f"{self.name} returns {lazy}, which has done nothing yet; give a function that runs it to its end."
@@ -107,6 +112,17 @@ class Function(Timed):
     def work(self, flops_in: str | None = None) -> dict[str, Any]:
         """What the chip could do; what a plain function does is not counted."""
         return plain(roof(self.device, flops_in))
+
+
+def _takes_nothing(returned: object) -> TypeGuard[Callable[[], object]]:
+    """Whether it is a function that can be called as it is; a class or a module is none."""
+    if not isinstance(returned, (types.FunctionType, types.MethodType, partial)):
+        return False
+    try:
+        inspect.signature(returned).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _not_done_yet(returned: object) -> str:

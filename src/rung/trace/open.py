@@ -1,7 +1,7 @@
 """The door to every format: `read` finds out what a file is, and who reads it.
 
-To add a format, write a module with `sniff(head, path)` and `read(path, *, partial, max_bytes)`, and name it in
-FORMATS.
+To add a format, write a module with `sniff(head, path)` and `read(path, *, partial, max_bytes)`, name it in FORMATS, and describe it
+in `formats.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from rung.errors import InputError
 from rung.trace import cache as store
 from rung.trace import entries
+from rung.trace.formats import tools
 from rung.trace.parallel import processes_for, read_all
 from rung.trace.ranks import merged
 from rung.trace.repeats import REASON, repeated
@@ -103,7 +104,7 @@ def _reader_or_refusal(path: Path, partial: bool) -> Any:
             raise InputError(f"{path} is empty: record the trace again.")
         if start.lstrip()[:1] not in (b"{", b"["):
             raise InputError(
-                f"{path} is not a torch.profiler trace, nor of any other known format ({', '.join(FORMATS)}): "
+                f"{path} is not a torch.profiler trace, nor one of another profiler that is known ({tools()}): "
                 "give a file that a profiler wrote."
             )
         reader = import_module(FORMATS["kineto"])  # JSON: it says best what is missing
@@ -183,8 +184,7 @@ def _read_directory(
         names.append(file.name)
     if not traces:
         raise InputError(
-            f"The directory {path} has no trace of a known format ({', '.join(FORMATS)}) in it: "
-            "give the one with the traces."
+            f"The directory {path} has no trace of a known format ({tools()}) in it: give the one with the traces."
         )
     again = repeated(traces)
     kept = [place for place in range(len(traces)) if place not in again]

@@ -28,30 +28,40 @@ SCHEMA: dict[str, pl.DataType] = {
 
 
 def counters(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a kernel, device and rank, the most time first; over all its dispatches, whatever `steps`.
+    """One row a kernel, device and rank, most time first; over all its dispatches in the whole recording.
 
-    kernel, device, rank; dispatches: that have counters; time_ns: of those that were timed, while counters were collected.
-    bound: "memory", "compute", "occupancy" or "latency"; null where the counters do not say.
-    because: the figures that decide; what is missing where they do not.
-    The other columns are the figures of analysis/counters/formulas.toml (`--show counter_formulas` explains them); null
-    where their counters were not collected. Shares are fractions; ratios are of sums over the dispatches.
+    The other columns are the figures of analysis/counters/formulas.toml; `--show counter_formulas` explains them. They are null if their
+    counters were not collected. Ratios are of sums over the dispatches.
+
+    kernel: its name.
+    time_ns: of the dispatches that were timed, while counters were collected.
+    bound: "memory", "compute", "occupancy" or "latency"; null if the counters do not say.
+    because: the figures that decide; if they do not, what is missing.
+    dispatches: those that have counters.
     """
     return _table(trace, ("kernel", "device", "rank"))
 
 
 def dispatch_counters(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a dispatch, in the order of its rank's run: the columns of `counters`, `rank`, and `place`, its number there.
+    """One row a dispatch, in the order of its rank's run, with the columns of `counters`.
 
-    Where the trace does not number its dispatches, `place` counts those of the same kernel.
+    place: its number in the run. If the trace does not number its dispatches, the number among those of the same kernel.
+    kernel: its name.
+    time_ns: its duration.
+    bound, because: as in `counters`.
     """
     return _table(trace, KEYS)
 
 
 def formulas(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a figure of `counters`: what it means, how it is computed here, what it lacks.
+    """One row a figure of `counters`.
 
-    known: dispatches that have it; formula: the form that is used, else the first one for this GPU; missing: counters of it
-    that were not collected, facts of the GPU that are not known; source: whose definition it is.
+    figure: its name.
+    known: dispatches that have it.
+    means: what it says.
+    formula: the form that is used, otherwise the first one for this GPU.
+    missing: counters of it that were not collected, and facts of the GPU that are not known.
+    source: whose definition it is.
     """
     table, gpu = wide(trace), gpu_of(trace, None)
     found = parts(table, gpu)

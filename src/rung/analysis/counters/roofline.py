@@ -29,14 +29,20 @@ _SHOWN = {"hbm": "HBM", "infinity cache": "Infinity Cache", "l2": "L2", "l1": "L
 
 
 def counter_roofline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a kernel (of a device and rank) and roof that it uses, the kernel with the most time first, its nearest roof first.
+    """One row a kernel (of a device and rank) and roof that it uses, the kernel with most time first, its nearest roof first.
 
-    roof: "HBM", "Infinity Cache", "L2", "L1", "LDS", or a kind of arithmetic, "vector fp32", "matrix bf16".
-    rate: what the kernel did in its time, in `unit`: GB/s or TFLOP/s; peak: by data sheet and clock; measured_peak: what
-        a benchmark reached on that machine (rocprof-compute's roofline.csv), where the folder has it.
-    used_share, measured_share: rate over each. amount: bytes or FLOPs of all dispatches.
-    intensity: FLOP a byte of that level, over all the arithmetic that was counted; null for arithmetic.
     HBM and Infinity Cache rows rest on the same counters, the traffic between L2 and fabric: HBM is at most that.
+
+    kernel: its name.
+    time_ns: of its dispatches.
+    roof: "HBM", "Infinity Cache", "L2", "L1", "LDS", or a kind of arithmetic, as in "vector fp32", "matrix bf16".
+    used_share, measured_share: rate / peak, and rate / measured_peak.
+    rate: what the kernel did in its time.
+    peak: by data sheet and clock.
+    measured_peak: what a benchmark reached on that machine (rocprof-compute's roofline.csv), if the folder has it.
+    unit: of rate and peaks: GB/s or TFLOP/s.
+    intensity: FLOP per byte of that level, over all the arithmetic that was counted; null for arithmetic.
+    amount: bytes or FLOP of all dispatches.
     """
     table = wide(trace)
     rows = []

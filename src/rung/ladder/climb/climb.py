@@ -31,6 +31,7 @@ from rung.records.climb import DryRun, Stopped
 from rung.records.progress import Inapplicable, Planned, Warned
 from rung.rungs import LADDER, Rung, chosen
 from rung.runs import Run
+from rung.text import to_paste
 from rung.timing.compile_cache import compiled_code
 from rung.timing.tasks import Pool
 
@@ -179,8 +180,9 @@ def resume(directory: Path, say: Say, budget: float | None = None, launcher: str
     if launcher and not request.over_ranks:
         raise UsageError(f"{directory} is a climb of one process: leave --launcher out, or begin a new climb.")
     if request.launcher and not launcher:
+        again = to_paste(request.slurm) or f"--launcher {shlex.quote(request.launcher)}"
         raise UsageError(
-            f"{directory} is a climb of ranks that a command started, and no file decides what is run: give it again, as --launcher {shlex.quote(request.launcher)}."
+            f"{directory} is a climb of ranks that a command started, and no file decides what is run: give it again, as {again}."
         )
     if launcher:
         request = replace(request, ranks=0, launcher=launcher)

@@ -61,7 +61,7 @@ class Request:
     budget: seconds after which the climb ends; jobs: workers that may prepare side by side, None for what the cores allow;
     devices: GPUs as torch counts them, the first of which is timed, and the others verify; or `auto` for all of its kind that are idle;
     ranks, launcher: what is timed is a job of so many ranks of this host, or of those that a command starts;
-    slower_at_most: the share of its time that a step may lose for
+    slurm: the options with which the job of SLURM was asked for in which it began; slower_at_most: the share of its time that a step may lose for
     what a rung spares beside it (`Rung.spares`)."""
 
     target: str
@@ -77,6 +77,7 @@ class Request:
     devices: str = ""
     ranks: int = 0
     launcher: str = ""
+    slurm: str = ""
 
     @property
     def over_ranks(self) -> bool:
