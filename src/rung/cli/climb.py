@@ -55,8 +55,8 @@ FIXED = (
 EXAMPLE = """\
 example, on a busy CPU:
   $ rung climb model.py:make --budget 300
-  baseline: 93.1 ms (1.19 ms – 135 ms) a step; first run 76.4 ms; peak memory 241 MiB
-    torch.compile: 4.12×, 5.76 ms a step, ready after 1 min 17 s
+  baseline: 93.1 ms (1.19 ms – 135 ms) per step; first run 76.4 ms; peak memory 241 MiB
+    torch.compile: 4.12×, 5.76 ms per step, ready after 1 min 17 s
     recipe.toml: compile, 4.12× over the untouched model, provisional
     recipe.toml: compile, 4.12× over the untouched model, verified
   Recipe: .rung/20261126-195606-model-make/recipe.toml
