@@ -488,7 +488,7 @@ def test_bench_stops_when_the_median_is_known_and_says_what_it_cannot(
 def test_sanity_is_never_reported_as_a_measurement(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *TINY, "--preset", "sanity"]) == 0
     out = capsys.readouterr().out
-    assert "This is no measurement" in out
+    assert "This is not a measurement" in out
     assert "interval" not in out
 
 

@@ -36,7 +36,7 @@ example, on a busy CPU:
   $ rung bench ops.py:slow --call --time 15
   ops.py:slow, one call, on AMD EPYC
   median step   1.63 ms (1.49 ms – 2.25 ms), 95 % interval, 3261 samples
-                not yet within ±0.5 %: give it more --time
+                not yet within ±0.5 %: raise --time
   range         1.17 ms to 70.8 ms, p90 10.4 ms, p99 18.0 ms
   histogram     1.17 ms |█▂▁▁▁▁▁▁▁▁▁▁▂▁▁▁▁▁▁▁▁▁▁▂▂▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁| 15.3 ms
   first run     2.81 ms (compiling and loading; not part of the median)

@@ -48,7 +48,7 @@ show 4
 COMPARE = """\
 compare 15 17
                                      A entry 15  B entry 17  B against A
-  ops.py:slow mode=call              2.46 ms     7.64 ms     not apart (+211.1%)
+  ops.py:slow mode=call              2.46 ms     7.64 ms     no clear difference (+211.1%)
 """
 TREND = """\
 trend ops.py:slow
