@@ -133,7 +133,7 @@ def test_a_dry_run_shows_its_plan_again() -> None:
 def test_many_reasons_are_a_line_with_the_count_and_names_by_kind_of_reason() -> None:
     data = planned()
     because = [("gpu-a", "for GPUs", "A."), ("gpu-b", "for GPUs", "B."), ("chip", "for other chips", "C."), ("odd", "", "D."),
-               ("none", "nothing in the graph for them", "E.")]  # fmt: skip
+               ("none", "no match in the graph", "E.")]  # fmt: skip
     left = [replace(untried(rung, "inapplicable", why), group=group) for rung, group, why in because]
     left += [untried("stream", "not yet", "it needs bf16."), untried("same", "no-op", "F.")]
     data.plan.rungs = [data.plan.rungs[0], *left]
