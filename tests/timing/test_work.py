@@ -133,8 +133,8 @@ def test_what_is_not_known_is_not_printed(nap: Bench) -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"flops": -1}, "-1 is no amount"),
-        ({"nbytes": float("inf")}, "inf is no amount"),
+        ({"flops": -1}, "-1 is not an amount"),
+        ({"nbytes": float("inf")}, "inf is not an amount"),
         ({"flops": 1, "flops_in": "float16"}, "no precision 'float16'"),
         ({"flops_in": "bf16"}, "give both"),
     ],

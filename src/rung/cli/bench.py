@@ -118,7 +118,7 @@ def add(commands: Any, help_text: str) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     if not parsed.target:
-        raise UsageError("give a TARGET, as in `rung bench tiny-transformer`; `rung bench --help` says more.")
+        raise UsageError("give a TARGET, as in `rung bench tiny-transformer`; see `rung bench --help`.")
     need_torch()
     from rung.launch import torchrun
     from rung.recipes.recipe import side_of

@@ -66,7 +66,7 @@ def submitted() -> list[tuple[SlurmJob, Path]]:
         try:
             found.append((msgspec.json.decode(path.read_bytes(), type=SlurmJob), path.parent.resolve()))
         except (OSError, msgspec.DecodeError) as error:
-            say(f"note: {path} is no record of a job and is left out: {error}")
+            say(f"note: {path} is not a record of a job and is left out: {error}")
     return found
 
 

@@ -261,7 +261,7 @@ def markdown_lines(result: Bench) -> list[str]:
     title = result.workload + (f", with {' + '.join(result.rungs)}" if result.rungs else "")
     cells = [(a, units.clean(b).replace("|", "\\|")) for a, b in [("step", title), *rows]]
     lines = [f"| {a} | {b} |" for a, b in cells]
-    warned = [] if result.measured else ["", f"This is no measurement (--preset {result.preset})."]
+    warned = [] if result.measured else ["", f"This is not a measurement (--preset {result.preset})."]
     return [lines[0], "|---|---|", *lines[1:], *warned, *(f"\nnote: {units.clean(n)}" for n in result.notes)]
 
 
