@@ -97,12 +97,12 @@ def test_help_after_a_target_lists_its_own_options(capsys: pytest.CaptureFixture
         (
             ["runs", "--jsn"],
             2,
-            "unexpected argument '--jsn'; `--help` shows what the command takes. Did you mean --json?",
+            "unexpected argument '--jsn'; see `--help`. Did you mean --json?",
         ),
         (["climb", "--resume", "nowhere", "--bugdet=9"], 2, "Did you mean --budget?"),
-        (["climb", "--resume", "nowhere"], 3, "nowhere is no run directory"),
+        (["climb", "--resume", "nowhere"], 3, "nowhere is not a run directory"),
         (["bench", "tiny-transformer", "--recipe", "missing.toml"], 3, "missing.toml could not be read"),
-        (["report", "nowhere"], 3, "nowhere is no run directory"),
+        (["report", "nowhere"], 3, "nowhere is not a run directory"),
         (["climb", "tiny-transformer", "--res", "64"], 2, "no option --res"),
         (["climb", "--size", "tiny", "tiny-transformer"], 2, "put TARGET first"),
         (["bench", "--size", "tiny", "tiny-transformer"], 2, "put TARGET first"),
@@ -212,9 +212,9 @@ def test_a_workload_that_fails_under_bench_is_one_document(
     [
         (["--rungs", ""], "'' has an empty name"),
         (["--rungs", "tf32,,compile"], "'tf32,,compile' has an empty name"),
-        *((["--budget", bad], f"{bad!r} is no time") for bad in ("nan", "inf", "0", "soon")),
-        (["--budget=-1"], "'-1' is no time"),
-        (["--deadline", "nan"], "'nan' is no time"),
+        *((["--budget", bad], f"{bad!r} is not a time") for bad in ("nan", "inf", "0", "soon")),
+        (["--budget=-1"], "'-1' is not a time"),
+        (["--deadline", "nan"], "'nan' is not a time"),
     ],
 )
 def test_a_value_that_is_none_is_refused(option: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -488,7 +488,7 @@ def test_bench_stops_when_the_median_is_known_and_says_what_it_cannot(
 def test_sanity_is_never_reported_as_a_measurement(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *TINY, "--preset", "sanity"]) == 0
     out = capsys.readouterr().out
-    assert "This is no measurement" in out
+    assert "This is not a measurement" in out
     assert "interval" not in out
 
 
@@ -512,7 +512,10 @@ def test_an_answer_that_does_not_fit_on_the_disk_is_one_sentence() -> None:
             stdout=full, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
     assert done.returncode == 3
-    assert done.stderr == "rung: the answer could not be written: No space left on device; make room and ask again.\n"
+    assert (
+        done.stderr
+        == "rung: the answer could not be written: No space left on device; free some space and run the command again.\n"
+    )
 
 
 def test_progress_that_nobody_reads_stops_no_work_and_changes_no_exit_code(tmp_path: Path) -> None:

@@ -147,8 +147,8 @@ def test_a_rung_that_is_as_fast_is_kept_for_the_graphs_that_it_spares(
 def test_a_baseline_that_was_disturbed_is_said_to_be() -> None:
     assert disturbed(20.0, 19.0) == disturbed(20.0, 25.0) == ""
     said = disturbed(20e6, 5e6)
-    assert "took 20 ms a step when it was measured by itself, and 5 ms beside a candidate" in said
-    assert "10 ms a step when it was measured by itself, and 20 ms beside" in disturbed(10e6, 20e6)
+    assert "took 20 ms per step when it was timed alone, and 5 ms next to a candidate" in said
+    assert "10 ms per step when it was timed alone, and 20 ms next to" in disturbed(10e6, 20e6)
 
 
 class Disturbed(dict[tuple[str, ...], float]):
@@ -164,4 +164,4 @@ class Disturbed(dict[tuple[str, ...], float]):
 def test_the_climb_warns_of_it_and_keeps_it_with_the_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = Disturbed({(): 20.0, ("fused-optimizer",): 10.0})
     data = climbed(monkeypatch, tmp_path, trained(), steps, rungs=("fused-optimizer",))
-    assert any("disturbed the one or the other" in said for said in data["attempts"][0]["warnings"])
+    assert any("disturbed one of the two" in said for said in data["attempts"][0]["warnings"])

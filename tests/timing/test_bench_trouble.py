@@ -155,7 +155,7 @@ def test_where_the_workload_raised_is_shown_on_demand(capsys: pytest.CaptureFixt
 def test_what_forks_and_prints_is_measured_all_the_same() -> None:
     found = rung.bench(f"{HERE}:forks_and_prints", call=True, preset="quick")
     assert len(found.samples) == 5
-    assert "This is no measurement" in str(found)
+    assert "This is not a measurement" in str(found)
 
 
 def test_a_point_of_a_sweep_that_fails_costs_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

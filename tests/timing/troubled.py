@@ -74,7 +74,7 @@ def never_finite(mode: str = "train") -> rung.Workload:
 
 
 def forks_and_prints() -> None:
-    print("this is no JSON")
+    print("this is not JSON")
     if os.fork() == 0:
         os._exit(0)
     os.wait()
