@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from rung.hardware.ranks import Ranks
+from rung.launch.gather import HERE, Writing, writing
 from rung.launch.rank import placed
 from rung.profilers.torch_profiler import Options
 
@@ -72,23 +73,26 @@ def main(argv: list[str]) -> int:
 
     request = msgspec.json.decode(argv[0], type=StepsRequest)
     try:
-        times = run(request)
+        if request.recorded:
+            Ranks.here = placed(os.environ)
+        with writing() as files:
+            times = run(request, files)
+            if (path := os.environ.get(REPORT)) and Ranks.here.rank == 0:
+                place = files.place(path)
+                place.write_bytes(msgspec.json.encode(times))
+                files.told(place)
     except RungError as error:
         print(f"rung: {error}", file=sys.stderr)
         return error.exit_code
-    if (path := os.environ.get(REPORT)) and Ranks.here.rank == 0:
-        with open(path, "wb") as file:
-            file.write(msgspec.json.encode(times))
     return 0
 
 
-def run(request: StepsRequest) -> Times:
+def run(request: StepsRequest, files: Writing = HERE) -> Times:
+    """files: where a trace is written, and who is told of it."""
     from rung.hardware.sensors import identity
     from rung.profilers import torch_profiler
     from rung.timing.workers import WORKLOAD
 
-    if request.recorded:
-        Ranks.here = placed(os.environ)
     candidate = pkgutil.resolve_name(WORKLOAD)()
     candidate.open(request.target, request.options, request.rungs, request.device)
     candidate.first()
@@ -102,8 +106,10 @@ def run(request: StepsRequest) -> Times:
         if request.recorded and not request.recorded.has(Ranks.here.rank):
             total = replace(chosen.options, active=request.steps).total
             return Times(steps_ns=torch_profiler.unrecorded(candidate.call, total, device))
-        path = chosen.path.replace("{rank}", str(Ranks.here.rank))
-        times = torch_profiler.record(candidate.call, path, request.steps, device, chosen.options)
+        path = files.place(chosen.path.replace("{rank}", str(Ranks.here.rank)))
+        times = torch_profiler.record(candidate.call, str(path), request.steps, device, chosen.options)
+        for written in sorted(path.parent.glob(f"{path.name.removesuffix('.json.gz')}.*")):  # of each round
+            files.told(written)
         return Times(bus=bus, steps_ns=times, bare_ns=bare, bare_span=(begin, middle))
     times = _marked(candidate, request.steps, seconds)
     return Times(bus=bus, steps_ns=times, span=(begin, time.monotonic_ns()))
