@@ -102,4 +102,18 @@ GATHERED_ONCE = Rung(
     proof=rarer(r"(?i)all_?gather", "gatherings of weights"),
 )
 
+# The range is a guess: what ranks lose to each other on the cores was not measured on a machine with several nodes.
+CORES = Rung(
+    name="rank-cores",
+    level=2,
+    title="each rank on cores of its own, near its GPU",
+    contract="exact",
+    changes="sched_setaffinity: the cores of the GPU's NUMA node, divided among the ranks that are near them",
+    requires=(RANKS,),
+    shrinks=lambda c: {"launch_gap": (0.85, 1.02), "idle": (0.9, 1.02), "communication": (0.9, 1.02)},
+    change=lambda p: replace(p, cores=True),
+    effect="no rank moves between cores, or to those of another",
+    proof=told("cores", "own", "the set of cores"),
+)
+
 EXCHANGE = (*(_bucket(size) for size in BUCKETS), VIEWS, STATIC, BF16_GRADIENTS, GATHERED_ONCE)
