@@ -16,6 +16,7 @@ from rung.rewrites import Surgeon
 from rung.runs import Run
 from rung.workload import Workload
 
+
 def climbed(
     monkeypatch: pytest.MonkeyPatch, folder: Path, workload: Workload, steps: dict[tuple[str, ...], float], **asked: Any
 ) -> dict[str, Any]:
