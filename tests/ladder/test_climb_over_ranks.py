@@ -128,11 +128,12 @@ def test_what_does_not_go_together_is_said(words: list[str], says: str, tmp_path
     assert says in done.stderr
 
 
-def test_ctrl_c_leaves_no_rank(tmp_path: Path) -> None:
-    words = ["climb", MICRO, "--device", "cpu", "--nproc-per-node", "2", "--out", "run"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "rung.cli.main", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    ) as climb:
+def test_ctrl_c_leaves_no_rank(tmp_path: Path, recorded: dict[str, str]) -> None:
+    """Of torchrun's, the last of which would wait for an hour."""
+    words = command("climb", MICRO, "--fused", "hang", "--rungs", "fused-optimizer", "--nproc-per-node", "2")
+    words += ["--device", "cpu", "--out", "run"]
+    env = os.environ | recorded
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=env) as climb:
         assert climb.stderr is not None
         assert any(line.startswith("measuring the baseline") for line in climb.stderr)
         theirs = descendants(climb.pid)
