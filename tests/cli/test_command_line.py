@@ -21,7 +21,8 @@ from rung.runs import Run
 MICRO = f"{Path(__file__).parents[1] / 'helpers' / 'micro.py'}:make"
 TINY = ["tiny-transformer", "--hidden-dim", "32", "--num-layers", "1", "--num-heads", "2", "--seq-len", "8", "--batch-size", "2"]  # fmt: skip
 
-
+# A function that needs no torch.
+NAPS = "import time\n\n\ndef nap():\n    time.sleep(0.002)\n"
 PRINTS = """
 import torch
 from rung import Workload
@@ -352,7 +353,7 @@ def test_a_recipe_that_was_refuted_ends_with_the_same_code_either_way(
 
 
 def test_bench_answers_in_one_json_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", *TINY, "--num-steps", "12", "--time", "1", "--json"]) == 0
+    assert main(["bench", *TINY, "--num-steps", "12", "--time", "0.5", "--json"]) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)
     assert len(result["samples"]) >= 12
@@ -383,8 +384,9 @@ def test_a_file_that_cannot_be_written_costs_no_answer_and_adds_no_second_docume
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
+    (tmp_path / "naps.py").write_text(NAPS)
     asked = [option, str(tmp_path / "file" / "out"), "--json"]
-    assert main(["bench", *TINY, "--preset", "quick", *asked]) == 3
+    assert main(["bench", f"{tmp_path}/naps.py:nap", "--call", "--preset", "quick", *asked]) == 3
     captured = capsys.readouterr()
     assert len(json.loads(captured.out)["samples"]) == 5
     assert "could not be written" in captured.err
@@ -473,7 +475,7 @@ def test_what_a_target_raises_in_our_own_process_is_a_sentence(
 def test_bench_stops_when_the_median_is_known_and_says_what_it_cannot(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "naps.py").write_text("import time\n\n\ndef nap():\n    time.sleep(0.002)\n")
+    (tmp_path / "naps.py").write_text(NAPS)
     assert main(["bench", f"{tmp_path}/naps.py:nap", "--call", "--target", "50%", "--time", "10", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["reached"] == result["steady"]  # on a machine whose load comes and goes it may be neither
@@ -485,8 +487,9 @@ def test_bench_stops_when_the_median_is_known_and_says_what_it_cannot(
     assert "FLOP/s" in out
 
 
-def test_sanity_is_never_reported_as_a_measurement(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", *TINY, "--preset", "sanity"]) == 0
+def test_sanity_is_never_reported_as_a_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "naps.py").write_text(NAPS)
+    assert main(["bench", f"{tmp_path}/naps.py:nap", "--call", "--preset", "sanity"]) == 0
     out = capsys.readouterr().out
     assert "This is not a measurement" in out
     assert "interval" not in out
