@@ -238,12 +238,27 @@ def test_confirming_the_answer_is_not_given_up_for_a_better_one(tmp_path: Path) 
     assert next_rung(leave(made, enough), [one]) is one
 
 
+def test_a_plain_mode_is_not_confirmed_at_the_cost_of_a_candidate_that_fits(tmp_path: Path) -> None:
+    made, one = state(tmp_path), rung("one", 0.5)
+    made.kept, made.plain = ["compile"], Plain(rungs=["compile"], step_ns=STEP)
+    needs = seconds(made, one)
+    leave(made, 1.01 * needs)
+    assert (confirming(made), room(made)) == (0, made.left())
+    assert next_rung(made, [one]) is one
+    assert (
+        stopped(leave(made, 0.99 * needs), [one]).rule == "budget"
+    )  # what is late would leave it unconfirmed for nothing
+    made.plain.rungs = ["capture"]
+    assert confirming(made) > 0
+    assert stopped(leave(made, 1.01 * needs), [one]).rule == "budget"
+
+
 def test_confirming_takes_longer_where_the_best_plain_mode_is_another_side(tmp_path: Path) -> None:
     made = leave(state(tmp_path), 100)
     made.baseline.time = Figure(value=1e9)  # of a short step, a restart has more rounds
-    made.kept, made.plain = ["compile", "sdpa"], Plain(rungs=["compile", "sdpa"], step_ns=STEP)
+    made.kept = ["compile", "sdpa"]
     two_sides = confirming(made)
-    made.plain.rungs = ["compile"]
+    made.plain = Plain(rungs=["compile"], step_ns=STEP)
     assert confirming(made) > two_sides > 0
     made.kept = []  # there is nothing to confirm
     assert confirming(made) == 0

@@ -7,7 +7,8 @@
 4. If the budget is too short to try all of them one at a time, those that combine are tried as one bundle, once for each best. So they
    are where compiling alone, or capturing alone, made the untouched model much slower: a rewrite may mend what did that.
 5. Otherwise the largest expected gain per second comes first.
-6. A candidate is begun only if it should end before the time that confirming the answer takes.
+6. A candidate is begun only if it should end before the time that confirming the answer takes. A plain mode of torch.compile is not
+   confirmed at the cost of a candidate that still fits: a verified answer that is faster is worth more.
 7. A rung that gave nothing is tried once more when the best has changed. A plain mode that adds one rung to the best is a try of it.
 8. What the budget cut short is not begun again in the same sitting.
 9. As many pairs of workers load side by side as cores and GPU memory allow, three at most.
@@ -65,7 +66,8 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stopped:
     uncut = [r for r in worth if r.name not in state.cut]
     several = bundle(state, rungs)
     candidates = [*([several] if several else []), *sorted(uncut, key=lambda r: -gain_per_second(state, r))]
-    fitting = [r for r in candidates if seconds(state, r) < LATE * room(state)]
+    late = LATE if confirming(state) or not state.kept else 1.0  # beyond it there is nothing that could be cut instead
+    fitting = [r for r in candidates if seconds(state, r) < late * room(state)]
     return fitting[0] if fitting else _out_of_budget(state, (uncut or worth)[0], stop.left or {})
 
 
@@ -97,8 +99,9 @@ def room(state: State) -> float:
 def confirming(state: State) -> float:
     """Seconds that confirming the answer takes: three restarts of the untouched model, the best plain mode and the best, whose
     compiled code is in the cache, on each input shape, and before that the verification on other shapes than the measured one; 0 where
-    there is no answer."""
-    if not state.kept or state.request.budget is None:
+    there is no answer, or it is a plain mode (rule 6)."""
+    is_plain = state.plain is not None and not state.plain_is_another
+    if not state.kept or is_plain or state.request.budget is None:
         return 0.0
     others = 2 if state.plain_is_another else 1
     sides = [state.baseline.time.value, *[state.step_ns] * others]
