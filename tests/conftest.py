@@ -51,6 +51,14 @@ def _nothing_of_the_user(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_hooks_left():
+    """Workloads of the tests have optimizers wait before each step, all that there are: none may do so in the tests that follow."""
+    yield
+    if optimizer := sys.modules.get("torch.optim.optimizer"):
+        optimizer._global_optimizer_pre_hooks.clear()
+
+
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory):
     """The variables under which `replayed.Replayed` says again what a real worker said."""

@@ -181,7 +181,7 @@ def test_a_target_can_be_a_plain_function_with_options() -> None:
         (lambda: rung.climb(NET, inputs=torch.zeros(4, 8)), "inputs= cannot be varied"),
         (lambda: rung.climb(AT_HAND, options={"size": 1}), "options= belong to a target"),
         (lambda: rung.climb(), "got nothing: give a torch"),
-        (lambda: rung.climb(resume="run", rungs=["compile"]), "goes on with what the climb was begun with: leave rungs out"),
+        (lambda: rung.climb(resume="run", rungs=["compile"]), "continues with the options that the climb was started with: leave rungs out"),
     ],
     ids=["one", "mixed", "lambda", "verify", "rungs", "preset", "recipe", "bench it", "compare it", "function", "inputs of a target",
          "no inputs", "constant inputs", "options", "nothing", "resume"],

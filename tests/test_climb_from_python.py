@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from here import in_this_process
 from torch import nn
 from torch.nn import functional as F
 
@@ -16,7 +17,6 @@ from rung.cli.main import main
 from rung.errors import RungError, UsageError
 from rung.records.climb import ClimbRun
 from rung.runs import Run
-from rung.timing import duel
 from rung.workload import load
 
 # A step takes 20 ms until its optimizer is fused. It is stopped, as by Ctrl-C, when the first rung is about to be tried.
@@ -88,8 +88,9 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.
 
 @pytest.fixture(scope="module")
 def climbed(stopped: tuple[Path, subprocess.CompletedProcess[str]]) -> rung.Climbed:
+    """Workers are in this process, which knows nothing of the script either."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(duel.ROUNDS_SECONDS, "cpu", 0)
+        in_this_process(patch, {(): 20.0, ("fused-optimizer",): 1.0})
         return rung.climb(resume=stopped[0], progress=False)
 
 

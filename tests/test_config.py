@@ -84,18 +84,18 @@ def test_every_key_is_an_option_of_its_commands_and_names_no_code_or_secret() ->
         ("same_within = 0.1", "there is no key 'same_within'; did you mean 'same-within'?"),
         ("clmb = {budget = 5}", "there is no key 'clmb'; did you mean 'climb'?"),
         ('recipe = "r.toml"', "there is no key 'recipe'; known are numerics, budget"),
-        ("[bench]\nnumerics = 'exact'", "numerics is no option of `rung bench`, but of climb."),
-        ("[climb]\nhistory = false", "history is no option of `rung climb`, but of all commands."),
+        ("[bench]\nnumerics = 'exact'", "numerics is not an option of `rung bench`, but of climb."),
+        ("[climb]\nhistory = false", "history is not an option of `rung climb`, but of all commands."),
         ('budget = "5"', "budget must be a number, and is '5'."),
         ("budget = true", "budget must be a number, and is true."),
-        ("budget = -5", "budget: '-5' is no time"),
-        ("budget = nan", "budget: 'nan' is no time"),
+        ("budget = -5", "budget: '-5' is not a time"),
+        ("budget = nan", "budget: 'nan' is not a time"),
         ("jobs = 1.5", "jobs must be a whole number, and is 1.5."),
         ("numerics = ['exact']", "numerics must be a text, and is a list."),
         ("numerics = 'bf17'", "numerics must be one of exact, tf32, bf16, fp8, and is 'bf17'."),
         ("slower-at-most = '200%'", "slower-at-most: '200%' must lie between 0 and 100%"),
         ("climb = 3", "climb is a command, and must be a table, [climb]."),
-        ("budget = [", "is no TOML"),
+        ("budget = [", "is not TOML"),
     ],
 )
 def test_what_is_no_option_is_refused_in_one_sentence(
@@ -114,7 +114,7 @@ def test_what_is_no_option_is_refused_in_one_sentence(
         files.project.write_text(
             f"[tool.rung]\n{text.replace('[climb]', '[tool.rung.climb]').replace('[bench]', '[tool.rung.bench]')}"
         )
-        with pytest.raises(RungError, match=r"tool\.rung|is no TOML"):
+        with pytest.raises(RungError, match=r"tool\.rung|is not TOML"):
             set_defaults(_parser("climb")._subparsers._group_actions[0].choices["climb"], "climb")  # type: ignore[union-attr, index]
 
 
@@ -166,7 +166,7 @@ def test_what_a_file_sets_does_not_stop_a_climb_from_going_on(files: Files, caps
     """--resume refuses what a climb was begun with only where it is typed."""
     files.user.write_text('numerics = "bf16"\ndevice = "cpu"\n')
     assert main(["climb", "--resume", "nowhere"]) == 3
-    assert "no run directory" in capsys.readouterr().err
+    assert "not a run directory" in capsys.readouterr().err
     assert main(["climb", "--resume", "nowhere", "--device=cpu"]) == 2
     assert "--device cannot be changed by --resume" in capsys.readouterr().err
     assert set(climb.FIXED) >= {"--numerics", "--device"}

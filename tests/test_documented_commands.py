@@ -1,8 +1,8 @@
 """The commands of README.md and of the pages for users: each parses, and runs unless its block is marked as needing a GPU.
 
-A block ```console has commands after `$ `; ```console gpu is not run. A block ```python NAME, or of another language with a name, is a file
-that the commands after it may use. All commands of a page run in one folder, in which there are a few recorded traces. Other Python blocks
-must compile.
+A block ```console has commands after `$ `; ```console gpu, or ```console setup, is not run. A block ```python NAME, or of another language with a name, is a file
+that the commands after it may use. All commands of a page run in one folder, in which there are a few recorded traces; of a climb its dry run,
+and all of it behind the marker `long`. Other Python blocks must compile.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,19 +30,19 @@ PAGES = [
 ]
 # What a page's own target takes, or a target by name.
 OF_TARGETS = {
-        "--batch",
-        "--batch-size",
-        "--name",
-        "--new-tokens",
-        "--part",
-        "--random-weights",
-        "--rows",
-        "--seq",
-        "--size",
-        "--task",
-        "--train",
-        "--width",
-    }
+    "--batch",
+    "--batch-size",
+    "--name",
+    "--new-tokens",
+    "--part",
+    "--random-weights",
+    "--rows",
+    "--seq",
+    "--size",
+    "--task",
+    "--train",
+    "--width",
+}
 DATA = ROOT / "tests/data"
 TRACES = {
     "trace.json.gz": DATA / "ddp/ranks2-slow-gpu/rank0.json.gz",
@@ -73,6 +74,9 @@ def of_rung(page: Path) -> list[str]:
     return [command for block in blocks(page) for command in block.commands if " rung " in f" {command}"]
 
 
+RUN = [p for p in PAGES if any(block.commands and not block.more for block in blocks(p))]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_python_blocks_compile(page: Path) -> None:
     for block in blocks(page):
@@ -97,20 +101,40 @@ def test_options_exist(page: Path) -> None:
         assert options <= OF_TARGETS, f"{command}: no option {options - OF_TARGETS}"
 
 
-@pytest.mark.parametrize(
-    "page", [p for p in PAGES if any(b.commands and b.more != "gpu" for b in blocks(p))], ids=lambda p: p.stem
-)
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
 def test_commands_run(page: Path, tmp_path: Path) -> None:
-    if page.name == "README.md":
-        pytest.skip("its commands set up an environment; tests/test_setup.py runs them")
+    run_all(page, tmp_path, short)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", [p for p in RUN if any("rung climb" in c for c in of_rung(p))], ids=lambda p: p.stem)
+def test_climbs_run(page: Path, tmp_path: Path) -> None:
+    run_all(page, tmp_path, patient)
+
+
+def short(command: str, folder: Path) -> str:
+    """A climb ends with its plan, and a recipe is put where it would leave one."""
+    if not command.startswith("rung climb "):
+        return command
+    left = folder / ".rung/climbed"
+    left.mkdir(parents=True, exist_ok=True)
+    (left / "recipe.toml").write_text('schema = 1\nmode = "train"\nrungs = ["fused-optimizer"]\n')
+    return f"{command} --dry-run"
+
+
+def patient(command: str, folder: Path) -> str:
+    """The command with a budget for a machine that others use."""
+    return re.sub(r"(?<=--budget )\d+", lambda seconds: str(4 * int(seconds[0])), command)
+
+
+def run_all(page: Path, folder: Path, adapted: Callable[[str, Path], str]) -> None:
     for name, trace in TRACES.items():
-        shutil.copy(trace, tmp_path / name)
+        shutil.copy(trace, folder / name)
     variables = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "RUNG_HISTORY": "off"}
     for block in blocks(page):
         if block.language != "console" and block.more:
-            (tmp_path / block.more).write_text(block.text)
-        for command in block.commands if block.more != "gpu" else []:
-            done = subprocess.run(
-                ["bash", "-c", command], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=500
-            )
+            (folder / block.more).write_text(block.text)
+        for command in block.commands if not block.more else []:
+            words = ["bash", "-c", adapted(command, folder)]
+            done = subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, timeout=900)
             assert done.returncode == 0, f"{command}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"

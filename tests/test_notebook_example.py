@@ -1,23 +1,41 @@
-"""The example notebook: its cells one after the other in a fresh process, with workers that say again what real ones said."""
+"""The example notebooks: the cells of one after the other in a fresh process, with workers that say again what real ones said."""
 
+import ast
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from replayed import REPLAYED
 
 from rung.workload import load
 
-NOTEBOOK = Path(__file__).parents[1] / "examples" / "live_model.ipynb"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def cells_of(notebook: Path) -> str:
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells)  # figures of whose machine?
+    return "\n".join("".join(cell["source"]) for cell in cells)
+
+
+@pytest.mark.long
+def test_the_model_of_transformers_is_climbed_at_toy_size(tmp_path: Path) -> None:
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed")
+    code = cells_of(EXAMPLES / "huggingface.ipynb")
+    variables = os.environ | {"CUDA_VISIBLE_DEVICES": "", "RUNG_HISTORY": "off"}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=variables, check=True)
+    assert list(tmp_path.glob(".rung/*/report.html"))
 
 
 def test_its_cells_run_and_what_they_climb_is_a_workload(recorded: dict[str, str], tmp_path: Path) -> None:
-    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
-    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells)  # figures of whose machine?
+    ast.parse(cells_of(EXAMPLES / "huggingface.ipynb"))
     replayed = f"from rung.timing import workers; workers.WORKLOAD = {REPLAYED!r}"
-    code = "\n".join([replayed, *("".join(cell["source"]) for cell in cells)])
+    code = f"{replayed}\n{cells_of(EXAMPLES / 'live_model.ipynb')}"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | recorded, capture_output=True, text=True
     )

@@ -84,3 +84,8 @@ def test_a_target_that_imports_it_says_how_to_get_it(tmp_path: Path) -> None:
 def test_callables_are_measured_without_it() -> None:
     done = rung("import rung\nprint(rung.bench(lambda: sum(range(99)), seconds=0.1, preset='sanity').median > 0)")
     assert done.stdout == "True\n", done.stderr
+
+
+def test_a_plain_function_is_timed_on_the_cpu_that_is_asked_for() -> None:
+    done = rung("from rung.timing.function import Function; print(Function(int, 'int', 'cpu').open()['name'])")
+    assert (done.returncode, done.stdout) == (0, "int\n"), done.stderr

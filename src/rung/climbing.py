@@ -111,7 +111,9 @@ def climb(
             **how,
         }
         if again := next((key for key, value in begun_with.items() if value is not None), None):
-            raise UsageError(f"rung.climb(resume=...) goes on with what the climb was begun with: leave {again} out.")
+            raise UsageError(
+                f"rung.climb(resume=...) continues with the options that the climb was started with: leave {again} out."
+            )
         climbing = go_on(Path(resume), told, budget)
         return Climbed(_to_its_end(climbing, progress))
     typed = {key.replace("_", "-"): str(value) for key, value in (options or {}).items()}

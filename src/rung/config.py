@@ -119,7 +119,7 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
     try:
         return parse_toml(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no TOML: {error}; mend it.") from error
+        raise InputError(f"{path} is not TOML: {error}; mend it.") from error
 
 
 def _checked(table: Any, path: Path, name: str) -> list[Setting]:
@@ -151,7 +151,7 @@ def _settings(table: Any, command: str, path: Path, name: str) -> Iterator[Setti
 def _unknown(key: str, command: str, keys: list[str]) -> str:
     if key in KEYS:
         commands = " and ".join(KEYS[key][1]) or "all commands"
-        return f"{key} is no option of `rung {command}`, but of {commands}."
+        return f"{key} is not an option of `rung {command}`, but of {commands}."
     near = get_close_matches(key, [*keys, *(() if command else TABLES)], 1)
     return f"there is no key {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(keys)}.")
 

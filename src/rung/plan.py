@@ -57,7 +57,7 @@ class Plan:
     kernels scaled_dot_product_attention asks first, `cudnn`. within: passes on the graphs that Inductor
     compiles, forward and backward, by name. original: inputs for which none of this holds. Of several ranks, which one process does not
     have: ddp: arguments of DistributedDataParallel; gradients: the format in which these are exchanged, `bf16`; gathered: FSDP2 keeps
-    what forward has gathered. The empty plan is the workload as its author wrote it."""
+    what forward has gathered; cores: each rank has cores of its own, near its GPU. The empty plan is the workload as its author wrote it."""
 
     tf32: bool = False
     bf16: bool = False
@@ -78,6 +78,7 @@ class Plan:
     ddp: tuple[tuple[str, Any], ...] = ()
     gradients: str = ""
     gathered: bool = False
+    cores: bool = False
 
     @property
     def numerics(self) -> Numerics:
@@ -87,7 +88,7 @@ class Plan:
     @property
     def of_one(self) -> Plan:
         """What of it one process has."""
-        return replace(self, ddp=(), gradients="", gathered=False)
+        return replace(self, ddp=(), gradients="", gathered=False, cores=False)
 
     @property
     def compiles(self) -> bool:

@@ -124,7 +124,7 @@ def test_values_are_one_word_with_their_option_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", ["csv", "html", "recipe", "call", "help", "json", "a b", "", "-x", "x=1 --csv"])
 def test_an_option_of_the_command_itself_is_none_of_the_target(name: str) -> None:
-    with pytest.raises(UsageError, match="is no option of a target"):
+    with pytest.raises(UsageError, match="is not an option of a target"):
         of_the_target({name: "x"}, flags("bench"))
 
 

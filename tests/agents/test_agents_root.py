@@ -110,7 +110,7 @@ def test_a_file_that_begins_like_an_option_is_none(root: Root) -> None:
 def test_a_run_whose_target_lies_outside_is_not_gone_on_with(root: Root) -> None:
     run = root.folder / "run"
     run.mkdir()
-    with pytest.raises(UsageError, match="no run directory"):
+    with pytest.raises(UsageError, match="not a run directory"):
         root.run("run")
     for target, refused in (("../outside/model.py:make", True), ("os:getcwd", True), ("model.py:make", False)):
         (run / "manifest.json").write_text(json.dumps({"request": {"target": target}}))
@@ -133,5 +133,5 @@ def test_a_revision_needs_the_repository_s_top_and_is_no_option(root: Root) -> N
 def test_pages_replace_no_other_file(root: Root) -> None:
     with pytest.raises(UsageError, match=r"\.html"):
         root.page("model.py")
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         Root.of(root.folder / "model.py")

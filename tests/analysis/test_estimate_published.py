@@ -140,14 +140,14 @@ def test_a_pipelines_folder_has_the_model_that_denoises(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("[]", "has no fields"),
         ("{}", "has no model_type and no _class_name"),
         ('{"model_type": "rwkv"}', "is of a 'rwkv', which is not known; known are"),
         ('{"model_type": ["llama"]}', "has no model_type"),
         ('{"model_type": "llama"}', "lacks hidden_size or n_embd or d_model"),
         ('{"model_type": "gemma3"}', "lacks text_config"),
-        ("[" * 100_000, "is no JSON"),
+        ("[" * 100_000, "is not JSON"),
     ],
 )
 def test_what_is_no_configuration_is_told_in_a_sentence(tmp_path, text, said):

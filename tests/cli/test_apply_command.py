@@ -29,11 +29,11 @@ def test_the_diff_names_rungs_variables_guards_and_what_differs(
 ) -> None:
     assert main(["apply", str(recipe)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["--- the model as it is", f"+++ rung.apply(model, {recipe})"]
+    assert lines[:2] == ["--- the untouched model", f"+++ rung.apply(model, {recipe})"]
     assert "+ export GPU_MAX_HW_QUEUES=2" in lines
     assert any(line.startswith("+ compile") and "[reassociated]" in line for line in lines)
     assert any("at most 10 elements" in line for line in lines)
-    assert "measured where it was made: 2.00× (1.90–2.10)" in lines
+    assert "measured in the climb: 2.00× (1.90–2.10)" in lines
     assert any("made on torch '1.0'" in line for line in lines)
 
 
@@ -58,7 +58,7 @@ def test_a_recipe_that_was_made_for_this_is_said_to_fit(tmp_path: Path, capsys: 
     path = tmp_path / "here.toml"
     path.write_text(Recipe(("compile",), MICRO, {}, workload.mode, "exact", made).text())
     assert main(["apply", str(path), MICRO, "--device", "cpu"]) == 0
-    assert f"fits {MICRO}: made for such a model and mode" in capsys.readouterr().out
+    assert f"fits {MICRO}: made for this model structure, mode" in capsys.readouterr().out
     assert main(["apply", str(path), "--device", "cpu"]) == 0
     assert "fits" not in capsys.readouterr().out
 
@@ -71,7 +71,8 @@ def test_a_recipe_that_was_written_by_hand_says_that_its_fit_is_not_known(
     assert main(["apply", str(path), MICRO, "--device", "cpu"]) == 0
     said = capsys.readouterr().out
     assert (
-        "note: the recipe does not say what it was made for (device, model), so whether it fits is not known." in said
+        "note: the recipe does not state what it was made for (device, model), so Rung cannot tell whether it fits."
+        in said
     )
     assert main(["apply", str(path), MICRO, "--device", "cpu", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -101,5 +102,5 @@ def test_what_the_device_or_the_model_cannot_have_is_said(tmp_path: Path, capsys
     assert notes == [
         "note: capture is not in effect: a CPU has no graphs to launch.",
         "note: model-sdpa is not in effect: Sequential has no switch of its own for its attention.",
-        "note: the recipe does not say what it was made for (mode, device, torch, model), so whether it fits is not known.",
+        "note: the recipe does not state what it was made for (mode, device, torch, model), so Rung cannot tell whether it fits.",
     ]

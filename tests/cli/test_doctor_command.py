@@ -47,7 +47,7 @@ def test_it_answers_on_any_machine_and_as_json(capsys: pytest.CaptureFixture[str
 
 def test_what_is_wrong_comes_first_and_only_that_is_explained() -> None:
     text = "\n".join(doctor_lines(LINES, 80))
-    assert text.startswith("1 to change (power cap); 1 to know of, 0 unknown, 1 as they should be")
+    assert text.startswith("1 to change (power cap); 1 worth knowing, 0 unknown, 1 good")
     assert "! power cap: 500 W of 750 W [not the default]" in text
     assert "$ sudo amd-smi set --power-cap 750" in text
     assert "kernel docs" not in text

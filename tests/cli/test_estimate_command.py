@@ -137,7 +137,7 @@ def test_what_does_not_go_with_a_configuration_is_one_sentence(capsys, folder, w
         ([*SHAPE, "--dtype", "int3"], "no dtype"),
         ([*SHAPE, "--seq", "0"], "--seq must be"),
         ([*SHAPE, "more"], "unexpected argument"),
-        (["estimate", "--hidden", "10", "--layers", "1", "--heads", "3"], "no multiple"),
+        (["estimate", "--hidden", "10", "--layers", "1", "--heads", "3"], "not a multiple"),
     ],
 )
 def test_wrong_use_is_one_sentence(capsys, words, said):

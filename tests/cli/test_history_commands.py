@@ -122,7 +122,7 @@ def test_a_history_that_cannot_be_kept_is_a_note_and_no_failure(here: Path, caps
     assert main(asked) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["kind"] == "bench"
-    assert "note: this run is not in the history: the history" in err
+    assert "note: this run was not added to the history: the history" in err
     assert "could not be written" in err
     monkeypatch.setenv("RUNG_DATA", str(here / "data"))
     monkeypatch.setenv("RUNG_HISTORY", "off")
@@ -160,7 +160,7 @@ def test_two_entries_are_compared_by_number_and_by_tag(capsys: pytest.CaptureFix
     said(capsys, "tag", "2", "before", "--remove")
     assert "no entry with the tag 'before'" in said(capsys, "compare", "before", "9", code=2)
     assert "no entry 99" in said(capsys, "show", "99", code=2)
-    assert "is no tag" in said(capsys, "tag", "2", "7", code=2)
+    assert "is not a tag" in said(capsys, "tag", "2", "7", code=2)
 
 
 def test_entries_of_different_things_are_compared_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,7 +185,7 @@ def test_json_may_stand_before_the_action(capsys: pytest.CaptureFixture[str]) ->
     measured(1)
     assert main(["runs", "--json", "list"]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "history"
-    assert "--in is of `rung runs` without an action" in said(capsys, "--in", ".rung2", "list", code=2)
+    assert "--in belongs to `rung runs` without an action" in said(capsys, "--in", ".rung2", "list", code=2)
 
 
 def test_a_newer_history_is_refused_by_who_reads_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ def test_without_the_sdk_one_sentence_says_how_to_get_it(
 def test_a_root_that_is_no_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["mcp", "--root", str(tmp_path / "file")]) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err
 
 
 def test_it_speaks_its_protocol_on_stdout_and_prints_no_document(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,18 +40,18 @@ def test_a_folder_that_is_not_there_is_no_folder_without_runs(
 ) -> None:
     assert main(["runs", "--in", str(tmp_path)]) == 0
     assert main(["runs", "--in", str(tmp_path / "typo")]) == 3
-    assert "typo is no folder" in capsys.readouterr().err
+    assert "typo is not a folder" in capsys.readouterr().err
 
 
 def test_a_climb_that_is_stopped_says_what_it_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Run.create(tmp_path, "x", tmp_path / "my run")
     run.write("manifest.json", MANIFEST)
     assert stopped(run, False) == 130
-    assert "stopped; there is no recipe so far." in capsys.readouterr().err
+    assert "stopped; there is no recipe yet." in capsys.readouterr().err
     run.write("result.json", {"kept": ["compile", "sdpa"], "status": "provisional", "speedup": {"value": 1.8}})
     assert stopped(run, False) == 130
     said = capsys.readouterr().err
     recipe = tmp_path / "my run" / "recipe.toml"
     assert f"the best so far is in {recipe}: compile + sdpa, 1.80× over the untouched model, provisional." in said
-    assert said.rstrip().endswith(f"go on with: rung climb --resume '{tmp_path / 'my run'}'")
+    assert said.rstrip().endswith(f"continue with: rung climb --resume '{tmp_path / 'my run'}'")
     assert (tmp_path / "my run" / "report.html").is_file()

@@ -133,7 +133,7 @@ def test_a_file_of_the_user_that_is_wrong_is_an_input_error(tmp_path, monkeypatc
     own = tmp_path / "own.toml"
     own.write_text(text)
     monkeypatch.setenv("RUNG_PEAKS", str(own))
-    with pytest.raises(InputError, match="no list of GPUs"):
+    with pytest.raises(InputError, match="not a list of GPUs"):
         known()
     monkeypatch.setenv("RUNG_PEAKS", str(tmp_path / "none.toml"))
     with pytest.raises(InputError, match="cannot be read"):

@@ -37,7 +37,7 @@ def test_results_and_gradients_agree_with_float64(length: int, causal: bool, dev
 
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    length=st.integers(2, 140), dim=st.sampled_from([64, 128]), group=st.integers(1, 3), kv_heads=st.integers(1, 2),
+    length=st.integers(2, 70), dim=st.sampled_from([64, 128]), group=st.integers(1, 3), kv_heads=st.integers(1, 2),
     causal=st.booleans(), scale=st.floats(0.01, 0.125), seed=st.integers(0, 1000),
 )  # fmt: skip
 def test_any_shape(
@@ -51,13 +51,13 @@ def test_any_shape(
 
 @pytest.mark.parametrize("kind", ["slice", "swapped", "columns"])
 def test_tensors_are_read_where_they_lie(kind: str, device: str) -> None:
-    agree(attention(True), plain(True), *(strided(kind, x) for x in drawn(2, 2, 1, 70, 64, device)))
+    agree(attention(True), plain(True), *(strided(kind, x) for x in drawn(2, 2, 1, 40, 64, device)))
 
 
 def test_a_result_lies_as_its_queries_do(device: str) -> None:
     """Tokens inside heads, or heads inside tokens, as a joined projection leaves them; so do the gradients."""
     for inside in (False, True):
-        q, k, v = drawn(2, 4, 2, 20, 64, device)
+        q, k, v = drawn(2, 2, 1, 20, 64, device)
         if inside:
             q, k, v = (x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in (q, k, v))
         out = attention(True)(q, k, v)

@@ -200,7 +200,7 @@ def test_errors_name_the_kernel_and_what_to_do(name: str, code: int, says: str, 
     ("words", "code", "says"),
     [
         (["kernels"], 2, "say what"),
-        (["kernels", "inspect", "rope", "BLOCK"], 2, "'BLOCK' is no argument"),
+        (["kernels", "inspect", "rope", "BLOCK"], 2, "'BLOCK' is not an argument"),
         (["kernels", "inspect", "rope", "BLOCK=3"], 2, "belong to a kernel of yours"),
         (["kernels", "inspect", "nothing"], 2, "there is no kernel 'nothing'"),
         (["kernels", "inspect", "no/such/folder"], 3, "does not exist"),

@@ -1,5 +1,6 @@
 """What a climb asks of a candidate, asked of two ranks at once."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +40,7 @@ class Asked:
 @pytest.fixture(scope="module", params=["ddp", pytest.param("fsdp2", marks=NEEDS_SHARDS)])
 def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     ddp = request.param == "ddp"
-    rungs = ["fused-optimizer", "ddp-gradient-views", "ddp-buckets-8"] if ddp else ["fsdp-keep-gathered"]
+    rungs = ["fused-optimizer", "ddp-gradient-views", "ddp-buckets-8", "rank-cores"] if ddp else ["fsdp-keep-gathered"]
     made = Asked(tmp_path_factory.mktemp(request.param), rungs, request.param)
     with made.team:
         yield made
@@ -55,6 +56,8 @@ def test_it_is_timed_looked_at_recorded_and_verified(asked: Asked) -> None:
         assert warm.applied["optimizer_fused"]
         assert warm.applied["ddp gradient_as_bucket_view"] is True
         assert warm.applied["ddp bucket_cap_mb"] == 8
+    each = ddp and len(os.sched_getaffinity(0)) >= 2
+    assert warm.applied["cores"] == ("own" if each else "all")
     assert len(asked.ask("block", count=5)["samples"]) == 5
     trace = asked.folder / "trace.json.gz"
     asked.ask("profile", path=str(trace), steps=2)

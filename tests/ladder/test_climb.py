@@ -7,6 +7,7 @@ import pytest
 import torch
 from climbing import MICRO, attempts, rung
 
+from rung.cli.main import main
 from rung.recipes.recipe import Recipe
 from rung.report import units
 from rung.runs import Run
@@ -72,23 +73,34 @@ def test_the_recipe_gives_the_result_again_in_a_fresh_process(climbed: Path) -> 
     assert found["time"]["value"] < 1e9  # the optimizer that is not fused sleeps as long in every step
 
 
-def test_a_complete_climb_is_not_climbed_again(climbed: Path) -> None:
-    again = rung("climb", "--resume", "run", cwd=climbed)
-    assert again.returncode == 2
-    assert again.stderr == "rung: run is complete; `rung report run` shows it.\n"
+Said = pytest.CaptureFixture[str]
 
 
-def test_runs_and_report_show_it_again(climbed: Path) -> None:
-    assert "fused-optimizer" in rung("report", "run", cwd=climbed).stdout
-    assert json.loads(rung("report", "run", "--json", cwd=climbed).stdout)["result"]["kept"] == ["fused-optimizer"]
-    listed = rung("runs", "--in", ".", cwd=climbed)
-    assert len(listed.stdout.splitlines()) == 1
-    assert listed.returncode == 0
+@pytest.fixture
+def there(climbed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the climb, which is the current one."""
+    monkeypatch.chdir(climbed)
+    return climbed
 
 
-def test_the_climb_is_in_the_history(climbed: Path) -> None:
+def test_a_complete_climb_is_not_climbed_again(there: Path, capsys: Said) -> None:
+    assert main(["climb", "--resume", "run"]) == 2
+    assert capsys.readouterr().err == "rung: run is complete; `rung report run` shows it.\n"
+
+
+def test_runs_and_report_show_it_again(there: Path, capsys: Said) -> None:
+    assert main(["report", "run"]) == 0
+    assert "fused-optimizer" in capsys.readouterr().out
+    assert main(["report", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["result"]["kept"] == ["fused-optimizer"]
+    assert main(["runs", "--in", "."]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_the_climb_is_in_the_history(climbed: Path, capsys: Said) -> None:
     result = json.loads((climbed / "run/result.json").read_text())
-    found = json.loads(rung("runs", "list", "--of", "climb", "--json", cwd=climbed).stdout)["entries"]
+    assert main(["runs", "list", "--of", "climb", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["entries"]
     [entry] = [entry for entry in found if entry["directory"] == str(climbed / "run")]
     assert (entry["status"], entry["answer"]) == ("complete", "fused-optimizer, confirmed")
     assert [one["value"] for one in entry["measured"] if one["name"] == "speedup"] == [result["speedup"]["value"]]

@@ -1,81 +1,20 @@
 """Whole climbs with their workers in this process and their measurements given: what is asked is which rungs
 are tried, against what, and what becomes of them."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from here import in_this_process
 from torch import nn
 
-from rung.ladder.candidate import Candidate
 from rung.ladder.climb import Climb, Request
 from rung.ladder.climb.verdict import disturbed
 from rung.rewrites import Surgeon
 from rung.runs import Run
-from rung.timing import duel, workers
 from rung.workload import Workload
-
-STEPS: dict[tuple[str, ...], float] = {}  # milliseconds that a step takes, by the rungs that it runs under
-
-
-class Here:
-    """A worker's side of the pipe, in this process; its times are those of STEPS."""
-
-    spent = 0.0, 0.0
-
-    pid, running = 0, set[Any]()
-
-    def __init__(self, serves: str, log: Path, *_: object) -> None:
-        self.candidate, self.sent, self.log = Candidate(), list[tuple[str, dict[str, Any]]](), log
-
-    def __enter__(self) -> "Here":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def kill(self) -> None:
-        pass
-
-    def alive(self) -> bool:
-        return True
-
-    def answered(self) -> bool:
-        return True
-
-    def send(self, method: str, **arguments: Any) -> None:
-        self.sent.append((method, json.loads(json.dumps(arguments))))
-        if method == "open":
-            self.rungs = tuple(arguments["rungs"])
-
-    def receive(self, method: str, deadline: float) -> Any:
-        asked, arguments = self.sent.pop(0)
-        assert asked == method
-        ns = 1e6 * STEPS[self.rungs]
-        if method == "estimate":
-            return ns
-        if method == "block":
-            return {"samples": [ns] * arguments["count"], "outside": 0.0, "calls": arguments["count"]}
-        if method == "witness":  # it looks at clocks, too
-            return {"failures": [], "unseen": None, "left": ""}
-        said = json.loads(json.dumps(getattr(self.candidate, method)(**arguments)))
-        if method == "warm":
-            said["applied"] |= {"compiled_graphs": 1, "optimizer_fused": True}
-        return said
-
-    def call(self, method: str, deadline: float, **arguments: Any) -> Any:
-        self.send(method, **arguments)
-        return self.receive(method, deadline)
-
-
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "Worker", Here)
-    monkeypatch.setattr(duel, "WARM_SECONDS", 0.2)
-    monkeypatch.setattr(duel.Duel, "hidden", {"best": 0.0, "candidate": 0.0})
 
 
 def climbed(
@@ -83,7 +22,7 @@ def climbed(
 ) -> dict[str, Any]:
     """A climb of this workload on which steps take what is given."""
     monkeypatch.setattr("rung.ladder.candidate.load", lambda target, options: workload)
-    monkeypatch.setitem(globals(), "STEPS", steps)
+    in_this_process(monkeypatch, steps)
     request = Request(workload.name, device="cpu", **asked)
     return Climb(Run.create(folder, workload.name, folder / "run"), request, lambda event: None).climb()
 
@@ -147,8 +86,8 @@ def test_a_rung_that_is_as_fast_is_kept_for_the_graphs_that_it_spares(
 def test_a_baseline_that_was_disturbed_is_said_to_be() -> None:
     assert disturbed(20.0, 19.0) == disturbed(20.0, 25.0) == ""
     said = disturbed(20e6, 5e6)
-    assert "took 20 ms a step when it was measured by itself, and 5 ms beside a candidate" in said
-    assert "10 ms a step when it was measured by itself, and 20 ms beside" in disturbed(10e6, 20e6)
+    assert "took 20 ms per step when it was timed alone, and 5 ms next to a candidate" in said
+    assert "10 ms per step when it was timed alone, and 20 ms next to" in disturbed(10e6, 20e6)
 
 
 class Disturbed(dict[tuple[str, ...], float]):
@@ -164,4 +103,4 @@ class Disturbed(dict[tuple[str, ...], float]):
 def test_the_climb_warns_of_it_and_keeps_it_with_the_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = Disturbed({(): 20.0, ("fused-optimizer",): 10.0})
     data = climbed(monkeypatch, tmp_path, trained(), steps, rungs=("fused-optimizer",))
-    assert any("disturbed the one or the other" in said for said in data["attempts"][0]["warnings"])
+    assert any("disturbed one of the two" in said for said in data["attempts"][0]["warnings"])

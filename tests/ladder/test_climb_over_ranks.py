@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,16 +92,26 @@ def test_a_job_that_cannot_be_verified_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_as_many_ranks_go_on_as_began(tmp_path: Path, recorded: dict[str, str]) -> None:
-    replayed(tmp_path, recorded, "--dry-run")
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory, recorded: dict[str, str]) -> Path:
+    """A climb over two ranks that can be gone on with."""
+    folder = tmp_path_factory.mktemp("planned")
+    assert replayed(folder, recorded, "--dry-run").returncode == 0
+    return folder / "run"
+
+
+def test_as_many_ranks_go_on_as_began(planned: Path, tmp_path: Path, recorded: dict[str, str]) -> None:
+    shutil.copytree(planned, tmp_path / "run")
     words = command("climb", "--resume", "run", "--launcher", launcher(3))
     done = subprocess.run(words, cwd=tmp_path, env=os.environ | recorded, capture_output=True, text=True, timeout=120)
     assert "begun over 2 ranks, and now there are 3" in done.stderr
     assert done.returncode == 2
 
 
-def test_a_file_does_not_decide_which_command_starts_the_ranks(tmp_path: Path, recorded: dict[str, str]) -> None:
-    replayed(tmp_path, recorded, "--dry-run")
+def test_a_file_does_not_decide_which_command_starts_the_ranks(
+    planned: Path, tmp_path: Path, recorded: dict[str, str]
+) -> None:
+    shutil.copytree(planned, tmp_path / "run")
     file = tmp_path / "run/manifest.json"
     ran = tmp_path / "ran"
     file.write_text(file.read_text().replace(launcher(2), f"touch {ran}"))
@@ -128,11 +139,12 @@ def test_what_does_not_go_together_is_said(words: list[str], says: str, tmp_path
     assert says in done.stderr
 
 
-def test_ctrl_c_leaves_no_rank(tmp_path: Path) -> None:
-    words = ["climb", MICRO, "--device", "cpu", "--nproc-per-node", "2", "--out", "run"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "rung.cli.main", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    ) as climb:
+def test_ctrl_c_leaves_no_rank(tmp_path: Path, recorded: dict[str, str]) -> None:
+    """Of torchrun's, the last of which would wait for an hour."""
+    words = command("climb", MICRO, "--fused", "hang", "--rungs", "fused-optimizer", "--nproc-per-node", "2")
+    words += ["--device", "cpu", "--out", "run"]
+    env = os.environ | recorded
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=env) as climb:
         assert climb.stderr is not None
         assert any(line.startswith("measuring the baseline") for line in climb.stderr)
         theirs = descendants(climb.pid)

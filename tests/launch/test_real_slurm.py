@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -188,6 +189,24 @@ def test_a_node_that_goes_down_is_told(cluster: Path) -> None:
         subprocess.run(["scontrol", "update", "nodename=n2", "state=resume"], check=False)
     assert follower.returncode == 4
     assert "lost a node of n[1-2]; submit it again" in said
+
+
+def test_a_job_that_makes_room_for_another_is_followed_until_it_has_run_again(cluster: Path) -> None:
+    follower = subprocess.Popen(bench("--time", "2"), stderr=subprocess.PIPE, text=True)
+    _running(follower, "measuring")
+    urgent = ["sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--wrap=sleep 1", "--output=/dev/null"]
+    subprocess.run(urgent, check=True, capture_output=True)
+    said = _running(follower, "waits")
+    number = re.search(r"job (\d+) waits", said)
+    assert number
+    until = time.monotonic() + 60
+    while _ranks() and time.monotonic() < until:
+        time.sleep(0.5)
+    subprocess.run(["scontrol", "update", f"jobid={number[1]}", "starttime=now+10"], check=True)
+    rest = follower.communicate(timeout=200)[1]
+    assert follower.returncode == 0, rest
+    assert f"job {number[1]} was started anew by SLURM" in said + rest
+    assert rest.count("measuring") == 1
 
 
 def climb(*more: str) -> "subprocess.Popen[str]":

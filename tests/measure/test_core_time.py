@@ -29,6 +29,6 @@ def test_of_a_stretch_of_time_the_share_of_waiting_is_told() -> None:
     assert total([got, got]) == CoreTime(6000, 2000)
 
 
-@pytest.mark.parametrize(("share", "says"), [(0.05, ""), (0.434, "for 43% of the time")])
+@pytest.mark.parametrize(("share", "says"), [(0.05, ""), (0.434, "waited for a core 43% of the time")])
 def test_much_waiting_is_worth_a_word(share: float, says: str) -> None:
     assert (says in waiting(share)) if says else waiting(share) == ""

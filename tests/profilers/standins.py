@@ -194,7 +194,7 @@ def rocprof_sys(kind, words):
         refuse("unknown setting USE_ROCPD")
     command = words[cut + 1 :]
     if kind == "python" and not command[0].endswith(".py"):
-        refuse(f"{command[0]} is no script")
+        refuse(f"{command[0]} is not a script")
     program([sys.executable, *command] if kind == "python" else command)
     folder = Path(settings["OUTPUT_PATH"])
     put(folder, f"perfetto-trace-{os.getpid()}.proto", made("trace.pftrace"))

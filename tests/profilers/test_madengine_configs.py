@@ -122,11 +122,11 @@ def test_such_a_command_is_run(tools_on_path, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("[1]", "must hold an object"),
         ({"tools": "rocprof"}, "tools must be a list"),
         ({"tools": [{"name": "magic"}]}, "there is no tool 'magic'"),
-        ({"tools": [{"name": "x", "cmd": "perf record --"}]}, "is no profiler that is known"),
+        ({"tools": [{"name": "x", "cmd": "perf record --"}]}, "is not a profiler that is known"),
         (
             {"tools": [{"name": "gpu_info_power_profiler", "env_vars": {"POWER_SAMPLING_RATE": "0"}}]},
             "sampling rate of '0'",
@@ -161,7 +161,7 @@ def test_presets_of_ones_own_add_and_replace(tmp_path, monkeypatch):
         ('[a]\nsources = ["kernel"]\n', "'kernel' is not known"),
         ('[a]\nwith = "perf"\n', "'perf' is not known"),
         ('[a]\nlike = "b"\n', "is like 'b'"),
-        ("a = 1\n", "is no table"),
+        ("a = 1\n", "is not a table"),
     ],
 )
 def test_a_preset_of_ones_own_that_is_wrong_is_refused(text, says, tmp_path, monkeypatch):

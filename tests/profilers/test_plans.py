@@ -186,7 +186,7 @@ def test_architectures_are_those_that_the_driver_lists(tmp_path):
         (["--with", "rocprofv3", "--", "true"], 2, "rocprofv3 is not on PATH, nor"),
         (["--", "true"], 2, "no profiler is installed that can record a command"),
         (["tiny-transformer", "--steps", "0"], 2, "--steps must be at least 1"),
-        (["--preset", "compute", "--arch", "MI300X", "--dry-run", "--", "true"], 2, "'MI300X' is no architecture"),
+        (["--preset", "compute", "--arch", "MI300X", "--dry-run", "--", "true"], 2, "'MI300X' is not an architecture"),
         (["--preset", "pc-sampling", "--arch", "gfx908", "--dry-run", "--", "true"], 2, "gfx908 cannot sample"),
         (["--with", "rocprofv3", "--counters", "SQ_WAIT_INST_VALU", "--arch", "gfx942", "--dry-run", "--", "true"], 2,
          "none of the counters"),

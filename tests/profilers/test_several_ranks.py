@@ -1,17 +1,20 @@
 """A workload recorded over several ranks: a trace a rank, and which of them are recorded."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from rung.cli.main import main
 from rung.errors import UsageError
-from rung.launch import torchrun
+from rung.launch import launcher, torchrun
 from rung.profilers.presets import Preset
-from rung.profilers.profile import Target, planned
+from rung.profilers.profile import Target, new_folder, planned
 from rung.profilers.steps import Recorded
+from rung.trace.clocks import Clocks
 
 TARGET = f"{Path(__file__).parents[1] / 'timing' / 'ranked_workload.py'}:make"
 
@@ -24,10 +27,14 @@ def test_each_rank_writes_a_trace_and_they_are_read_together(tmp_path: Path, cap
     assert profile("--nproc-per-node", "2", "--out", str(tmp_path / "out"), "--json") == 0
     document: dict[str, Any] = json.loads(capfd.readouterr().out)
     assert sorted(path.name for path in (tmp_path / "out" / "recording").iterdir()) == [
+        "clocks.json",
         "trace.rank0.json.gz",
         "trace.rank1.json.gz",
     ]
     assert "c10d::allreduce_" in json.dumps(document["analysis"])
+    _, other = msgspec.json.decode((tmp_path / "out" / "recording" / "clocks.json").read_bytes(), type=Clocks).ranks
+    assert other.rank == 1
+    assert all(abs(seen.offset_ns) <= seen.error_ns for seen in other.seen)  # both have the clock of this host
     assert main(["analyze", str(tmp_path / "out")]) == 0
     said = capfd.readouterr().out
     assert "2 ranks" in said
@@ -36,7 +43,20 @@ def test_each_rank_writes_a_trace_and_they_are_read_together(tmp_path: Path, cap
 
 def test_some_ranks_are_recorded_and_all_take_the_steps(tmp_path: Path) -> None:
     assert profile("--nproc-per-node", "2", "--ranks", "1", "--out", str(tmp_path / "out")) == 0
-    assert [path.name for path in (tmp_path / "out" / "recording").iterdir()] == ["trace.rank1.json.gz"]
+    names = sorted(path.name for path in (tmp_path / "out" / "recording").iterdir())
+    assert names == ["clocks.json", "trace.rank1.json.gz"]
+
+
+def test_a_job_of_slurm_is_no_rank_and_its_launcher_names_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "SLURM_STEP_ID", "RUNG_IN_JOB", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    assert new_folder(Path("x"), "y", Path("z")).name == "z"
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    assert new_folder(Path("x"), "y", Path("z")).name == "rank3"
+    start = launcher("srun torchrun --rdzv-endpoint=host:{port} --rdzv-id={team}")
+    argv = " ".join(Target("t", launcher=start).argv())
+    assert re.search(r"--rdzv-endpoint=host:\d+ --rdzv-id=[0-9a-f]{8} ", argv)
 
 
 def test_ranks_are_chosen_by_number_or_by_every_so_many() -> None:

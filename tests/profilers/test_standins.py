@@ -39,7 +39,7 @@ REFUSED = [
     ("7.0", "rocprof-compute profile -n r -p o true", "no application"),
     ("7.0", "rocprof-sys-run true", "no application"),
     ("7.0", "rocprof-sys-instrument -c cfg -- true", "unrecognized"),
-    ("7.0", "rocprof-sys-python -c cfg -- -m module", "is no script"),
+    ("7.0", "rocprof-sys-python -c cfg -- -m module", "is not a script"),
     ("7.0", "rocprof-sys-sample -c bad -- true", "unknown setting"),
     ("7.0", "rocprofv3-avail info --all", "unrecognized"),
 ]  # fmt: skip

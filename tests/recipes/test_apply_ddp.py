@@ -56,6 +56,7 @@ def test_what_it_was_given_is_in_effect_and_trains() -> None:
         ("ddp-buckets-8", r"DistributedDataParallel\(model, bucket_cap_mb=8\)"),
         ("bf16-gradients", "register_comm_hook"),
         ("fsdp-keep-gathered", "reshard_after_forward=False"),
+        ("rank-cores", "rung.hardware.affinity.bind"),
     ],
 )
 @pytest.mark.parametrize("wrap", [DDP, lambda made: made], ids=["wrapped", "bare"])

@@ -71,14 +71,14 @@ def test_a_byte_order_mark_of_an_editor_is_no_damage(tmp_path: Path) -> None:
         (b'schema = 1\nrungs = ["turbo"]', "there is no rung 'turbo'"),
         (b'schema = 1\nrungs = ["compile", "bf16", "compile"]', "compile is named 2 times; once is enough"),
         (b"schema = 1\nrungs = [1]", "rungs must be names"),
-        (b"schema = 2\nrungs = []", "no recipe of this version"),
+        (b"schema = 2\nrungs = []", "not a recipe of this version"),
         (
             b"schema = 1\nrungs = []\n[opitons]\nbatch = 4",
-            "has 'opitons', which is no part of a recipe; did you mean 'options'?",
+            "has 'opitons', which is not part of a recipe; did you mean 'options'?",
         ),
         (
             b"schema = 1\nrungs = []\nnotes = 4",
-            "has 'notes', which is no part of a recipe; it takes schema, rungs, status, workload",
+            "has 'notes', which is not part of a recipe; it takes schema, rungs, status, workload",
         ),
         (b'schema = 1\nrungs = []\nmode = "infre"', "has mode = 'infre'; it is one of train, infer"),
         (

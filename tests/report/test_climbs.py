@@ -115,7 +115,7 @@ def test_the_command_says_it_all_three_ways(tmp_path: Path, capsys: Any) -> None
 
 def test_a_directory_that_is_no_run_is_named(tmp_path: Path, capsys: Any) -> None:
     assert main(["report", str(RUN), str(tmp_path)]) == 3
-    assert f"{tmp_path} is no run directory" in capsys.readouterr().err
+    assert f"{tmp_path} is not a run directory" in capsys.readouterr().err
 
 
 def test_the_page_of_one_run_goes_where_it_is_asked_to(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_gpu_is_not_named_beside_what_says_more() -> None:
         (["fused-kv"], 2, "did you mean fused-qkv"),
         (["banana"], 2, "`rung rungs` lists"),
         (["capture", "--level", "4"], 2, "none of these is of level 4"),
-        (["--in", "nowhere"], 3, "nowhere is no folder"),
+        (["--in", "nowhere"], 3, "nowhere is not a folder"),
     ],
 )
 def test_what_is_not_there_is_refused(

@@ -40,7 +40,7 @@ def test_a_summary_says_how_noisy_the_machine_was() -> None:
     data.result.status, data.result.doubt = "provisional", "3 restarts did not show it"
     text, page = (" ".join(shown.split()) for shown in (terminal.summary(data, width=140), render(data)))
     for shown in (text, page):
-        assert "Noise: steps waited for a core 43% of the time; a gain below 12.0% would not have shown" in shown
+        assert "Noise: steps waited for a CPU core 43% of the time; a gain below 12.0% is too small to see" in shown
         assert "Provisional: verified, and not confirmed: 3 restarts did not show it." in shown
         assert "not verified yet" not in shown
 
@@ -48,7 +48,7 @@ def test_a_summary_says_how_noisy_the_machine_was() -> None:
 def test_a_summary_says_what_was_gained_and_how_to_use_it() -> None:
     text = terminal.summary(climb(), width=100)
     flat = " ".join(text.split())
-    assert "9.40× (9.20–9.60) over the untouched model; 26.6 ms → 2.83 ms a step, peak memory 3.1 → 1.2 GiB" in flat
+    assert "9.40× (9.20–9.60) over the untouched model; 26.6 ms → 2.83 ms per step, peak memory 3.1 → 1.2 GiB" in flat
     assert "Bottleneck: matrix products, 42 % of the step (GPU time)." in text
     flat = " ".join(text.split())
     assert "rung bench tiny-transformer --recipe runs/2026-01-02-tiny-transformer/recipe.toml" in flat
@@ -61,7 +61,7 @@ def test_a_summary_says_what_was_gained_and_how_to_use_it() -> None:
     ("status", "says"),
     [
         ("provisional", "not verified yet"),
-        ("verified", "not confirmed in fresh restarts"),
+        ("verified", "Fresh restarts have not confirmed the speed"),
         ("confirmed", "Confirmed: "),
     ],
 )
@@ -80,7 +80,7 @@ def test_what_is_not_confirmed_is_not_called_so(status: str, says: str) -> None:
 def test_a_climb_that_is_gone_without_a_word_was_interrupted() -> None:
     data = nothing_kept()
     data.manifest.status, data.manifest.why = "running", ""
-    assert words.status(data).startswith("The climb is interrupted. Resume it with: rung climb --resume")
+    assert words.status(data).startswith("The climb is interrupted. Continue with: rung climb --resume")
     assert climbs.run_line(data).endswith("interrupted")
     data.running = True
     assert words.status(data) == "The climb is running."
@@ -94,7 +94,7 @@ def test_a_summary_is_plain_unless_color_is_asked_for() -> None:
 
 def test_a_climb_that_kept_nothing_says_so() -> None:
     text = terminal.summary(nothing_kept(), width=100)
-    assert "Nothing was kept: no rung that was tried" in text
+    assert "Nothing was kept: no rung was shown" in text
     untried = replace(nothing_kept(), attempts=[])
     assert "Nothing was kept: no rung was tried." in terminal.summary(untried, width=100)
     assert "recipe" not in text
@@ -117,9 +117,9 @@ def test_a_climb_of_a_job_goes_on_in_one_and_what_a_file_says_stays_words() -> N
 
 def test_a_climb_whose_budget_ended_says_how_to_go_on() -> None:
     data = nothing_kept()
-    data.manifest.why = "the budget of 60 s left too little time to decide sdpa."
+    data.manifest.why = "the budget of 60 s was too short to test sdpa."
     text = " ".join(terminal.summary(data, width=100).split())
-    assert f"to decide sdpa. Go on with: rung climb --resume {data.directory}" in text
+    assert f"to test sdpa. Continue with: rung climb --resume {data.directory}" in text
 
 
 def test_a_list_of_runs_tells_an_early_end_from_a_whole_climb() -> None:
@@ -138,21 +138,21 @@ def test_a_dry_run_shows_its_plan_again() -> None:
     text = " ".join(terminal.summary(planned(), width=100).split())
     assert "· channels-last, cudnn-attention: inapplicable. There is none." in text
     assert "sdpa — The rung called sdpa" in text
-    assert "Begin it with: rung climb --resume 'runs/x y'" in text
+    assert "Start it with: rung climb --resume 'runs/x y'" in text
 
 
 def test_many_reasons_are_a_line_with_the_count_and_names_by_kind_of_reason() -> None:
     data = planned()
     because = [("gpu-a", "for GPUs", "A."), ("gpu-b", "for GPUs", "B."), ("chip", "for other chips", "C."), ("odd", "", "D."),
-               ("none", "nothing in the graph for them", "E.")]  # fmt: skip
+               ("none", "no match in the graph", "E.")]  # fmt: skip
     left = [replace(untried(rung, "inapplicable", why), group=group) for rung, group, why in because]
     left += [untried("stream", "not yet", "it needs bf16."), untried("same", "no-op", "F.")]
     data.plan.rungs = [data.plan.rungs[0], *left]
     shown = [line.strip() for line in terminal.summary(data, width=100).splitlines()]
     head = next(k for k, line in enumerate(shown) if line.startswith("· 7 rungs are not tried here"))
     assert shown[head + 1 : head + 3] == ["not yet: it needs bf16: stream", "for GPUs: gpu-a, gpu-b"]
-    assert {"for other chips: chip", "already so, or without effect here: same"} <= {*shown[head:]}
-    assert "each for a reason of its own: odd" in shown[head:]
+    assert {"for other chips: chip", "already in effect, or without effect here: same"} <= {*shown[head:]}
+    assert "other reasons: odd" in shown[head:]
     # In a climb that is over, too.
     done = replace(climb(), attempts=[*climb().attempts, *(row for row in left if row.verdict != "not yet")])
     assert "for GPUs: gpu-a, gpu-b" in terminal.summary(done, width=100)
@@ -187,10 +187,10 @@ def test_predictions_are_said_by_rung_the_farthest_off_first() -> None:
     data = climb()
     by_rung = {"tf32": 3.1, "capture": 9.4}
     data.result.predictions = Predicted(median_error=6.2, decided=3, inside=1, by_rung=by_rung)
-    said = "Predictions were off by 6 points of the step in the median (capture 9, tf32 3); 1 of 3 outcomes lay inside"
+    said = "Predictions were off by 6 percentage points of the step in the median (capture 9, tf32 3); 1 of 3 results were inside"
     assert said in words.predictions(data)
     missed = replace(untried("x", "kept", ""), prediction_error=12.4)
-    assert words.off(missed) == "12 points of the step from the middle of the prediction"
+    assert words.off(missed) == "12 percentage points of the step from the middle of the prediction"
     assert words.off(untried("x", "kept", "")) == words.predictions(unfinished()) == ""
 
 
@@ -224,7 +224,10 @@ def test_where_the_graph_breaks_and_what_is_compiled_anew_is_printed() -> None:
     facts.recompilations = [Recompilation(where="model.py:3 in forward", why="self.calls == 0")]
     text = "\n".join(progress.graph_lines(facts))
     assert "breaks the graph in 1 place:\n    model.py:4 in forward: `x.item()`" in text
-    assert "compiled anew:\n    model.py:3 in forward: it was compiled for self.calls == 0" in text
+    assert (
+        "compiles again for a second batch of the same shape:\n    model.py:3 in forward: it was compiled for self.calls == 0"
+        in text
+    )
 
 
 def test_a_prediction_names_the_parts_as_the_breakdown_does() -> None:
@@ -260,11 +263,11 @@ def test_one_restart_tells_no_confidence_and_a_comparison_that_sees_nothing_says
         first = compare_lines(replace(result, results_compared=compared))[0]
         assert first.startswith("results not compared") is not compared
     said = "\n".join(compare_lines(result))
-    assert "0.98×, of which nothing tells how sure it is, 1 restart of both" in said
+    assert "0.98× at unknown confidence, 1 restart of both" in said
     blind = replace(alone, speedup=Ratio(value=1.65, low=0.1, high=30.0), restarts=2, visible=3.6e17)
     said = "\n".join(compare_lines(replace(result, comparison=blind)))
     assert "at 99.5% confidence" in said
-    assert "could have seen" not in said
+    assert "can detect" not in said
     cpu = replace(alone, speedup=Ratio(value=1.42, low=1.38, high=1.47))
     for waited in (0.02, 0.4):
         said = "\n".join(compare_lines(replace(result, cpu_time=cpu, waited={"a": waited, "b": 0.0})))

@@ -34,7 +34,7 @@ def test_a_partial_file_left_by_a_kill_is_no_attempt(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_no_run_or_a_damaged_one_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no run directory"):
+    with pytest.raises(InputError, match="not a run directory"):
         Run.open_(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):

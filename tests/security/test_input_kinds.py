@@ -199,7 +199,7 @@ def test_too_many_events_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_size_that_is_none_is_a_sentence(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("t.json").write_bytes(TRACE)
     assert main(["analyze", "t.json", f"--max-bytes={text}"]) == 2
-    assert "is no size" in capsys.readouterr().err
+    assert "is not a size" in capsys.readouterr().err
 
 
 def test_sizes_have_units(capsys: pytest.CaptureFixture[str]) -> None:

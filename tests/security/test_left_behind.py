@@ -16,11 +16,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from climbing import MICRO
+from replayed import command
 
 from rung.runs import Run, keep, temporary_folder
 from rung.runs.temporary import LOCK, remove_left_behind
 
-MICRO = f"{Path(__file__).parents[1] / 'helpers/micro.py'}:make"
 COMMAND = [sys.executable, "-c", "from rung.cli.main import command; command()"]
 # A function whose process starts another that leaves its group.
 DAEMON = (
@@ -70,11 +71,11 @@ def of(folder: Path) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("seconds", [0.3, 1.0, random.uniform(1, 4), 5.0], ids=["first", "second", "at random", "late"])
-@pytest.mark.parametrize("command", ["bench", "compare"])
-def test_a_run_ended_by_sigkill_leaves_nothing(command: str, seconds: float, temporary: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("which", ["bench", "compare"])
+def test_a_run_ended_by_sigkill_leaves_nothing(which: str, seconds: float, temporary: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(DAEMON)
-    targets = ["mine.py:nap"] * (2 if command == "compare" else 1)
-    run = started(command, *targets, "--call", "--device", "cpu", cwd=tmp_path)
+    targets = ["mine.py:nap"] * (2 if which == "compare" else 1)
+    run = started(which, *targets, "--call", "--device", "cpu", cwd=tmp_path)
     assert wait_until(lambda: ours(temporary) or run.poll() is not None)
     time.sleep(seconds)
     run.kill()
@@ -190,9 +191,19 @@ def test_git_forgets_the_checkout_of_a_comparison_that_was_killed(temporary: Pat
     assert "theirs" in listed
 
 
+# A climb with workers that say again what was recorded, the last of which waits for an hour.
+WAITS = command("climb", MICRO, "--fused", "hang", "--rungs", "fused-optimizer", "--device", "cpu", "--out", "run")
+
+
+@pytest.fixture
+def replayed(recorded: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in recorded.items():
+        monkeypatch.setenv(name, value)
+
+
 def begun(tmp_path: Path, *before: str) -> "subprocess.Popen[str]":
     """A climb that measures its baseline."""
-    words = [*before, *COMMAND, "climb", MICRO, "--device", "cpu", "--out", "run"]
+    words = [*before, *WAITS]
     climb = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert climb.stderr is not None
     assert any(line.startswith("measuring the baseline") for line in climb.stderr)
@@ -203,6 +214,7 @@ def status(tmp_path: Path) -> str:
     return str(Run.open_(tmp_path / "run").read("manifest.json")["status"])
 
 
+@pytest.mark.usefixtures("replayed")
 def test_a_climb_whose_terminal_is_closed_says_that_it_was_interrupted(temporary: Path, tmp_path: Path) -> None:
     climb = begun(tmp_path)
     for _ in range(20):  # the shell sends one, and the system another
@@ -210,19 +222,20 @@ def test_a_climb_whose_terminal_is_closed_says_that_it_was_interrupted(temporary
         time.sleep(0.02)
     _, rest = climb.communicate()
     assert climb.returncode == 130
-    assert "stopped; there is no recipe so far." in rest
+    assert "stopped; there is no recipe yet." in rest
     assert "go on with: rung climb --resume run" in rest
     assert "Traceback" not in rest
     assert status(tmp_path) == "interrupted"
     assert not of(temporary)
 
 
+@pytest.mark.usefixtures("replayed")
 def test_a_climb_loses_its_terminal(temporary: Path, tmp_path: Path) -> None:
     """What it still says then goes nowhere, and that is no error."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
-        os.execv(COMMAND[0], [*COMMAND, "climb", MICRO, "--device", "cpu", "--out", "run"])
+        os.execv(WAITS[0], WAITS)
     said = b""
     while b"measuring the baseline" not in said:
         said += os.read(terminal, 4096)
@@ -232,6 +245,7 @@ def test_a_climb_loses_its_terminal(temporary: Path, tmp_path: Path) -> None:
     assert wait_until(lambda: not of(temporary))
 
 
+@pytest.mark.usefixtures("replayed")
 def test_a_climb_under_nohup_goes_on(temporary: Path, tmp_path: Path) -> None:
     climb = begun(tmp_path, "nohup")
     climb.send_signal(signal.SIGHUP)

@@ -301,7 +301,7 @@ def test_a_port_that_is_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--port", "70000"], "is no port"),
+        (["--port", "70000"], "is not a port"),
         (["--host", "no.such.name.invalid", "--port", "0"], "cannot listen on port 0 of no.such.name.invalid"),
         (["--token", "short"], "a token has at least 16"),
         (["--json"], "leave --json out"),

@@ -26,6 +26,7 @@ from rung.rungs import BY_NAME
 from rung.timing.compare import compare
 
 HERE = Path(__file__).with_name("troubled.py")
+FUNCTIONS = Path(__file__).with_name("troubled_functions.py")
 
 
 def test_a_leak_changing_shapes_and_compilation_are_each_named() -> None:
@@ -97,7 +98,7 @@ def test_samples_taken_before_a_failure_are_kept(how: str, tmp_path: Path, capsy
         main(
             [
                 "bench",
-                f"{HERE}:{how}",
+                f"{FUNCTIONS}:{how}",
                 "--call",
                 "--after",
                 "1500",
@@ -121,11 +122,11 @@ def test_samples_taken_before_a_failure_are_kept(how: str, tmp_path: Path, capsy
 
 def test_what_fails_at_once_is_one_sentence_and_its_log_is_still_there() -> None:
     with pytest.raises(WorkloadError, match="MemoryError: no room"):
-        rung.bench(f"{HERE}:memory", call=True)
+        rung.bench(f"{FUNCTIONS}:memory", call=True)
     with pytest.raises(WorkloadError, match="ValueError: no more today"):
-        rung.bench(f"{HERE}:fails", {"after": 1}, call=True, seconds=1)
+        rung.bench(f"{FUNCTIONS}:fails", {"after": 1}, call=True, seconds=1)
     with pytest.raises(WorkloadError, match="did not end within its deadline of 6 s") as failed:
-        rung.bench(f"{HERE}:hangs", call=True, deadline=6)
+        rung.bench(f"{FUNCTIONS}:hangs", call=True, deadline=6)
     assert Path(str(failed.value).rpartition("Its output: ")[2]).is_file()
 
 
@@ -136,7 +137,7 @@ def test_logs_that_say_something_are_named_and_empty_ones_go(
     (tmp_path / "says.py").write_text(
         "def loud():\n    print('about to fail', flush=True)\n    raise ValueError('no')\n"
     )
-    assert main(["bench", f"{HERE}:memory", "--call"]) == 4
+    assert main(["bench", f"{FUNCTIONS}:memory", "--call"]) == 4
     assert not list(tmp_path.glob("rung-bench-*"))
     assert main(["bench", f"{tmp_path}/says.py:loud", "--call"]) == 4
     folder = capsys.readouterr().err.rpartition("logs: ")[2].rstrip(")\n")
@@ -144,22 +145,34 @@ def test_logs_that_say_something_are_named_and_empty_ones_go(
 
 
 def test_where_the_workload_raised_is_shown_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["bench", f"{HERE}:memory", "--call"]
+    asked = ["bench", f"{FUNCTIONS}:memory", "--call"]
     assert main(asked) == 4
     said = capsys.readouterr().err
-    assert re.search(r"MemoryError: no room \(.*troubled\.py:\d+, in memory\) \(--debug shows the traceback\)\n$", said)
+    assert re.search(
+        r"MemoryError: no room \(.*troubled_functions\.py:\d+, in memory\) \(--debug shows the traceback\)\n$", said
+    )
     assert main([*asked, "--debug"]) == 4  # what CI reads is the same
-    assert 'troubled.py", line' in capsys.readouterr().err
+    assert 'troubled_functions.py", line' in capsys.readouterr().err
 
 
 def test_what_forks_and_prints_is_measured_all_the_same() -> None:
-    found = rung.bench(f"{HERE}:forks_and_prints", call=True, preset="quick")
+    found = rung.bench(f"{FUNCTIONS}:forks_and_prints", call=True, preset="quick")
     assert len(found.samples) == 5
-    assert "This is no measurement" in str(found)
+    assert "This is not a measurement" in str(found)
 
 
 def test_a_point_of_a_sweep_that_fails_costs_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["bench", f"{HERE}:fits", "--call", "--sweep", "n=16,1", "--time", "0.5", "--csv", str(tmp_path / "s.csv")]
+    asked = [
+        "bench",
+        f"{FUNCTIONS}:fits",
+        "--call",
+        "--sweep",
+        "n=16,1",
+        "--time",
+        "0.5",
+        "--csv",
+        str(tmp_path / "s.csv"),
+    ]
     assert main(asked) == 4
     captured = capsys.readouterr()
     assert "| 16 | failed |" in captured.out
@@ -192,7 +205,7 @@ def test_what_was_stopped_keeps_its_samples_and_the_points_of_a_sweep_that_were_
     before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a script's `&` has it
     try:
-        assert main(["bench", f"{HERE}:fits", "--call", *asked, "--json", "--csv", str(table)]) == 130
+        assert main(["bench", f"{FUNCTIONS}:fits", "--call", *asked, "--json", "--csv", str(table)]) == 130
     finally:
         for number, handler in before:
             signal.signal(number, handler)

@@ -50,6 +50,12 @@ def test_a_side_that_does_more_is_slower_and_fails_the_gate(functions: Path) -> 
     assert "restart 1: B is" in done.stderr
 
 
+LINEAR = """
+import torch
+from rung import Workload
+
+def make(): return Workload("linear", lambda: torch.nn.Linear(8, 8), lambda seed: torch.randn(4, 8, generator=torch.Generator().manual_seed(seed)))
+"""
 CHANCE = """
 import torch
 from rung import Workload
@@ -117,8 +123,9 @@ def test_another_workload_that_computes_something_else_is_not_equal(tmp_path: Pa
 
 
 def test_another_workload_that_computes_the_same_is_equal(tmp_path: Path) -> None:
-    (tmp_path / "same.py").write_text(Path(MICRO.rpartition(":")[0]).read_text())
-    done = rung("compare", MICRO, "same.py:make", "--verify", "--budget", "1", "--json", cwd=tmp_path)
+    for name in ("one", "same"):
+        (tmp_path / f"{name}.py").write_text(LINEAR)
+    done = rung("compare", "one.py:make", "same.py:make", "--verify", "--budget", "1", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["verification"]["passed"]
 

@@ -5,18 +5,26 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from rung.timing.compile_cache import KNOWN, VARIABLE, bytecode, compiled_code, directory
 
+# Compiles for each line that it is given, in a process of its own that has loaded torch and nothing else.
 COMPILES = """
-import torch
-m = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
-torch.compile(m)(torch.ones(2, 8))
+import os, sys
+import torch, torch._inductor.compile_fx
 from torch._dynamo.utils import counters
-print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"])
+for line in sys.stdin:
+    if os.fork() == 0:
+        os.environ.update([line.strip().split("=", 1)])
+        m = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+        torch.compile(m)(torch.ones(2, 8))
+        print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"], flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0
 """
 
 
@@ -31,12 +39,22 @@ def folder() -> Path:
         return Path(variables[VARIABLE])
 
 
-def compiled() -> list[int]:
+@pytest.fixture
+def compiled() -> Iterator[Callable[[], list[int]]]:
     """Compiles in a process as a climb does: how many graphs it found, and how many it had to compile."""
-    with compiled_code() as variables:
-        env = {**os.environ, **variables}
-        done = subprocess.run([sys.executable, "-c", COMPILES], env=env, capture_output=True, text=True, check=True)
-        return [int(n) for n in done.stdout.split()]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", COMPILES], stdin=pipe, stdout=pipe, text=True) as compiler:
+        assert compiler.stdin
+        assert compiler.stdout
+
+        def compiled() -> list[int]:
+            with compiled_code() as variables:
+                compiler.stdin.write(f"{VARIABLE}={variables[VARIABLE]}\n")  # type: ignore[union-attr]
+                compiler.stdin.flush()  # type: ignore[union-attr]
+                return [int(n) for n in compiler.stdout.readline().split()]  # type: ignore[union-attr]
+
+        yield compiled
+        compiler.stdin.close()
 
 
 @pytest.mark.parametrize("lost", ["known file", "generated code"])
@@ -55,7 +73,9 @@ def test_graphs_whose_code_includes_a_header_that_is_gone_are_compiled_again(los
     assert not (place / "fxgraph").exists()
 
 
-def test_what_one_climb_compiled_the_next_one_finds_and_what_is_damaged_or_gone_is_compiled_again() -> None:
+def test_what_one_climb_compiled_the_next_one_finds_and_what_is_damaged_or_gone_is_compiled_again(
+    compiled: Callable[[], list[int]],
+) -> None:
     assert compiled() == [0, 1]
     assert compiled() == [1, 0]
     libraries = sorted(folder().rglob("*.so"))

@@ -16,7 +16,7 @@ from ranked_workload import make
 
 from rung.errors import WorkloadError
 from rung.hardware.ranks import Ranks
-from rung.launch import Team, torchrun
+from rung.launch import Team, launcher
 from rung.measure import median_interval
 from rung.records.bench import Bench
 from rung.records.record import plain
@@ -27,6 +27,7 @@ from rung.timing.together import together
 from rung.workload import of_rank, seeded_model
 
 HERE = Path(__file__).parent
+START = HERE.parent / "launch" / "start_ranks.py"  # without torch, which torchrun takes seconds to load
 TARGET = f"{HERE / 'ranked_workload.py'}:make"
 
 
@@ -84,7 +85,8 @@ def test_the_lines_name_ranks_and_the_exchange(measured: Bench) -> None:
 def test_ranks_take_the_step_of_one_process_on_all_their_batches(tmp_path: Path) -> None:
     """The weights of both are those that the mean of their gradients gives, which neither's own gradient does."""
     path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))}
-    with Team("ranked_workload:Trained", tmp_path / "log", torchrun(2), lambda _, answers: answers, path) as team:
+    ranks = launcher(f"{sys.executable} {START} 2 2")
+    with Team("ranked_workload:Trained", tmp_path / "log", ranks, lambda _, answers: answers, path) as team:
         (one, alone_one, batch_one), (other, alone_other, batch_other) = team.call("step", 120)
     assert one == other
     assert batch_one != batch_other

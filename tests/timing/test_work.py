@@ -79,9 +79,9 @@ def test_counted_work_stays_unless_it_is_told_and_nothing_is_made_up() -> None:
 def test_a_narrow_interval_is_not_said_to_miss_its_width(nap: Bench) -> None:
     unsteady = replace(nap, reached=False, steady=False, precision=0.005)
     narrow = "\n".join(bench_lines(replace(unsteady, time=Interval(value=100.0, low=99.9, high=100.1))))
-    assert "within ±0.5 %, but not steady: give it more --time" in narrow
+    assert "within ±0.5 %, but not steady: raise --time" in narrow
     wide = "\n".join(bench_lines(replace(unsteady, time=Interval(value=100.0, low=99.0, high=101.0))))
-    assert "not yet within ±0.5 %: give it more --time" in wide
+    assert "not yet within ±0.5 %: raise --time" in wide
 
 
 def test_few_samples_are_not_said_to_hold_the_median_95_times_of_100(nap: Bench) -> None:
@@ -133,8 +133,8 @@ def test_what_is_not_known_is_not_printed(nap: Bench) -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"flops": -1}, "-1 is no amount"),
-        ({"nbytes": float("inf")}, "inf is no amount"),
+        ({"flops": -1}, "-1 is not an amount"),
+        ({"nbytes": float("inf")}, "inf is not an amount"),
         ({"flops": 1, "flops_in": "float16"}, "no precision 'float16'"),
         ({"flops_in": "bf16"}, "give both"),
     ],

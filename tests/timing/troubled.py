@@ -1,6 +1,5 @@
-"""Functions and a workload that misbehave, each in one way or in several."""
+"""Workloads that misbehave, each in one way or in several."""
 
-import os
 import time
 
 import torch
@@ -8,38 +7,7 @@ from torch import nn
 
 import rung
 
-calls = 0
 kept: list[torch.Tensor] = []
-
-
-def fails(after: int = 200) -> None:
-    global calls
-    calls += 1
-    time.sleep(0.001)
-    if calls > after:
-        raise ValueError("no more today")
-
-
-def dies(after: int = 200) -> None:
-    global calls
-    calls += 1
-    time.sleep(0.001)
-    if calls > after:
-        os.kill(os.getpid(), 9)
-
-
-def hangs() -> None:
-    time.sleep(3600)
-
-
-def memory() -> None:
-    raise MemoryError("no room")
-
-
-def fits(n: int = 1) -> None:
-    time.sleep(0.002)
-    if n > 8:
-        raise MemoryError(f"no room for {n}")
 
 
 class Counting(nn.Module):
@@ -71,13 +39,6 @@ def never_finite(mode: str = "train") -> rung.Workload:
         optimizer=(lambda parameters: torch.optim.SGD(parameters, lr=0.0)) if train else None,
         steps=5,
     )
-
-
-def forks_and_prints() -> None:
-    print("this is no JSON")
-    if os.fork() == 0:
-        os._exit(0)
-    os.wait()
 
 
 class Leaky(nn.Module):

@@ -61,7 +61,7 @@ def attempt(path: Path, data: bytes, rng: random.Random, analyze: bool = False) 
         trace = read(path, partial=rng.random() < 0.5, max_bytes=200_000_000, cache=False)
     except InputError as error:
         if "\n" in str(error) or len(str(error)) > 500:
-            raise AssertionError(f"This is no sentence: {error}") from None
+            raise AssertionError(f"This is not a sentence: {error}") from None
         return "refused"
     assert isinstance(trace, Trace)
     assert trace.events.height == 0 or trace.events["dur"].min() >= 0

@@ -67,10 +67,10 @@ def test_weights_and_inputs_come_from_their_seeds_alone() -> None:
             "has no Model; it must define Model, get_inputs and get_init_inputs",
         ),
         (GOOD.replace("def get_init_inputs", "def init"), "has no get_init_inputs"),
-        (GOOD.replace("class Model(torch.nn.Linear)", "class Model"), "its Model is no class of torch.nn.Module"),
+        (GOOD.replace("class Model(torch.nn.Linear)", "class Model"), "its Model is not a class of torch.nn.Module"),
         (
             GOOD.replace("class Model(torch.nn.Linear):\n    pass", "Model = torch.nn.Linear(1, 1)"),
-            "its Model is no cl",
+            "its Model is not a cl",
         ),
         (GOOD + "get_inputs = 3\n", "its get_inputs is a int, no function"),
     ],
@@ -87,7 +87,7 @@ def test_a_file_of_another_format_is_refused(text: str, says: str, tmp_path: Pat
         ("kernelbench:", "names no problem: give the path of one file"),
         (f"kernelbench:{PROBLEMS}", "names no problem"),
         ("kernelbench:level1/none.py", "there is no file level1/none.py: give the path of a problem in your checkout"),
-        (f"kernelbench:{PROBLEMS / 'README.md'}", "is no Python file"),
+        (f"kernelbench:{PROBLEMS / 'README.md'}", "is not a Python file"),
     ],
 )
 def test_a_path_of_no_problem_is_refused(target: str, says: str) -> None:

@@ -22,6 +22,8 @@ YOURS = {
     "RUNG_WATCH": "Folder that the ranks of a training job write to for `rung watch`. Default: a folder in `.rung/watch`.",
 }
 BETWEEN = {
+    "RUNG_HOST": "Name by which other hosts reach this one, in a job over several.",
+    "RUNG_HOSTS_KEY": "Proof that a process belongs to a job over several hosts.",
     "RUNG_IN_JOB": "Set in a SLURM job that Rung submitted: the command runs there and submits no further job.",
     "RUNG_STEPS": "File to which a profiled workload writes the times of its steps.",
     "RUNG_TEAM": "Address and token with which a rank finds the process that started it.",

@@ -178,7 +178,7 @@ def of_the_target(given: Mapping[str, bool | int | float | str], own: Collection
     for name in given:
         if not _NAME.fullmatch(name) or f"--{name.replace('_', '-')}" in own or f"--{name}" in own:
             raise UsageError(
-                f"{name!r} is no option of a target: `options` are the parameters of its function, as in {{'batch': 8}}."
+                f"{name!r} is not an option of a target: `options` are the parameters of its function, as in {{'batch': 8}}."
             )
     return [f"--{name.replace('_', '-')}={_text(value)}" for name, value in given.items()]
 

@@ -29,14 +29,14 @@ class Root:
     def of(cls, folder: Path) -> Root:
         """Raises UsageError where there is no such folder."""
         if not folder.is_dir():
-            raise UsageError(f"--root {folder} is no folder; give the one that agents may read and write in.")
+            raise UsageError(f"--root {folder} is not a folder; give the one that agents may read and write in.")
         return cls(folder.resolve())
 
     def path(self, text: str) -> str:
         """A path, of a file that there may be or not, links followed. Raises UsageError where it leads out of the folder, or is a folder
         with a link that does."""
         if not text or "\0" in text:
-            raise UsageError(f"{text!r} is no path.")
+            raise UsageError(f"{text!r} is not a path.")
         place = Path(os.path.realpath(self.folder / text))
         self._refuse_outside(place, text)
         if place.is_dir():
@@ -74,7 +74,7 @@ class Root:
         if file.endswith(".py") and name.isidentifier():
             return f"{self.path(file)}:{name}"
         raise UsageError(
-            f"{text!r} is no target here: name a file and a function in it, as in model.py:make; or {', '.join(BUILTIN)}, "
+            f"{text!r} is not a target here: name a file and a function in it, as in model.py:make; or {', '.join(BUILTIN)}, "
             f"{KERNELBENCH}path.py, hf:NAME, timm:NAME or diffusers:NAME."
         )
 
@@ -84,7 +84,7 @@ class Root:
         try:
             target = json.loads(read_text(self.folder / place / "manifest.json"))["request"]["target"]
         except (OSError, ValueError, RecursionError, LookupError, TypeError):
-            raise UsageError(f"{text} is no run directory of a climb that can be gone on with.") from None
+            raise UsageError(f"{text} is not a run directory of a climb that can be resumed.") from None
         self.target(str(target))
         return place
 

@@ -27,11 +27,13 @@ class Analysis(NamedTuple):
 
 ANALYSES = {
     "findings": Analysis("What should be done first?", "rung.analysis.findings:findings"),
-    "targets": Analysis("How do the figures to look at first stand?", "rung.analysis.targets:targets"),
+    "targets": Analysis("Are the most important figures on target?", "rung.analysis.targets:targets"),
     "timeline": Analysis("How busy was each GPU, and with what?", "rung.analysis.timeline:timeline"),
-    "completeness": Analysis("What is not in the figures, or apart?", "rung.analysis.overview:completeness"),
+    "completeness": Analysis(
+        "What is not in the figures, or counted separately?", "rung.analysis.overview:completeness"
+    ),
     "critical_path": Analysis("Which work sets the pace?", "rung.analysis.critical_path:critical_path"),
-    "what_if": Analysis("How much sooner without some of the work?", "rung.analysis.what_if:what_if"),
+    "what_if": Analysis("How much faster would it be without some of the work?", "rung.analysis.what_if:what_if"),
     "communication": Analysis(
         "What do collectives cost a step, and how fast are they?", "rung.analysis.communication:communication"
     ),
@@ -42,7 +44,7 @@ ANALYSES = {
     "stragglers": Analysis("Which rank was late, when, and what did it do?", "rung.analysis.stragglers:stragglers"),
     "slow_groups": Analysis("Which group of ranks has a slow link?", "rung.analysis.slow_groups:slow_groups"),
     "scaling": Analysis(
-        "What do ranks lose by waiting for each other, for links and for their hosts?", "rung.analysis.scaling:scaling"
+        "How much do ranks lose to imbalance, communication and their hosts?", "rung.analysis.scaling:scaling"
     ),
     "categories": Analysis("What kind of work takes the GPU's time?", "rung.analysis.spending:categories"),
     "kernels": Analysis("Which kernels take the GPU's time?", "rung.analysis.spending:kernels"),
@@ -53,7 +55,7 @@ ANALYSES = {
     "launches": Analysis("Does the host keep the GPU busy?", "rung.analysis.launches:launches"),
     "runtime": Analysis("What does the host spend on calls of the GPU's runtime?", "rung.analysis.launches:runtime"),
     "syncs": Analysis("Where does the host stop and wait for the GPU?", "rung.analysis.launches:syncs"),
-    "durations": Analysis("How long are the GPU events: a histogram", "rung.analysis.spending:durations"),
+    "durations": Analysis("How long are the GPU events (histogram)?", "rung.analysis.spending:durations"),
     "queue": Analysis("How much launched work waits for the GPU, over time?", "rung.analysis.launches:queue"),
     "compilation": Analysis(
         "Was something compiled, captured, loaded or allocated that should have been ready?",
@@ -74,13 +76,13 @@ ANALYSES = {
     "serving_steps": Analysis("What is each step of an inference server?", "rung.analysis.serving:serving_steps"),
     "counters": Analysis("What do the hardware counters say of each kernel?", "rung.analysis.counters:counters"),
     "counter_roofline": Analysis(
-        "How close is each kernel to each roof, by the counters?", "rung.analysis.counters:counter_roofline"
+        "How close is each kernel to each roof, by hardware counters?", "rung.analysis.counters:counter_roofline"
     ),
     "dispatch_counters": Analysis(
         "What do the counters say of each dispatch?", "rung.analysis.counters:dispatch_counters"
     ),
     "counter_formulas": Analysis(
-        "What does each figure of the counters mean, and what does it lack?", "rung.analysis.counters:formulas"
+        "What does each counter figure mean, and which counters does it lack?", "rung.analysis.counters:formulas"
     ),
 }
 

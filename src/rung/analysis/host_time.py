@@ -75,7 +75,7 @@ def host_time(trace: Trace, scores: set[Dims]) -> Totals:
     scale = busy / max(1.0, sum(times.values()) + host_work)
     times = {key: ns * scale for key, ns in times.items()}
     computing = round(sum(times.values()))
-    notes = ["The trace has no GPU events: the parts are host time."]
+    notes = ["The trace has no GPU events; the parts are CPU time."]
     if compiled_time:
         notes.append(
             f"{100 * compiled_time * scale / max(1, window):.0f} % of the window is inside compiled graphs, whose "

@@ -176,7 +176,7 @@ def full_name(op: str) -> str:
     name = op if "::" in op else f"aten::{op}"
     if not _NAME.fullmatch(name) or name.startswith("aten::triton_"):
         raise UsageError(
-            f"{op[:80]!r} is no operator that PyTorch can be asked for by name: give one as in aten::mm "
+            f"{op[:80]!r} is not an operator that PyTorch can be asked for by name: give one as in aten::mm "
             "(kernels that torch.compile generated have none)."
         )
     return name

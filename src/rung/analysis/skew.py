@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -32,8 +33,8 @@ def skew(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     latest_ns: the longest that the others waited for it in one of them.
     waited_ns: how long it waited for others, per step.
     exposed_ns: its communication that no computation covers, per step.
-    clock_offset_ns: how far its clock is ahead of the first rank's, the median over collectives that all ranks leave together; null if
-        there is none.
+    clock_offset_ns: how far its clock is ahead of the first rank's, the median over collectives that all ranks leave together; where
+        there is none, what the ranks' messages said; null if that is not known.
     """
     calls = keyed(trace).with_columns(pl.col("rank").fill_null(pl.lit(stated_rank(trace), dtype=pl.Int32)))
     found = arrivals(calls, matched(trace))
@@ -79,9 +80,24 @@ def clock_offsets(trace: Trace) -> dict[int, int]:
     """Nanoseconds to take from the times of a rank to have them on the clock of the first one.
 
     All ranks leave an all-reduce and its like together, but for microseconds; so the offset is the median difference of
-    their ends. Only ranks that share such a collective with the first one are there.
+    their ends. Where ranks compared their clocks by messages, it lies within the bounds that these give, and ranks that share no such
+    collective with the first one have it from the messages. Others are not there.
     """
-    return offsets(keyed(trace))
+    return known_offsets(offsets(keyed(trace)), trace.meta.get("clocks", {}))
+
+
+def known_offsets(by_ends: dict[int, int], by_messages: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    """by_ends: of ranks that leave collectives together. On GPUs that holds to within microseconds, on CPUs less. by_messages: as
+    `meta["clocks"]` has it: less precise, and never off by more than it says."""
+    first = min([*by_ends, *([] if by_ends else by_messages)], default=None)
+    if first is None or first not in by_messages:
+        return by_ends
+    origin, uncertain = by_messages[first]
+    found = dict(by_ends)
+    for rank, (to_take, error) in by_messages.items():
+        said, most = to_take - origin, error + uncertain
+        found[rank] = min(max(found.get(rank, said), said - most), said + most) if rank != first else 0
+    return dict(sorted(found.items()))
 
 
 def joining(calls: pl.DataFrame) -> pl.DataFrame:

@@ -12,12 +12,12 @@ from rung.errors import UsageError
 EXAMPLE = """\
 example, on a CPU:
   $ rung apply .rung/RUN/recipe.toml model.py:make
-  --- the model as it is
+  --- the untouched model
   +++ rung.apply(model, .rung/RUN/recipe.toml)
   + compile  forward and loss as one compiled function, static shapes  [reassociated]
     input shapes: the first has a graph of its own; all others share one with symbolic sizes
-  measured where it was made: 4.12×
-  fits model.py:make: made for such a model and mode, with this torch, on this device
+  measured in the climb: 4.12×
+  fits model.py:make: made for this model structure, mode, torch and device
 
 more:
   rung apply recipe.toml               what the recipe changes

@@ -37,7 +37,7 @@ example, on a busy CPU:
   $ rung bench ops.py:slow --call --time 15
   ops.py:slow, one call, on AMD EPYC
   median step   1.63 ms (1.49 ms – 2.25 ms), 95 % interval, 3261 samples
-                not yet within ±0.5 %: give it more --time
+                not yet within ±0.5 %: raise --time
   range         1.17 ms to 70.8 ms, p90 10.4 ms, p99 18.0 ms
   histogram     1.17 ms |█▂▁▁▁▁▁▁▁▁▁▁▂▁▁▁▁▁▁▁▁▁▁▂▂▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁| 15.3 ms
   first run     2.81 ms (compiling and loading; not part of the median)
@@ -120,7 +120,7 @@ def add(commands: Any, help_text: str) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     if not parsed.target:
-        raise UsageError("give a TARGET, as in `rung bench tiny-transformer`; `rung bench --help` says more.")
+        raise UsageError("give a TARGET, as in `rung bench tiny-transformer`; see `rung bench --help`.")
     need_torch()
     from rung.launch import torchrun
     from rung.recipes.recipe import side_of

@@ -57,8 +57,8 @@ FIXED = (
 EXAMPLE = """\
 example, on a busy CPU:
   $ rung climb model.py:make --budget 300
-  baseline: 93.1 ms (1.19 ms – 135 ms) a step; first run 76.4 ms; peak memory 241 MiB
-    torch.compile: 4.12×, 5.76 ms a step, ready after 1 min 17 s
+  baseline: 93.1 ms (1.19 ms – 135 ms) per step; first run 76.4 ms; peak memory 241 MiB
+    torch.compile: 4.12×, 5.76 ms per step, ready after 1 min 17 s
     recipe.toml: compile, 4.12× over the untouched model, provisional
     recipe.toml: compile, 4.12× over the untouched model, verified
   Recipe: .rung/20261126-195606-model-make/recipe.toml
@@ -149,7 +149,7 @@ def device_of(parsed: argparse.Namespace) -> str | None:
         return device
     if parsed.device not in (None, f"cuda:{first}"):
         raise UsageError(
-            f"--devices {parsed.devices} has GPU {first} timed, and --device names {parsed.device}: leave one out."
+            f"--devices {parsed.devices} times on GPU {first}, and --device names {parsed.device}: leave one out."
         )
     return f"cuda:{first}"
 
@@ -173,11 +173,11 @@ def run(parsed: argparse.Namespace) -> int:
         again = next((option for option in FIXED if typed(parsed, option)), None)
         if again:
             raise UsageError(
-                f"{again} cannot be changed by --resume, which goes on with what the climb was "
-                "begun with: leave it out, or begin a new climb."
+                f"{again} cannot be changed by --resume, which continues with the options that the climb was "
+                "started with: leave it out, or start a new climb."
             )
     elif not parsed.target:
-        raise UsageError("give a TARGET, as in `rung climb tiny-transformer`; `rung climb --help` says more.")
+        raise UsageError("give a TARGET, as in `rung climb tiny-transformer`; see `rung climb --help`.")
     chosen(parsed.rungs or ())
     check_ranks(parsed)
     if parsed.nproc_per_node == (1,):
@@ -193,7 +193,7 @@ def run(parsed: argparse.Namespace) -> int:
             keep_page(climb.run)
 
     if parsed.resume and (job := job_of(parsed.resume)):
-        say(f"this climb runs in job {job[0].job}, which is followed from here on")
+        say(f"this climb runs in job {job[0].job}; following it")
         return followed(job[0].job, job[1])
     try:
         if parsed.resume:
@@ -273,11 +273,11 @@ def stopped(run: Run, as_json: bool) -> int:
         if begun:
             record = run.record()
             say(f"stopped; {best_so_far(record)}")
-            say(f"go on with: {resume(record)}")
+            say(f"continue with: {resume(record)}")
             with after_the_answer():
                 run.write_text("report.html", render(record))
         else:
-            say("stopped before anything was measured.")
+            say("stopped before any measurement.")
     return 130
 
 
@@ -286,5 +286,5 @@ def best_so_far(run: ClimbRun) -> str:
     from rung.report.terminal import answer_line
 
     if not run.result or not run.result.kept:
-        return "there is no recipe so far."
+        return "there is no recipe yet."
     return f"the best so far is in {Path(run.directory) / 'recipe.toml'}: {answer_line(run.result).partition(': ')[2]}."

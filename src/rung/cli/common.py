@@ -142,7 +142,9 @@ def target_options(parsed: argparse.Namespace) -> dict[str, str]:
     for word in (w for w in rest if w.startswith("--") and "=" not in w):
         after = next(iter(words[words.index(word) + 1 :]), "-")
         if not after.startswith("-") and after not in rest:
-            raise UsageError(f"put TARGET first and its options after it: {after!r}, after {word}, was read as TARGET.")
+            raise UsageError(
+                f"put TARGET first and its options after it: Rung took {after!r}, after {word}, for the TARGET."
+            )
     options: dict[str, str] = {}
     words = list(rest)
     while words:
@@ -166,7 +168,7 @@ def share(text: str) -> float:
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share; write 2% or 0.02") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write 2% or 0.02") from None
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must lie between 0 and 100%")
     return value
@@ -179,7 +181,7 @@ def seconds(text: str) -> float:
     except ValueError:
         value = math.nan
     if not (0 < value < math.inf):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write a number of seconds above 0")
     return value
 
 
@@ -189,7 +191,7 @@ def size(text: str) -> int:
     value = int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ")) if found else 0
     if value < 1:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no size; write a number of bytes, or one with K, M, G or T as in 16G"
+            f"{text!r} is not a size; write a number of bytes, or one with K, M, G or T as in 16G"
         )
     return value
 
@@ -253,7 +255,7 @@ def check_early(target: str, device: str | None = None) -> None:
 
 def no_rest(rest: Sequence[str]) -> None:
     if rest:
-        raise UsageError(f"unexpected argument {rest[0]!r}; `--help` shows what the command takes.")
+        raise UsageError(f"unexpected argument {rest[0]!r}; see `--help`.")
 
 
 def for_tables() -> None:
@@ -351,5 +353,5 @@ def runs_in(root: Path) -> list[Run]:
     from rung.runs import runs_below
 
     if root != ROOT and not root.is_dir():
-        raise InputError(f"{root} is no folder; give --in one that climbs were written to.")
+        raise InputError(f"{root} is not a folder; give --in the folder of your climbs.")
     return runs_below(root)

@@ -131,9 +131,7 @@ def add(commands: Any, help_text: str) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     if not parsed.a:
-        raise UsageError(
-            "give A, as in `rung compare tiny-transformer --rungs compile`; `rung compare --help` says more."
-        )
+        raise UsageError("give A, as in `rung compare tiny-transformer --rungs compile`; see `rung compare --help`.")
     if parsed.b and all(name.endswith(".json") for name in (parsed.a, parsed.b, *parsed.more)):
         return saved(parsed)
     need_torch()
@@ -251,7 +249,7 @@ def saved(parsed: argparse.Namespace) -> int:
         raise UsageError("give two files of measurements; more than two cannot be compared.")
     if parsed.markdown or parsed.junit:
         raise UsageError(
-            "--markdown and --junit tell of a comparison that is run now; two files of measurements have --json."
+            "--markdown and --junit need a comparison that runs now; for two files of measurements, use --json."
         )
     result = compare_saved(regular_file(parsed.a), regular_file(parsed.b))
     print(to_json(plain(result)) if parsed.json else "\n".join(saved_lines(result)))

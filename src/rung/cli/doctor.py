@@ -14,11 +14,10 @@ from rung.records.record import plain
 EXAMPLE = """\
 example, on a machine without a GPU:
   $ rung doctor
-  1 to change (load); 2 to know of, 1 unknown, 8 as they should be
+  1 to change (load); 2 worth knowing, 1 unknown, 8 good
   GPU
       · GPU: none found
-        everything runs on the CPU; in a container, was the GPU passed in (--device /dev/kfd,
-        --gpus all)?
+        everything runs on the CPU; in a container, pass the GPU in (--device /dev/kfd, --gpus all)
   software
       ✓ torch: 2.13.0+cpu, built for CPU only
 

@@ -54,7 +54,7 @@ def run(parsed: argparse.Namespace) -> int:
     for action, options in ACTIONS.items():
         for option in options if action != parsed.action else ():
             if getattr(parsed, option):
-                raise UsageError(f"--{option} is of `rung kernels {action}`.")
+                raise UsageError(f"--{option} is an option of `rung kernels {action}`.")
     return {"list": _list, "inspect": _inspect}[parsed.action](parsed)
 
 
@@ -89,7 +89,7 @@ def _inspect(parsed: argparse.Namespace) -> int:
     for text in parsed.given:
         name, equals, written = text.partition("=")
         if not equals or not name.isidentifier():
-            raise UsageError(f"{text!r} is no argument; write NAME=VALUE, as in BLOCK=1024 or x='*bf16'.")
+            raise UsageError(f"{text!r} is not an argument; write NAME=VALUE, as in BLOCK=1024 or x='*bf16'.")
         given[name] = value(written)
     arches = architectures(parsed.arch) if parsed.arch else ()
     rows, failed = inspect(parsed.what, arches, given, parsed.call)

@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        raise UsageError(f"{message}; `{self.prog} --help` says more.")
+        raise UsageError(f"{message}; see `{self.prog} --help`.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,7 +127,7 @@ def _main(argv: Sequence[str] | None) -> int:
             raise
         if "--debug" in words:
             traceback.print_exc()
-        text = f"{error.filename}: {error.strerror}; see that there is room and that it may be read and written."
+        text = f"{error.filename}: {error.strerror}; check the free space and the permissions."
         _say(f"rung: {text}")
         _document(text, InputError.exit_code, "--json" in words and not getattr(error, "told", False))
         return InputError.exit_code
@@ -140,7 +140,7 @@ def _main(argv: Sequence[str] | None) -> int:
         _document(NO_TORCH, UsageError.exit_code, "--json" in words and not getattr(error, "told", False))
         return UsageError.exit_code
     except MemoryError as error:
-        text = "there is not enough memory for this: give a smaller input, or use a machine with more memory."
+        text = "there is not enough memory: use a smaller input, or a machine with more memory."
         if "--debug" in words:
             traceback.print_exc()
         _say(f"rung: {text}")
@@ -238,7 +238,10 @@ def command() -> None:
         if isinstance(error, OSError) and error.errno in FULL:
             code = InputError.exit_code
             _forget_output()
-            print(f"rung: the answer could not be written: {error.strerror}; make room and ask again.", file=sys.stderr)
+            print(
+                f"rung: the answer could not be written: {error.strerror}; free some space and run the command again.",
+                file=sys.stderr,
+            )
         else:
             code = BUG
             print(visible(traceback.format_exc()), file=sys.stderr, end="")

@@ -124,7 +124,7 @@ def gfx(text: str) -> str:
     """The name of an AMD architecture, as in gfx942."""
     name = text.lower()
     if not re.fullmatch(r"gfx[0-9a-f]{2,5}", name):
-        raise argparse.ArgumentTypeError(f"{text!r} is no architecture; write it as in gfx942")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an architecture; write it as in gfx942")
     return name
 
 
@@ -132,7 +132,7 @@ def release(text: str) -> tuple[int, ...]:
     """(7, 1) of 7.1 or 7.1.0."""
     found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.\d{1,9})*", text, re.ASCII)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is no version of ROCm; write it as in 7.1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a version of ROCm; write it as in 7.1")
     return int(found[1]), int(found[2])
 
 

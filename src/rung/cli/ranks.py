@@ -43,10 +43,10 @@ def check_ranks(parsed: argparse.Namespace) -> None:
         )
     which = "--nproc-per-node" if parsed.nproc_per_node else "--launcher"
     if getattr(parsed, "devices", None):
-        raise UsageError(f"--devices has one GPU timed, and {which} times one for each rank: leave one out.")
+        raise UsageError(f"--devices times on one GPU, and {which} times on one GPU per rank: leave one out.")
     if getattr(parsed, "jobs", None):
         raise UsageError(
-            f"--jobs has workers prepare side by side, and nothing runs beside ranks: leave it out with {which}."
+            f"--jobs lets workers prepare at the same time, and nothing runs next to ranks: leave it out with {which}."
         )
     timer = getattr(parsed, "timer", "auto")
     if timer in ("graph", "batch"):

@@ -42,4 +42,4 @@ def remember(of: str, document: Mapping[str, Any], *, target: str = "", call: bo
             command = shlex.join(["rung", *sys.argv[1:]])
             open_history(say=say).add(entry_of(of, document, Call(command, target, call, base)))
     except Exception as error:
-        say(f"note: this run is not in the history: {str(error).rstrip('.')}. RUNG_HISTORY=off keeps none.")
+        say(f"note: this run was not added to the history: {str(error).rstrip('.')}. RUNG_HISTORY=off keeps none.")

@@ -17,8 +17,8 @@ example:
   fused-qkv
     what      one GEMM for q, k and v
     level     3, rewrites of the graph
-    changes   linear layers that read the same input become one; in inference their weights move
-              next to one another
+    changes   linear layers that read the same input become one (horizontal fusion); in inference
+              their weights are packed
     numerics  reassociated
     needs     sibling projections
 

@@ -48,7 +48,7 @@ show 4
 COMPARE = """\
 compare 15 17
                                      A entry 15  B entry 17  B against A
-  ops.py:slow mode=call              2.46 ms     7.64 ms     not apart (+211.1%)
+  ops.py:slow mode=call              2.46 ms     7.64 ms     no clear difference (+211.1%)
 """
 TREND = """\
 trend ops.py:slow
@@ -86,7 +86,7 @@ def add(commands: Any, help_text: str) -> None:
     def action(name: str, says: str, example: str, call: Callable[[argparse.Namespace], int], **how: Any) -> argparse.ArgumentParser:  # fmt: skip
         def called(parsed: argparse.Namespace) -> int:
             if parsed.root != ROOT:
-                raise UsageError("--in is of `rung runs` without an action; the history is one for all folders.")
+                raise UsageError("--in belongs to `rung runs` without an action; there is one history for all folders.")
             return call(parsed)
 
         own = add_command(actions, name, says, f"example:\n  $ rung runs {example}", called, **how)
@@ -169,13 +169,13 @@ def days(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of days")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days")
     return value
 
 
 def tag_name(text: str) -> str:
     if not re.fullmatch(r"[\w./-]{1,80}", text) or text.isdigit() or text.startswith("-"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no tag: write letters, digits and ._/-, and no number alone")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a tag: write letters, digits and ._/-, and no number alone")
     return text
 
 

@@ -39,7 +39,7 @@ def add(commands: Any, help_text: str) -> None:
 
 def port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) < 65536):
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: write a number from 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: write a number from 0 to 65535")
     return int(text)
 
 

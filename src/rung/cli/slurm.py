@@ -182,6 +182,10 @@ def _wanted(parsed: argparse.Namespace) -> Wanted:
         more = tuple(shlex.split(parsed.sbatch))
     except ValueError as error:
         raise UsageError(f"--sbatch {parsed.sbatch}: {error}.") from None
+    if odd := next((option for option in more if option.startswith(("--array", "-a"))), None):
+        raise UsageError(
+            f"--sbatch {odd} would run the command several times into the same files: submit each by itself."
+        )
     device, devices = getattr(parsed, "device", None), (getattr(parsed, "devices", None) or "").split(",")
     if parsed.command == "climb" and parsed.resume:
         from rung.runs import Run

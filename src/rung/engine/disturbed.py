@@ -11,10 +11,7 @@ from rung.measure import MINIMUM_RUNS, Collected
 from rung.measure.noise import explain, grows
 from rung.records.measured import Sensors
 
-NEVER_STEADY = (
-    "it never became steady: the machine, or the workload, drifts, so the median is that of this stretch of time and no "
-    "more."
-)
+NEVER_STEADY = "the step time never settled: the machine or the workload drifts, so the median holds for this run only."
 OWN = 256  # bytes a sample: what the measuring keeps in the process of a function that is timed in place, and more
 THROTTLED = 0.1  # share of the readings from which a throttled clock is worth a word
 

@@ -9,6 +9,7 @@ import torch
 
 from rung.errors import WorkloadError
 from rung.hardware import torch_versions
+from rung.hardware.affinity import bound
 from rung.hardware.device import Device
 from rung.hardware.ranks import Ranks
 from rung.plan import Plan
@@ -55,6 +56,8 @@ def lacking(plan: Plan, model: torch.nn.Module | None) -> str:
         return f"wrap the model yourself, by DistributedDataParallel(model, {', '.join(arguments)})"
     if plan.gradients and found.get("gradients") != plan.gradients:
         return "call register_comm_hook(None, bf16_compress_hook) of your DistributedDataParallel"
+    if plan.cores and not bound():
+        return "have each rank call rung.hardware.affinity.bind(rung.hardware.pick()) once torch.distributed is initialized"
     if plan.gathered:
         return "give fully_shard(reshard_after_forward=False), which does not show afterwards"
     return ""

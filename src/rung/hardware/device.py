@@ -69,11 +69,13 @@ def check_device(wanted: str) -> None:
 
 def pick(wanted: str | None = None) -> Device:
     """The best device there is, or the one asked for (`cpu`, `cuda`, `cuda:1`)."""
-    import torch
-
     if wanted is not None:
         check_device(wanted)
-    if wanted == "cpu" or (wanted is None and not torch.cuda.is_available()):
+    if wanted == "cpu":  # a plain function may need no torch, and to load it takes seconds
+        return cpu()
+    import torch
+
+    if wanted is None and not torch.cuda.is_available():
         return cpu()
     if not torch.cuda.is_available():
         raise UsageError(f"--device {wanted}: this torch ({torch.__version__}) sees no GPU; use --device cpu.")

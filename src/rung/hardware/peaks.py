@@ -167,7 +167,7 @@ def _users(path: Path, _changed: int) -> tuple[Peaks, ...]:
         return tuple(_row({"checked": "by who wrote it", **row}) for row in rows)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, re.error) as error:
         why = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise InputError(f"{path} is no list of GPUs ({why}): write rows as in rung/hardware/peaks.toml.") from None
+        raise InputError(f"{path} is not a list of GPUs ({why}): write rows as in rung/hardware/peaks.toml.") from None
 
 
 def _row(row: dict[str, Any]) -> Peaks:

@@ -21,7 +21,7 @@ from rung.engine.dynamo import expect_changes, inductor_settings
 from rung.engine.parallel import in_effect, in_parallel, sharded, without_exchange
 from rung.engine.step import Step, matmul_precision
 from rung.errors import WorkloadError
-from rung.hardware import Device, environment, pick
+from rung.hardware import Device, affinity, environment, pick
 from rung.hardware.device import (
     expandable_segments,
     release_cache,
@@ -113,6 +113,8 @@ class Candidate(Timed):
             self.workload = read_from(self.workload, Path(saved_model), gpu)
         self.inputs = shapes(self.workload)[shape] if shape else self.workload.inputs
         self.plan = replace(plan_of(rungs), original=Original(**original or {}))
+        if self.plan.cores and self.ranks.world > 1:
+            affinity.bind(self.device)
         self.made_for = made_for or {}
         w = self.workload
         if w.mode == "train":  # torch's optimizers load it when they are made; here no garbage is looked for meanwhile
@@ -189,6 +191,8 @@ class Candidate(Timed):
         first = self._first if self._first is not None else self.first()
         warmed = self._until_steady(seconds, first)
         exchange = in_effect(self.called) if self.called else {}
+        if self.ranks.world > 1:
+            exchange["cores"] = "own" if affinity.bound() else "all"
         applied = {**self.step.applied(), **self._environment(), **exchange}
         doubts, apart = self._doubts()
         return {**warmed, "applied": applied, "original": self._left(), "doubts": [*doubts, *apart], "apart": apart}

@@ -58,4 +58,4 @@ def waiting(share: float) -> str:
     """What to say of a share of waiting; empty where it is small."""
     if share <= BUSY:
         return ""
-    return f"other processes had the cores: for {share:.0%} of the time that its threads could have run, they waited for one"
+    return f"other processes used the CPU cores: its threads waited for a core {share:.0%} of the time"

@@ -20,7 +20,7 @@ def explain(samples: Sequence[float], *, always: bool = False) -> list[str]:
     if n < 8 or not (always or x.std(ddof=1) > NOISY * x.mean()):
         return []
     return [text for text in (_spikes(x), _two_levels(x), _drift(x)) if text] or [
-        f"the times scatter by {x.std(ddof=1) / x.mean():.0%} without a pattern: another process on the machine, perhaps."
+        f"the step times vary by {x.std(ddof=1) / x.mean():.0%} without a pattern, perhaps because of another process."
     ]
 
 
@@ -46,8 +46,8 @@ def _spikes(x: np.ndarray) -> str:
     if rest.std(ddof=1) > 0.7 * x.std(ddof=1):
         return ""
     return (
-        f"{int(far.sum())} of {len(x)} steps take up to {x.max() / middle:.1f}x the median and cause most of it: "
-        "an interruption, a recompilation or garbage collection."
+        f"{int(far.sum())} of {len(x)} steps take up to {x.max() / middle:.1f}x the median and cause most of the variation: "
+        "interruptions, recompilations or garbage collection."
     )
 
 
@@ -83,5 +83,5 @@ def _drift(x: np.ndarray) -> str:
     if abs(change) < 0.02 or abs(last - first) < 4 * inner / np.sqrt(quarter):
         return ""
     if change > 0:
-        return f"the steps grow slower, {change:+.0%} from the first quarter to the last: heat, throttling, other work on the machine or a leak."
-    return f"the steps still grow faster, {change:+.0%} from the first quarter to the last: it was not warm yet."
+        return f"the steps get slower, {change:+.0%} from the first quarter to the last: heat, throttling, other work on the machine, or a leak."
+    return f"the steps still get faster, {change:+.0%} from the first quarter to the last: the warm-up was too short."

@@ -16,6 +16,7 @@ from rung.profilers.plan import ANSWER, PLAN, RECORDING, SAMPLES, Run
 from rung.profilers.run import ProfilerFailed, disk_full, tail
 from rung.records.profile import KeptPlan
 from rung.trace import Trace, read
+from rung.trace.clocks import with_clocks
 from rung.trace.ranks import merged
 from rung.trace.rocprof import compute, v3_csv
 from rung.trace.rows import natural
@@ -84,6 +85,8 @@ def read_all(
             )
         traces.append(_together(paths, one.output, all_ranks=profiler == "torch"))
     trace = joined(traces)
+    if profiler == "torch":
+        trace = with_clocks(trace, runs[0].output)
     return replace(within_steps(trace) if steps_only else trace, source=str(folder))
 
 

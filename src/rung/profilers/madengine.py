@@ -134,7 +134,7 @@ def _custom(path: Path, tool: Mapping[str, Any]) -> Preset:
     program = words[0].rpartition("/")[2] if words else ""
     program = {"rocprof-sys-run": "rocprof-sys", "rocprofv2": "rocprof"}.get(program, program)
     if program not in PROFILERS or program == "torch":
-        raise InputError(f"{path}: cmd {tool['cmd']!r} is no profiler that is known: {', '.join(PROFILERS[1:])}.")
+        raise InputError(f"{path}: cmd {tool['cmd']!r} is not a profiler that is known: {', '.join(PROFILERS[1:])}.")
     options = words[1:]
     if options and options[-1] == "--":
         options.pop()
@@ -215,7 +215,7 @@ def _parsed(path: Path) -> dict[str, Any]:
         try:
             found = ast.literal_eval(text)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
-            raise InputError(f"{path} is no JSON: give the file of madengine's --additional-context.") from None
+            raise InputError(f"{path} is not JSON: give the file of madengine's --additional-context.") from None
     if not isinstance(found, dict):
         raise InputError(f'{path} must hold an object, as in {{"tools": [...]}}.')
     return found

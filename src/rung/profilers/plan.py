@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from rung.profilers.tools import Tool
 from rung.records import profile as records
@@ -76,7 +77,8 @@ class Run:
 @dataclass(frozen=True)
 class Plan:
     """runs: in order, each alone; files: written before the first, path → text; notes: what was changed or left out;
-    steps_only: what lies outside of the steps that the program marks is not part of the answer."""
+    steps_only: what lies outside of the steps that the program marks is not part of the answer; ranks: the runs are ranks of a job, "here"
+    on this host or "anywhere", and say what they wrote (rung.launch.gather)."""
 
     profiler: str
     tool: Tool
@@ -88,6 +90,7 @@ class Plan:
     files: Mapping[Path, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     steps_only: bool = False
+    ranks: Literal["", "here", "anywhere"] = ""
 
     def record(self) -> records.Plan:
         """As it is written beside a recording, and printed."""

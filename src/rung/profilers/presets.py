@@ -112,7 +112,9 @@ def _preset(name: str, tables: Mapping[str, Any]) -> Preset:
     table = dict(tables[name])
     if other := table.pop("like", ""):
         if other not in tables or "like" in tables[other]:
-            raise InputError(f"the preset {name} is like {other!r}, which is no preset of its own: correct its `like`.")
+            raise InputError(
+                f"the preset {name} is like {other!r}, which is not a preset of its own: correct its `like`."
+            )
         table = {**tables[other], **table}
     table |= {key: tuple(table[key]) for key in _LISTS if key in table}
     return Preset(name, tool=table.pop("with", "rocprofv3"), **table)
@@ -121,7 +123,7 @@ def _preset(name: str, tables: Mapping[str, Any]) -> Preset:
 def _check(where: str, table: Any) -> None:
     """InputError where a preset of the user's has what is none."""
     if not isinstance(table, dict):
-        raise InputError(f"{where} is no table: write [name] and its keys below.")
+        raise InputError(f"{where} is not a table: write [name] and its keys below.")
     for key, value in table.items():
         if key not in _KEYS or not isinstance(value, _KEYS[key]):
             raise InputError(f"{where}: {key} = {value!r} is not known; there are {', '.join(_KEYS)}.")

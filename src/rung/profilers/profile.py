@@ -185,6 +185,7 @@ def _torch(target: Target, folder: Path, options: Options, notes: Sequence[str],
         overhead="host" if slow else "medium",
         read_by="rung analyze; ui.perfetto.dev",
         notes=tuple(notes),
+        ranks="" if target.launcher is None else "here" if target.launcher.here else "anywhere",
     )
 
 

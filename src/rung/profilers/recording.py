@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import polars as pl
 
 from rung.errors import InputError, UsageError
+from rung.launch.gather import Gathering
 from rung.profilers import collect, run
 from rung.profilers.plan import ANSWER, PLAN, SAMPLES, Plan
 from rung.profilers.samples import energy, summary
@@ -36,7 +38,7 @@ def carried_out(
     sampling, told = _sampling(folder / SAMPLES, sample) if sample else (None, [])
     try:
         with _writing(folder):
-            logs, notes = run.run(plan, deadline, said, sampling)
+            logs, notes = _run(plan, deadline, said, sampling)
     except run.ProfilerFailed as error:
         # A workload of ours that was refused says why itself, with the exit code of that.
         if error.code in (2, 3) and error.log and (refused := _refusal(error.log)):
@@ -66,6 +68,18 @@ def carried_out(
     )
     write_whole(folder / ANSWER, to_json(plain(record)))
     return trace, record
+
+
+def _run(
+    plan: Plan, deadline: float, said: Callable[[str], None], sampling: Sampling | None
+) -> tuple[list[Path], list[str]]:
+    """As `run.run`; of ranks, with a note about each file that did not come."""
+    if not plan.ranks:
+        return run.run(plan, deadline, said, sampling)
+    with Gathering(plan.folder.parent, plan.ranks == "here") as gathering:
+        runs = tuple(replace(one, env={**one.env, **gathering.variables}) for one in plan.runs)
+        logs, notes = run.run(replace(plan, runs=runs), deadline, said, sampling)
+    return logs, [*notes, *gathering.lacking()]
 
 
 @contextlib.contextmanager

@@ -18,8 +18,11 @@ from typing import Any
 import msgspec
 
 from rung.hardware.ranks import Ranks
+from rung.launch.gather import HERE, Writing, writing
 from rung.launch.rank import placed
+from rung.profilers import clocks
 from rung.profilers.torch_profiler import Options
+from rung.trace.clocks import NAME, Compared
 
 REPORT = "RUNG_STEPS"
 
@@ -72,23 +75,26 @@ def main(argv: list[str]) -> int:
 
     request = msgspec.json.decode(argv[0], type=StepsRequest)
     try:
-        times = run(request)
+        if request.recorded:
+            Ranks.here = placed(os.environ)
+        with writing() as files:
+            times = run(request, files)
+            if (path := os.environ.get(REPORT)) and Ranks.here.rank == 0:
+                place = files.place(path)
+                place.write_bytes(msgspec.json.encode(times))
+                files.told(place)
     except RungError as error:
         print(f"rung: {error}", file=sys.stderr)
         return error.exit_code
-    if (path := os.environ.get(REPORT)) and Ranks.here.rank == 0:
-        with open(path, "wb") as file:
-            file.write(msgspec.json.encode(times))
     return 0
 
 
-def run(request: StepsRequest) -> Times:
+def run(request: StepsRequest, files: Writing = HERE) -> Times:
+    """files: where a trace is written, and who is told of it."""
     from rung.hardware.sensors import identity
     from rung.profilers import torch_profiler
     from rung.timing.workers import WORKLOAD
 
-    if request.recorded:
-        Ranks.here = placed(os.environ)
     candidate = pkgutil.resolve_name(WORKLOAD)()
     candidate.open(request.target, request.options, request.rungs, request.device)
     candidate.first()
@@ -99,14 +105,30 @@ def run(request: StepsRequest) -> Times:
     if chosen := request.torch:
         bare = torch_profiler.unrecorded(candidate.call, request.steps, device, seconds)
         middle = time.monotonic_ns()
+        clock = clocks.compared() if request.recorded else None
         if request.recorded and not request.recorded.has(Ranks.here.rank):
             total = replace(chosen.options, active=request.steps).total
-            return Times(steps_ns=torch_profiler.unrecorded(candidate.call, total, device))
-        path = chosen.path.replace("{rank}", str(Ranks.here.rank))
-        times = torch_profiler.record(candidate.call, path, request.steps, device, chosen.options)
+            times = torch_profiler.unrecorded(candidate.call, total, device)
+            _say_clocks(clock, chosen.path, files)
+            return Times(steps_ns=times)
+        path = files.place(chosen.path.replace("{rank}", str(Ranks.here.rank)))
+        times = torch_profiler.record(candidate.call, str(path), request.steps, device, chosen.options)
+        for written in sorted(path.parent.glob(f"{path.name.removesuffix('.json.gz')}.*")):  # of each round
+            files.told(written)
+        _say_clocks(clock, chosen.path, files)
         return Times(bus=bus, steps_ns=times, bare_ns=bare, bare_span=(begin, middle))
     times = _marked(candidate, request.steps, seconds)
     return Times(bus=bus, steps_ns=times, span=(begin, time.monotonic_ns()))
+
+
+def _say_clocks(before: Compared | None, trace: str, files: Writing) -> None:
+    """Compares the clocks again; rank 0 writes what all saw beside the traces."""
+    if before is None or (after := clocks.compared()) is None:
+        return
+    if said := clocks.document([before, after]):
+        place = files.place(os.path.join(os.path.dirname(trace), NAME))
+        place.write_bytes(said)
+        files.told(place)
 
 
 def _marked(candidate: Any, steps: int, seconds: float) -> list[int]:

@@ -86,12 +86,12 @@ class Recipe:
             raise InputError(f"{where} is not valid TOML: {error}.") from error
         rungs = data.get("rungs")
         if data.get("schema") != SCHEMA or not isinstance(rungs, list):
-            raise InputError(f"{where} is no recipe of this version: it needs schema = {SCHEMA} and a list `rungs`.")
+            raise InputError(f"{where} is not a recipe of this version: it needs schema = {SCHEMA} and a list `rungs`.")
         parts = ("schema", "rungs", *TEXTS, *TABLES)
         if odd := [key for key in data if key not in parts]:
             near = get_close_matches(odd[0], parts, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(parts)}."
-            raise InputError(f"{where} has {odd[0]!r}, which is no part of a recipe; {hint}")
+            raise InputError(f"{where} has {odd[0]!r}, which is not part of a recipe; {hint}")
         for key in TEXTS:
             if not isinstance(data.get(key, ""), str):
                 raise InputError(f"{where} is damaged: {key} must be a text; correct it, or climb again.")
@@ -154,7 +154,9 @@ class Recipe:
         except OSError as error:
             raise InputError(f"{path} could not be read: {error.strerror}.") from error
         except UnicodeDecodeError as error:
-            raise InputError(f"{path} is no recipe: it is not UTF-8 text; give the recipe.toml of a climb.") from error
+            raise InputError(
+                f"{path} is not a recipe: it is not UTF-8 text; give the recipe.toml of a climb."
+            ) from error
 
 
 def _at_odds(rungs: Sequence[str], numerics: str) -> str:

@@ -34,7 +34,7 @@ def _as_it_is(value: Any) -> Any:
     for kind in (int, float, str):
         if isinstance(value, kind):
             return kind(value)
-    raise NotImplementedError(f"a {type(value).__name__} is no plain value")
+    raise NotImplementedError(f"a {type(value).__name__} is not a plain value")
 
 
 def record_of(kind: type[T], values: Any) -> T:

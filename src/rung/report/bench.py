@@ -45,7 +45,7 @@ def heading(result: Bench) -> str:
 def impression(result: Bench) -> str:
     """What to say of so few runs that they are no measurement."""
     few = "it runs" if len(result.samples) == 1 else "a first impression"
-    return f"{few}: {units.duration(result.time.value)} a step. This is no measurement; leave --preset {result.preset} out."
+    return f"{few}: {units.duration(result.time.value)} per step. This is not a measurement. To measure, leave --preset {result.preset} out."
 
 
 def bench_rows(result: Bench) -> list[tuple[str, str]]:
@@ -61,7 +61,7 @@ def bench_rows(result: Bench) -> list[tuple[str, str]]:
     if result.over_ranks:
         rows.append(("ranks", f"{ranks_line(result.over_ranks)}; a step ends with the slowest"))
     if not result.reached:
-        rows.append(("", f"{_short_of(result)}: give it more --time"))
+        rows.append(("", f"{_short_of(result)}: raise --time"))
     rows += _climb_rows(result.climb)
     if summary.mean:
         rows.append(
@@ -83,7 +83,7 @@ def bench_rows(result: Bench) -> list[tuple[str, str]]:
         ("first run", f"{first_run} (compiling and loading; not part of the median)"),
         (
             "warm-up",
-            f"{result.warm_up_runs} runs and {len(result.discarded)} discarded samples, {'then steady' if result.steady else 'and never steady'}",
+            f"{result.warm_up_runs} runs and {len(result.discarded)} discarded samples, {'then steady' if result.steady else 'but never steady'}",
         ),
         ("peak memory", units.data_size(units.peak(result.memory))),
         *_sensor_rows(result.sensors),
@@ -97,8 +97,12 @@ def _climb_rows(climb: Climbed | None) -> list[tuple[str, str]]:
     count, spread = climb.restarts, units.percent(climb.spread)
     differ = f"whose processes differed by up to {spread}" if count > 1 else f"and processes differ by some {spread}"
     away = f"{units.percent(abs(climb.slower))} {'slower' if climb.slower > 0 else 'faster'}"
-    explained = "their intervals meet, with what processes differ by"
-    meant = explained if climb.agrees else "more than that explains: compare load, clocks and settings with then"
+    explained = "their intervals overlap, given how much processes differ"
+    meant = (
+        explained
+        if climb.agrees
+        else "more than processes differ: compare load, clocks and settings with those of the climb"
+    )
     return [
         (
             "in the climb",
@@ -257,7 +261,7 @@ def markdown_lines(result: Bench) -> list[str]:
     title = result.workload + (f", with {' + '.join(result.rungs)}" if result.rungs else "")
     cells = [(a, units.clean(b).replace("|", "\\|")) for a, b in [("step", title), *rows]]
     lines = [f"| {a} | {b} |" for a, b in cells]
-    warned = [] if result.measured else ["", f"This is no measurement (--preset {result.preset})."]
+    warned = [] if result.measured else ["", f"This is not a measurement (--preset {result.preset})."]
     return [lines[0], "|---|---|", *lines[1:], *warned, *(f"\nnote: {units.clean(n)}" for n in result.notes)]
 
 

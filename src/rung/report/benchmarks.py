@@ -63,7 +63,7 @@ def change(found: Change | UnsetType | None) -> str:
     if not found:
         return "new"
     if not found.apart:
-        return f"not apart ({found.change:+.1%})"
+        return f"no clear difference ({found.change:+.1%})"
     slower = found.change > 0
     ratio = 1 + found.change if slower else found.before / max(found.after, 1e-3)
     return f"{f'{ratio - 1:.1%}' if ratio < 3 else f'{ratio:.3g} times'} {'slower' if slower else 'faster'}"

@@ -14,8 +14,8 @@ SENTENCES = {
     "inconclusive": "it is not clear whether B is faster than A",
     "not equal": "B does not compute what A computes",
 }
-MORE_TIME = "Give it more time (--budget), or a machine with less noise, to see smaller changes."
-NOT_COMPARED = "results not compared: whether the sides compute the same is not known; only their times are compared."
+MORE_TIME = "To detect smaller changes, raise --budget or use a quieter machine."
+NOT_COMPARED = "results not compared: only the times are, so the sides may compute different things."
 WORDS = {"undecided": "not clear"}
 WAITED = 0.10  # a share of the time in which a side waited for a core, from which CPU time is shown beside wall time
 
@@ -82,15 +82,11 @@ def _answer(result: Comparison | Ranking) -> list[str]:
 def _compared(result: Comparison, comparison: Compared) -> list[str]:
     verdict, speedup = result.verdict, comparison.speedup
     sentence = SENTENCES[verdict] + (f" {_share(result.margin)}" if verdict == "same" else "")
-    sure = (
-        f" at {comparison.confidence:.1%} confidence"
-        if units.span(speedup)
-        else ", of which nothing tells how sure it is"
-    )
+    sure = f" at {comparison.confidence:.1%} confidence" if units.span(speedup) else " at unknown confidence"
     lines = [f"{sentence}: {units.interval(speedup)}{sure}, {_evidence(result, comparison.restarts)}."]
     visible = comparison.visible
     if visible is not None and visible < 1:  # more is no measurement
-        lines.append(f"The smallest change that this could have seen: {_share(visible)}.")
+        lines.append(f"The smallest change that this comparison can detect: {_share(visible)}.")
     if result.cpu_time and max((result.waited or {}).values(), default=0.0) > WAITED:
         lines.append(
             "In CPU time, which leaves out waiting for a core and adds up threads: "
@@ -132,7 +128,7 @@ def _ranked(result: Ranking, ranking: Ranked) -> list[str]:
     )
     if same:
         lines.append(f"The same within {_share(ranking.margin)}: {'; '.join(same)}.")
-    return lines + ([f"Not told apart: {'; '.join(open_)}. {MORE_TIME}"] if open_ else [])
+    return lines + ([f"No clear difference: {'; '.join(open_)}. {MORE_TIME}"] if open_ else [])
 
 
 def _evidence(result: Comparison | Ranking, n: int) -> str:

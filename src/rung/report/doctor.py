@@ -27,8 +27,8 @@ def summary(lines: Sequence[Line]) -> str:
     """In one sentence: what costs speed or honesty here, first of all."""
     count = {level: sum(line.level == level for line in lines) for level in MARKS}
     wrong = ", ".join(line.name for line in lines if line.level == "warn")
-    first = f"{count['warn']} to change ({wrong})" if wrong else "nothing that must be changed"
-    return f"{first}; {count['note']} to know of, {count['unknown']} unknown, {count['ok']} as they should be"
+    first = f"{count['warn']} to change ({wrong})" if wrong else "nothing to change"
+    return f"{first}; {count['note']} worth knowing, {count['unknown']} unknown, {count['ok']} good"
 
 
 def fix_lines(lines: Sequence[Line]) -> list[str]:

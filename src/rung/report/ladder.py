@@ -115,7 +115,7 @@ def markdown(rungs: Sequence[Rung]) -> str:
 
 def recipe_lines(found: Applied, path: str) -> list[str]:
     """path: of the recipe, as a shell takes it."""
-    lines = ["--- the model as it is", f"+++ rung.apply(model, {path})"]
+    lines = ["--- the untouched model", f"+++ rung.apply(model, {path})"]
     lines += [f"+ export {name}={units.clean(value)}" for name, value in found.variables.items()]
     width = max((len(c.rung) for c in found.changes), default=0)
     lines += [f"+ {c.rung:<{width}}  {units.clean(c.changes)}  [{c.contract}]" for c in found.changes]
@@ -124,28 +124,30 @@ def recipe_lines(found: Applied, path: str) -> list[str]:
     most, least = (found.original.get(f"elements_at_{end}") for end in ("most", "least"))
     if most is not None and least == most + 2:
         lines.append(
-            "  inputs of another size than the measured one: the model as it is, since nothing was verified there"
+            "  inputs of another size than the measured one run on the untouched model: nothing was verified there"
         )
         most = least = None
     for words, count in (("at most", most), ("at least", least)):
         if count is not None:
             lines.append(
-                f"  inputs of {words} {units.count(count)} elements: the model as it is, which was faster there"
+                f"  inputs of {words} {units.count(count)} elements run on the untouched model, which was faster there"
             )
     if found.shapes:
         lines.append(f"  {found.shapes}")
     measured = found.measured
     if speedup := units.number(measured.get("speedup")):
         gain = Ratio(value=speedup, low=measured.get("low"), high=measured.get("high"))
-        lines.append(f"measured where it was made: {units.interval(gain)}")
+        lines.append(f"measured in the climb: {units.interval(gain)}")
     if found.status:
         lines.append(STATUSES[found.status])
     if found.variables:
         lines.append("note: variables are read when a process starts; rung.apply cannot set them afterwards.")
     if found.fits:
-        lines.append(f"fits {found.fits}: made for such a model and mode, with this torch, on this device")
+        lines.append(f"fits {found.fits}: made for this model structure, mode, torch and device")
     lines += [f"note: {units.clean(text)}" for text in found.differs]
     if found.untold:
         of = ", ".join(found.untold)
-        lines.append(f"note: the recipe does not say what it was made for ({of}), so whether it fits is not known.")
+        lines.append(
+            f"note: the recipe does not state what it was made for ({of}), so Rung cannot tell whether it fits."
+        )
     return lines

@@ -28,7 +28,7 @@ def profile_lines(record: Profile, width: int = 100) -> list[str]:
 def _longer(share: float) -> str:
     """By what share a recorded step took longer."""
     if share <= 0:
-        return "no more than they scatter"
+        return "within the noise"
     return f"{share:+.0%}" if share <= 1 else f"{units.digits(1 + share)} times as long"
 
 

@@ -42,7 +42,7 @@ def progress_lines(event: Event) -> list[str]:
     """An event of a climb in words, in the order in which they are to be said."""
     match event:
         case Begins(target):
-            return [f"looking at {target}: does it run, does it compute the same twice, what does its graph hold ..."]
+            return [f"checking {target}: does it run, is it deterministic, what is in its graph ..."]
         case Opened(directory, manifest):
             w, e = manifest.workload, manifest.environment
             on = f"{e.device.name} (torch {e.torch or 'unknown'}); numerics: {manifest.numerics}"
@@ -67,10 +67,10 @@ def progress_lines(event: Event) -> list[str]:
         case Answered():
             return [answer_line(event)]
         case TakenBack():
-            return [f"  taken back: {' + '.join(event.kept)}: {event.why}."]
+            return [f"  withdrawn: {' + '.join(event.kept)}: {event.why}."]
         case OnAllShapes():
             return [
-                "  recipe.toml: verified on all input shapes; before, other shapes than the measured one went to the untouched model"
+                "  recipe.toml: verified on all input shapes; until now, only the measured shape ran under the recipe"
             ]
         case Confirms(kept, plain):
             also = " and the best plain mode" if plain else ""
@@ -95,11 +95,11 @@ def write_page(run: Run, record: ClimbRun) -> Path:
 def baseline_lines(baseline: Baseline) -> list[str]:
     """How long the untouched workload takes, and where the time goes."""
     lines = [
-        f"baseline: {units.duration_interval(baseline.time)} a step; first run "
+        f"baseline: {units.duration_interval(baseline.time)} per step; first run "
         f"{units.seconds(baseline.first_run_seconds)}; peak memory {units.data_size(units.peak(baseline.memory))}"
     ]
     if baseline.steady is False:
-        lines.append("  note: it never became steady while warming up; the machine, or the workload, drifts.")
+        lines.append("  note: the step time did not settle during warm-up: the machine or the workload drifts.")
     names = baseline.without_gradient or []
     if names:
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
@@ -117,7 +117,7 @@ def graph_lines(facts: Facts) -> list[str]:
         lines.append(f"  note: torch.compile breaks the graph in {len(breaks)} place{'s' if len(breaks) > 1 else ''}:")
         lines += [f"    {units.clean(text)}" for text in breaks]
     if again:
-        lines.append("  note: a second batch of the same shape is compiled anew:")
+        lines.append("  note: torch.compile compiles again for a second batch of the same shape:")
         lines += [f"    {text}" for text in again]
     return lines
 

@@ -44,4 +44,4 @@ def _literal(value: Any) -> str:
         return f'float("{value!r}")'
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value)
-    raise TypeError(f"{type(value).__name__} is no plain value")
+    raise TypeError(f"{type(value).__name__} is not a plain value")

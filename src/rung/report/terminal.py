@@ -37,7 +37,7 @@ def mode_line(mode: Mode) -> str:
     title, ready = units.clean(mode.title), units.seconds(units.number(mode.ready_seconds) or 0.0)
     if mode.error:
         return f"  {title}: {units.clean(mode.error)}"
-    return f"  {title}: {units.ratio(mode.speedup)}, {units.duration(mode.step_ns)} a step, ready after {ready}"
+    return f"  {title}: {units.ratio(mode.speedup)}, {units.duration(mode.step_ns)} per step, ready after {ready}"
 
 
 def answer_line(answer: Result | Answered) -> str:
@@ -67,7 +67,7 @@ def left_lines(attempts: Sequence[Attempt]) -> list[str]:
     rows = words.folded(attempts)
     if len(rows) <= _FEW:
         return [attempt_line(replace(row, seconds=UNSET)) for row in rows]
-    head = f"· {len(attempts)} rungs are not tried here; why, one by one, is on the page and in --json"
+    head = f"· {len(attempts)} rungs are not tried here; the page and --json give the reason for each"
     return [head, *(f"    {group}: {', '.join(names)}" for group, names in words.grouped(attempts).items())]
 
 
@@ -135,7 +135,7 @@ def _say_baseline(run: ClimbRun, say: Callable[..., None]) -> None:
     memory = units.data_size(units.peak(baseline.memory))
     say(f"Baseline: {units.duration_interval(before)} per step, peak memory {memory}")
     if words.floor(baseline):
-        say(f"Least time for its arithmetic: {words.floor(baseline)}", indent=2)
+        say(f"Roofline lower bound: {words.floor(baseline)}", indent=2)
     if baseline.steady is False:
         say("The step time did not settle during warm-up; read the figures with care.", "yellow", indent=2)
     without = [units.clean(n) for n in baseline.without_gradient or ()]

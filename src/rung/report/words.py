@@ -24,13 +24,13 @@ MARKS = {
     "failed": "✗",
 }
 STATUSES = {
-    "provisional": "Provisional: timed in one restart, and its outputs checked there; gradients, other inputs and other shapes are not verified yet.",
-    "verified": "Verified: outputs, gradients and optimizer steps agree with the untouched model; the speed was not confirmed in fresh restarts.",
-    "confirmed": "Confirmed: verified, and the speed shown again in fresh restarts.",
+    "provisional": "Provisional: timed in one restart, with its outputs checked. Gradients, other inputs and other shapes are not verified yet.",
+    "verified": "Verified: outputs, gradients and optimizer steps agree with the untouched model. Fresh restarts have not confirmed the speed yet.",
+    "confirmed": "Confirmed: verified, and fresh restarts confirmed the speed.",
 }
-VERIFIED_HERE = "Verified on inputs of the measured shape: outputs, gradients and optimizer steps agree with the untouched model, to which other shapes are left; the speed was not confirmed in fresh restarts."
+VERIFIED_HERE = "Verified on the measured shape: outputs, gradients and optimizer steps agree with the untouched model, which still runs all other shapes. Fresh restarts have not confirmed the speed yet."
 CLAIMED = 1.08  # times as fast: less is claimed once it was confirmed (ladder/climb/answer.py)
-OTHER = "each for a reason of its own"
+OTHER = "other reasons"
 _TURNS = "The best so far and the candidate ran in separate worker processes, in alternating blocks."
 _RESTARTED = "Both were restarted, so an interval covers drift and the luck of a process as well as noise."
 _ONE_RESTART = "Each side ran in one process: an interval covers noise and drift, and not how much one process differs from another."
@@ -69,7 +69,7 @@ def grouped(attempts: Sequence[Attempt]) -> dict[str, list[str]]:
         if verdict == "not yet":
             group = f"not yet: {units.clean(attempt.why).rstrip('.')}"
         elif verdict == "no-op":
-            group = "already so, or without effect here"
+            group = "already in effect, or without effect here"
         found.setdefault(group or OTHER, []).append(name(attempt))
     return dict(
         sorted(found.items(), key=lambda pair: (not pair[0].startswith("not yet"), pair[0] == OTHER, -len(pair[1])))
@@ -121,7 +121,7 @@ def predicted(attempt: Attempt) -> str:
 def off(attempt: Attempt) -> str:
     """How far a prediction was from what was measured; empty where nothing was decided."""
     points = units.number(attempt.prediction_error)
-    return "" if points is None else f"{points:.0f} points of the step from the middle of the prediction"
+    return "" if points is None else f"{points:.0f} percentage points of the step from the middle of the prediction"
 
 
 def recompilations(facts: Facts) -> list[str]:
@@ -214,7 +214,7 @@ def effect(attempt: Attempt) -> str:
     record = attempt.effect
     if not record or not record.should:
         return ""
-    seen = "seen" if record.shown is True else "not seen" if record.shown is False else "not to be told"
+    seen = "seen" if record.shown is True else "not seen" if record.shown is False else "unknown"
     return f"{units.clean(record.should)}: {seen} ({units.clean(record.says)})"
 
 
@@ -226,7 +226,7 @@ def stopped(run: ClimbRun) -> str:
         return ""
     left = [units.clean(name) for name in record.left or ()]
     rest = f" Not tried: {', '.join(left[:6])}{f' and {len(left) - 6} more' if len(left) > 6 else ''}." if left else ""
-    return f"It stopped there because {why}.{rest}"
+    return f"The climb stopped because {why}.{rest}"
 
 
 def shapes(run: ClimbRun) -> list[str]:
@@ -236,8 +236,8 @@ def shapes(run: ClimbRun) -> list[str]:
         gain, between = row.speedup, units.span(row.speedup)
         text = f"{units.ratio(gain.value)}{f' ({between})' if between else ''}" if gain else "unknown"
         text = "it fails" if row.answer == "fails" else text
-        lost = "; the recipe leaves such inputs to the original" if row.answer in ("slower", "fails") else ""
-        said.append(f"On {units.clean(row.shape)}, a shape not used for the choice: {text}{lost}.")
+        lost = "; the recipe runs the untouched model there" if row.answer in ("slower", "fails") else ""
+        said.append(f"On {units.clean(row.shape)}, which was not used for tuning: {text}{lost}.")
     return said
 
 
@@ -251,8 +251,8 @@ def predictions(run: ClimbRun) -> str:
     medians = [(units.clean(name), units.number(value)) for name, value in record.by_rung.items()]
     each = sorted(((name, n) for name, n in medians if n is not None), key=lambda pair: -pair[1])
     rungs = f" ({', '.join(f'{name} {n:.0f}' for name, n in each)})" if each else ""
-    inside = f"{units.count(record.inside)} of {units.count(record.decided)} outcomes lay inside their range"
-    return f"Predictions were off by {off:.0f} points of the step in the median{rungs}; {inside}."
+    inside = f"{units.count(record.inside)} of {units.count(record.decided)} results were inside the predicted range"
+    return f"Predictions were off by {off:.0f} percentage points of the step in the median{rungs}; {inside}."
 
 
 def noise(run: ClimbRun) -> str:
@@ -264,9 +264,9 @@ def noise(run: ClimbRun) -> str:
     waited, visible = units.number(record.waited), units.number(record.visible)
     parts = []
     if waited is not None and waited >= 0.01:
-        parts.append(f"steps waited for a core {waited:.0%} of the time")
+        parts.append(f"steps waited for a CPU core {waited:.0%} of the time")
     if visible is not None:
-        parts.append(f"a gain below {visible:.1%} would not have shown in an attempt of several restarts")
+        parts.append(f"a gain below {visible:.1%} is too small to see in several restarts")
     return f"Noise: {'; '.join(parts)}." if parts else ""
 
 
@@ -274,13 +274,13 @@ def status(run: ClimbRun) -> str:
     """Empty for a climb that reached its end, else a sentence that says how it stands and how to go on."""
     state, why = standing(run), units.clean(run.manifest.why).rstrip(".")
     if state == "complete":
-        return f"The climb ended early: {why}. Go on with: {resume(run)}" if why else ""
+        return f"The climb ended early: {why}. Continue with: {resume(run)}" if why else ""
     reason = f": {why}" if why else ""
     if state == "planned":
-        return f"The climb is planned{reason}. Begin it with: {resume(run)}"
+        return f"The climb is planned{reason}. Start it with: {resume(run)}"
     if state == "running":
         return f"The climb is running{reason}."
-    return f"The climb is {state or 'unfinished'}{reason}. Resume it with: {resume(run)}"
+    return f"The climb is {state or 'unfinished'}{reason}. Continue with: {resume(run)}"
 
 
 def standing(run: ClimbRun) -> str:
@@ -340,16 +340,18 @@ def total(run: ClimbRun) -> str:
     if not kept(run) and not any(attempt.log for attempt in run.attempts):
         return "Nothing was kept: no rung was tried."
     if not kept(run):
-        return "Nothing was kept: no rung that was tried could be shown to be both faster and correct."
+        return "Nothing was kept: no rung was shown to be both faster and correct."
     text = f"{units.interval(result.speedup)} over the untouched model"
     over = result.over_plain
     if over and units.number(over.value) is not None:
         itself = over.value == 1 and not units.span(over)
         text += (
-            ": plain torch.compile itself" if itself else f", {units.interval(over)} over the best plain torch.compile"
+            ", by plain torch.compile alone"
+            if itself
+            else f", {units.interval(over)} over the best plain torch.compile"
         )
     times = [figure.value if figure else None for figure in (result_time(run, "baseline"), result_time(run, "best"))]
-    text += f"; {units.duration(times[0])} → {units.duration(times[1])} a step"
+    text += f"; {units.duration(times[0])} → {units.duration(times[1])} per step"
     text += f", peak memory {memory(run)}" if memory(run) else ""
     return f"{text}. {standing_of_recipe(result)}"
 
@@ -360,7 +362,7 @@ def standing_of_recipe(result: Result) -> str:
     if doubt := units.clean(result.doubt):
         return f"Provisional: verified, and not confirmed: {doubt}."
     if status == "provisional" and gain is not None and gain < CLAIMED:
-        return "Provisional: verified, and a gain below 8 % is claimed once fresh restarts have shown it."
+        return "Provisional: verified. Rung claims a gain below 8 % only after fresh restarts have confirmed it."
     if status == "verified" and not result.all_shapes:
         return VERIFIED_HERE
     return STATUSES.get(status, f"Status: {status or 'unknown'}.")

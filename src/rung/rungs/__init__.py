@@ -18,7 +18,7 @@ from rung.rungs.inductor import INDUCTOR
 from rung.rungs.kernels import KERNELS
 from rung.rungs.own_switches import OWN_SWITCHES
 from rung.rungs.precision import BF16, TF32
-from rung.rungs.ranks import EXCHANGE
+from rung.rungs.ranks import CORES, EXCHANGE
 from rung.rungs.rung import Context, Counters, Evidence, Inapplicable, Prediction, Proof, Requirement, Rung
 from rung.rungs.training import (
     FLOAT32_GRADIENTS,
@@ -53,6 +53,7 @@ LADDER: tuple[Rung, ...] = (
     CAPTURE,
     BF16,
     *EXCHANGE,
+    CORES,
     *OWN_SWITCHES,
     *GRAPH_REWRITES,
     CUDNN_ATTENTION,

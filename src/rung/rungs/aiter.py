@@ -60,7 +60,7 @@ AITER_GEMM = graph_rewrite(
     level=5,
     title="tuned matrix products of aiter",
     contract="reassociated",
-    changes="linear layers whose shape is in aiter's tables are computed by the kernel that was the fastest when it was tuned",
+    changes="linear layers whose shape is in aiter's tables use the kernel that was fastest in tuning",
     requires=(
         INFERENCE,
         GPU,

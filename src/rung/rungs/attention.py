@@ -35,7 +35,7 @@ CUDNN_ATTENTION = Rung(
     level=5,
     title="attention by cuDNN",
     contract="reassociated",
-    changes="scaled_dot_product_attention asks cuDNN first; what cuDNN refuses goes to the other kernels as before",
+    changes="scaled_dot_product_attention tries cuDNN first, and falls back to the other kernels",
     requires=(
         GPU,
         # It uses the matrix units of Hopper and later as they were made for; torch's flash kernels are those of the architecture before
@@ -55,10 +55,10 @@ CUDNN_ATTENTION = Rung(
 TF32_ATTENTION = graph_rewrite(
     name="tf32-attention",
     level=5,
-    title="attention in TF32 by a kernel for Hopper",
+    title="TF32 attention kernel for Hopper",
     contract="reassociated",
-    changes="attention in float32, without a mask or with the causal one, is a Triton kernel: hidden blocks are left out, and factors "
-    "are copied into the one order in which sm90 multiplies TF32",
+    changes="causal or unmasked attention in float32 is a Triton kernel that skips masked blocks and copies its operands into the "
+    "layout in which sm90 multiplies TF32",
     before=(GPU, *TF32_ON_HOPPER),
     of="attention in float32 without a mask or with the causal one",
     requires=(COMPILED,),

@@ -62,7 +62,7 @@ REGIONS = Rung(
     level=2,
     title="repeated blocks compiled once",
     contract="reassociated",
-    changes="the blocks that repeat are compiled, one for all of them, and what is around them runs as it is",
+    changes="compiles a repeated block once for all its copies (regional compilation); the rest runs uncompiled",
     requires=(
         WHOLE_WEIGHTS,
         unless(
@@ -112,7 +112,7 @@ DYNAMIC = Rung(
     level=2,
     title="one graph for all shapes",
     contract="reassociated",
-    changes="the sizes of the inputs are variables of the compiled code; with `capture`, each shape is still a graph to replay",
+    changes="input sizes are symbolic in the compiled code; with `capture`, each shape still has its own graph",
     requires=(Requirement("torch.compile of the whole, without rewrites, and inputs that vary", _shapes_vary),),
     shrinks=lambda c: {},  # it makes no step faster; what it costs on the measured shape is measured
     change=lambda p: replace(p, dynamic=True),
@@ -125,9 +125,9 @@ DYNAMIC = Rung(
 FOREACH_WEIGHT_CASTS = inductor_rewrite(
     name="foreach-weight-casts",
     level=2,
-    title="weights cast in one operation",
+    title="weights cast by one foreach operation",
     contract="exact",
-    changes="autocast's copies of all weights are made by one operation of torch, joined weights part by part; no kernels cast them one by one",
+    changes="one foreach operation casts all weights for autocast, instead of one kernel per weight",
     requires=(GPU, AUTOCAST, CAST_WEIGHTS, COMPILED),
     shrinks=lambda c: {"pointwise": (0.85, 1.0), "launch_gap": (0.9, 1.0)},
     effect="torch's kernels that copy many tensors",

@@ -47,7 +47,7 @@ EITHER = (
     GPU,
     BFLOAT16,
     unless(
-        "linear layers that can be taken",
+        "suitable linear layers",
         lambda c: c.facts.linears,
         "no linear layer can be taken: plain ones, without hooks, whose sizes are multiples of 16.",
     ),
@@ -58,7 +58,7 @@ FP8 = Rung(
     level=5,
     title="linear layers in FP8",
     contract="fp8",
-    changes="weights in FP8 with a scale a row, inputs brought to FP8 as they come, products by torch._scaled_mm",
+    changes="weights in FP8 with one scale per row, inputs quantized on the fly, products by torch._scaled_mm",
     requires=(*EITHER, Requirement("units for FP8", _has_units)),
     shrinks=lambda c: {"gemm": (0.55, 1.0)},
     change=lambda p: replace(p, linears="fp8"),
@@ -73,7 +73,7 @@ INT8 = Rung(
     level=5,
     title="weights in 8 bits",
     contract="fp8",
-    changes="weights as int8 with a scale a row, widened inside of the product: half the bytes, where bytes are what counts",
+    changes="weights in int8 with one scale per row, dequantized inside the matrix product: half the bytes, if memory bandwidth is the limit",
     requires=(
         *EITHER,
         COMPILED,  # uncompiled, it would widen every weight before its product

@@ -50,7 +50,7 @@ def beats_inductor(kernel: str) -> Requirement:
             f"{row.shape} ({row.source})."
         )
 
-    return Requirement("a chip on which its kernel was not measured to lose", refuses)
+    return Requirement("a chip on which its kernel is not known to be slower", refuses)
 
 
 ROPE = graph_rewrite(
@@ -58,7 +58,7 @@ ROPE = graph_rewrite(
     level=4,
     title="rotary embedding by a Triton kernel",
     contract="reassociated",
-    changes="rotary embeddings, in pairs or in halves, are one kernel each, forward and backward",
+    changes="each rotary embedding (interleaved or half-split) is one kernel, forward and backward",
     of="rotary embedding",
     requires=(COMPILED, beats_inductor("rope")),
     shrinks=lambda c: {"pointwise": (0.85, 1.0)},
@@ -71,7 +71,7 @@ CROSS_ENTROPY = graph_rewrite(
     level=4,
     title="cross-entropy by a Triton kernel",
     contract="reassociated",
-    changes="the loss reads the logits once going forward and once going back, in the dtype in which they were made",
+    changes="the loss reads the logits once forward and once backward, in their own dtype",
     before=(TRAINING,),
     of="cross-entropy",
     requires=(COMPILED, beats_inductor("cross_entropy")),
@@ -86,7 +86,7 @@ DECODE_ATTENTION = graph_rewrite(
     level=4,
     title="attention of one query by a Triton kernel",
     contract="reassociated",
-    changes="one query a head meets a cache whose keys are shared out among the multiprocessors; hidden blocks are not read",
+    changes="attention of one query per head splits the cache's keys over the multiprocessors (split-K) and skips masked blocks",
     of="attention of one query under a mask",
     requires=(COMPILED, beats_inductor("decode_attention")),
     shrinks=lambda c: {"attention": (0.15, 1.0), "pointwise": (0.85, 1.0)},

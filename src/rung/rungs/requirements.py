@@ -40,12 +40,12 @@ RANKS = unless(
     SEVERAL_RANKS,
 )
 DDP = unless(
-    "ranks that have all weights each (ddp)",
+    "data-parallel ranks (ddp)",
     lambda c: c.facts.parallel == "ddp",
     "it is for DistributedDataParallel, and the ranks share the weights out.",
 )
 FSDP2 = unless(
-    "ranks that share the weights out (fsdp2)",
+    "ranks with sharded weights (fsdp2)",
     lambda c: c.facts.parallel == "fsdp2",
     "it is for fully_shard (parallel='fsdp2'), and each rank has all weights.",
 )

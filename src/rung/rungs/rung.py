@@ -87,7 +87,7 @@ class Prediction:
 FOR_GPUS = "for GPUs"
 OTHER_CHIP = "for other chips"
 OTHER_MODE = "not for this mode (training or inference)"
-NOT_FOUND = "nothing in the graph for them"
+NOT_FOUND = "no match in the graph"
 NOT_ALLOWED = "not allowed by --numerics"
 ONE_PROCESS = "for one process, not for several ranks"
 SEVERAL_RANKS = "for several ranks"

@@ -49,9 +49,9 @@ def _widened(c: Context) -> Inapplicable | None:
 FLOAT32_GRADIENTS = inductor_rewrite(
     name="float32-gradients",
     level=2,
-    title="gradients of weights straight in float32",
+    title="weight gradients directly in float32",
     contract="reassociated",
-    changes="the product that gives a weight's gradient writes float32; no bfloat16 copy of it is written, read and widened",
+    changes="the matrix product for a weight's gradient writes float32 directly, without a bfloat16 copy that is then widened",
     requires=(TRAINING, GPU, AUTOCAST, Requirement("gradients that are widened to float32", _widened), COMPILED),
     # 8 bytes a weight become 4: 2 written, 2 read, 4 written before.
     shrinks=lambda c: {"pointwise": (0.88, 1.0)},
@@ -68,9 +68,9 @@ def _read_in_parts(c: Context) -> bool:
 FUSED_DGRAD = inductor_rewrite(
     name="fused-dgrad",
     level=2,
-    title="gradients of parts written where they are joined",
+    title="fused input gradients",
     contract="reassociated",
-    changes="the gradients of a product's parts (gate and up) are written into their places of the whole, each input loaded once",
+    changes="gradients of a product's parts (gate and up) are written directly into the joined gradient",
     requires=(
         TRAINING,
         GPU,  # on a CPU, Inductor writes such joins in place by itself
@@ -90,10 +90,10 @@ FUSED_DGRAD = inductor_rewrite(
 K_MAJOR_WGRAD = inductor_rewrite(
     name="k-major-wgrad",
     level=5,
-    title="factors of gradients in the order that TF32 takes",
+    title="K-major weight gradients",
     contract="reassociated",
-    changes="the smaller factor of a weight's gradient is copied with its tokens side by side, the order in which Hopper multiplies TF32; "
-    "so is the weight for its input's gradient, where there are many tokens",
+    changes="copies the smaller operand of a weight gradient into K-major layout, in which Hopper multiplies TF32; with many tokens, also "
+    "the weight for the input gradient",
     requires=(TRAINING, *TF32_ON_HOPPER, COMPILED),
     # A third of the products are gradients of weights; on one H100 they took two thirds to all of their time, with the copies.
     shrinks=lambda c: {"gemm": (0.85, 1.0), "pointwise": (1.0, 1.1)},
@@ -104,9 +104,9 @@ K_MAJOR_WGRAD = inductor_rewrite(
 RECOMPUTE = inductor_rewrite(
     name="recompute",
     level=2,
-    title="elementwise inputs of products computed again",
+    title="recomputed activations",
     contract="reassociated",
-    changes="the backward pass computes gated activations and normed values again from what it reads in any case; they are not kept",
+    changes="the backward pass recomputes gated activations and normalized values instead of saving them",
     requires=(TRAINING, GPU, COMPILED),
     # One more value is written where both its inputs are read already.
     shrinks=lambda c: {"pointwise": (1.0, 1.1)},

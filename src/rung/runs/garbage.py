@@ -77,7 +77,7 @@ def _why_not(entry: Entry, directory: Path) -> str:
             foreign = names - OF_A_CLIMB
         else:
             if not {"plan.json", "recording"} <= names:
-                return "it is no recording"
+                return "it is not a recording"
             foreign = {name for name in names - OF_A_RECORDING if not name.endswith(".log")}
     except (RungError, OSError) as error:
         return str(error)

@@ -130,7 +130,7 @@ class Run:
     def open_(cls, directory: Path) -> Run:
         if not (directory / "manifest.json").is_file():
             raise InputError(
-                f"{directory} is no run directory: it has no manifest.json; `rung runs` lists those there are."
+                f"{directory} is not a run directory: it has no manifest.json; `rung runs` lists those there are."
             )
         run = cls(directory)
         run.read("manifest.json")

@@ -95,7 +95,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the base class finds wrong with a request."""
-        self._send(sentence(code, "This is no request that can be answered", message or responses.get(code, "")))
+        self._send(sentence(code, "This is not a request that can be answered", message or responses.get(code, "")))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not logged: an address may hold the token."""
@@ -109,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             query = parse_qs(text, keep_blank_values=True, max_num_fields=100)
         except ValueError:
-            return sentence(400, "This is no request that can be answered", "its address has too many parts.", path)
+            return sentence(400, "This is not a request that can be answered", "its address has too many parts.", path)
         if not door.admits([*query.get("token", ()), *self._tokens()]):
             said = (
                 "open the whole address that `rung serve` printed, or send its token as `Authorization: Bearer TOKEN`."

@@ -158,7 +158,7 @@ def _measured(process: Caller | Here, answer: Any, side: Side, wanted: _Wanted) 
     samples: list[float] = []
     facts = record_of(Opened, answer)
     ask = partial(process.call, deadline=wanted.deadline)
-    progress.info("the first run, which may compile")
+    progress.info("first run (may compile)")
     first = ask("first")
     team = RanksSeen(process, facts.parallel) if isinstance(process, Team) else None
     try:

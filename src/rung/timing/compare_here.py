@@ -45,8 +45,8 @@ BLOCK, CALLS = 1.5e6, 3  # ns
 SLOW = 20e6  # ns: a call that takes longer is a block by itself
 WARM_SECONDS = 8.0
 ONE_PROCESS = (
-    "all sides ran in one process: what differs from process to process (where memory landed, which code came first) is "
-    "not covered; fresh=True starts every side afresh several times."
+    "all sides ran in one process, so differences between processes (memory layout, order of loading) are "
+    "not covered; fresh=True restarts every side several times."
 )
 
 
@@ -123,7 +123,7 @@ def compare_here(
         try:
             letter, why = given.distrusted(sides, taken)
         except torch.OutOfMemoryError:
-            unseen = ["there was no memory to look at what the functions gave while they were timed"]
+            unseen = ["there was no memory to check what the functions returned while they were timed"]
         if why:
             verification = msgspec.structs.replace(verification, passed=False, failures=[why])
             return document(
@@ -135,7 +135,7 @@ def compare_here(
     if slow:  # then the typical call is what counts, whatever it does to the interval
         said[:] = [_judged(_by_medians(samples, rounds), list(sides), margin, True) or said[0]]
     answer = record_of(Compared, said[0]) if len(sides) == 2 else record_of(Ranked, said[0])
-    never = [f"{k} never became steady while warming up" for k, w in warm.items() if not w.steady]
+    never = [f"{k}: the step time did not settle during warm-up" for k, w in warm.items() if not w.steady]
     return document(
         recorded,
         answer,
@@ -173,8 +173,8 @@ def _slow_calls(said: Comparison | Ranking, taken: Mapping[str, list[float]]) ->
         slack = 1 + 2 * (said.margin or 0)
         if not pair.speedup.low / slack <= ratio <= pair.speedup.high * slack:
             found.append(
-                f"{pair.a} and {pair.b}: one has slow calls that the other has not, or was interrupted more; the verdict "
-                "rests on the medians."
+                f"{pair.a} and {pair.b}: one has slow calls that the other does not have, or was interrupted more often; the verdict "
+                "uses the medians."
             )
     return found
 

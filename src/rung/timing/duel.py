@@ -196,7 +196,7 @@ def fight(
 def unexplained(outside: Mapping[str, float]) -> list[str]:
     """What to say of sides whose samples leave out much of the wall time of a block."""
     return [
-        f"{side}: up to {share:.0%} of a block's wall time lies outside of its samples"
+        f"{side}: up to {share:.0%} of a block's wall time is not in its samples"
         for side, share in outside.items()
         if share > 0.25
     ]
@@ -253,7 +253,9 @@ class Start:
         duel.warm.append(self.state)
         duel.environments = {side: facts.environment for side, facts in self.facts.items()}
         gpu = self._on_gpu()
-        duel.warnings += [f"{s} never became steady while warming up" for s, w in self.state.items() if not w.steady]
+        duel.warnings += [
+            f"{s}: the step time did not settle during warm-up" for s, w in self.state.items() if not w.steady
+        ]
         duel.warnings += [f"{s}: {left_to_the_original(n)}" for s, w in self.state.items() if (n := w.original)]
         duel.warnings += [f"{s}: {doubt}" for s, w in self.state.items() for doubt in w.doubts]
         estimates = {side: self._ask(side, "estimate") for side in self.workers}

@@ -43,7 +43,7 @@ def read(path: Path) -> dict[str, Kept]:
     except OSError as error:
         raise InputError(f"{path} could not be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no JSON ({error}); {wrote}") from error
+        raise InputError(f"{path} is not JSON ({error}); {wrote}") from error
     rows = found.get("benchmarks", found) if isinstance(found, dict) else found
     rows = [row for row in (rows if isinstance(rows, list) else [rows]) if not _is_partial(row)]
     try:

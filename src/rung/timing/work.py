@@ -27,7 +27,7 @@ class Told:
     def __post_init__(self) -> None:
         for name, amount in (("flops", self.flops), ("bytes", self.nbytes)):
             if amount is not None and not 0 < amount < math.inf:
-                raise UsageError(f"{name} of a step: {amount:g} is no amount of work; give a number above 0.")
+                raise UsageError(f"{name} of a step: {amount:g} is not an amount of work; give a number above 0.")
         if self.flops_in is not None and self.flops_in not in PRECISIONS:
             raise UsageError(f"there is no precision {self.flops_in!r} of FLOP; there are {', '.join(PRECISIONS)}.")
         if self.flops_in and not self.flops:

@@ -45,7 +45,7 @@ def read_captures(paths: Sequence[Path], *, max_bytes: int | None = None, cache:
         trace = read(path, max_bytes=max_bytes, cache=cache)
         if trace.format != "kineto":
             raise InputError(
-                f"{path} is no trace of torch.profiler: --capture takes one of the phase in which graphs were captured."
+                f"{path} is not a trace of torch.profiler: --capture takes one of the phase in which graphs were captured."
             )
         graphs = _graphs(trace, path, max_bytes)
         if not graphs:

@@ -16,7 +16,7 @@ from typing import Any
 
 from rung.errors import InputError
 from rung.trace import cache as store
-from rung.trace import entries
+from rung.trace import clocks, entries
 from rung.trace.formats import tools
 from rung.trace.parallel import processes_for, read_all
 from rung.trace.ranks import merged
@@ -143,7 +143,8 @@ def read_one(file: Path, **how: Any) -> Trace | None:
 
 def files_in(folder: Path) -> list[Path]:
     """The files of a folder that may be traces, by name."""
-    return sorted(file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
+    files = (file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
+    return sorted(file for file in files if file.name != clocks.NAME)
 
 
 def folder_reader(folder: Path) -> Any:
@@ -192,6 +193,7 @@ def _read_directory(
         trace = traces[kept[0]]  # a folder format alone says its own ranks
     else:
         trace = merged([traces[place] for place in kept], [names[place] for place in kept], str(path), skipped)
+    trace = clocks.with_clocks(trace, path)
     if not again:
         return trace
     meta = trace.meta | {"repeated": sorted(names[place] for place in again)}

@@ -77,5 +77,5 @@ def counters(rows: pl.DataFrame, unread: Unread) -> pl.DataFrame:
     """`rows` as counter values; those without a number are left out and counted."""
     made = conformed(rows, COUNTERS)
     readable = made.filter(pl.col("value").is_not_null() & pl.col("value").is_not_nan())
-    unread.count("counter value that is no number", made.height - readable.height)
+    unread.count("counter value that is not a number", made.height - readable.height)
     return readable

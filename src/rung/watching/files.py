@@ -114,6 +114,6 @@ def _tail(path: Path, most: int) -> bytes:
     with os.fdopen(file, "rb") as opened:
         facts = os.fstat(file)
         if not stat.S_ISREG(facts.st_mode):
-            raise OSError(f"{path} is no file")
+            raise OSError(f"{path} is not a file")
         opened.seek(max(0, facts.st_size - most))
         return opened.read(most)

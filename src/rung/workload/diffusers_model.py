@@ -105,7 +105,7 @@ def _folder(name: str, part: str | None, random_weights: bool) -> Path:
             folder = Path(snapshot_download(name, allow_patterns=["*.json", "*/*.json"] if random_weights else None))
         except Exception as error:
             raise FileNotFoundError(
-                f"{name} is no folder and not in the local cache: get it with `hf download {name}`, or set HF_HUB_OFFLINE=0"
+                f"{name} is not a folder and not in the local cache: get it with `hf download {name}`, or set HF_HUB_OFFLINE=0"
             ) from error
     there = [known for known in PARTS if (folder / known / "config.json").is_file()]
     if part and part not in there and not (folder / "config.json").is_file():

@@ -121,7 +121,7 @@ def _folder(name: str, random_weights: bool) -> str:
             folder = Path(snapshot_download(name, allow_patterns=["*.json"] if random_weights else None))
         except Exception as error:
             raise FileNotFoundError(
-                f"{name} is no folder and not in the local cache: get it with `hf download {name}`, or set HF_HUB_OFFLINE=0"
+                f"{name} is not a folder and not in the local cache: get it with `hf download {name}`, or set HF_HUB_OFFLINE=0"
             ) from error
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} has no config.json: give the folder of a model that transformers has saved")

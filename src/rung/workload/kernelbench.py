@@ -32,7 +32,7 @@ def problem_file(target: str) -> Path:
     if not path.is_file():
         raise UsageError(f"there is no file {path}: give the path of a problem in your checkout, as in {EXAMPLE}.")
     if path.suffix != ".py":
-        raise UsageError(f"{path} is no Python file: give the path of a problem, as in {EXAMPLE}.")
+        raise UsageError(f"{path} is not a Python file: give the path of a problem, as in {EXAMPLE}.")
     return path
 
 
@@ -40,7 +40,7 @@ def workload_of(module: types.ModuleType, path: Path) -> Workload:
     """The problem that an imported file holds: inference on seeded weights and inputs. Nothing of it is made yet."""
     model, get_inputs, get_init_inputs = (_defined(module, path, name) for name in DEFINES)
     if not (isinstance(model, type) and issubclass(model, torch.nn.Module)):
-        raise UsageError(f"{path} is not in KernelBench's format: its Model is no class of torch.nn.Module.")
+        raise UsageError(f"{path} is not in KernelBench's format: its Model is not a class of torch.nn.Module.")
 
     def inputs(seed: int) -> Batch:
         with _drawn_from(seed):

@@ -117,7 +117,7 @@ def test_a_step_of_half_a_minute_is_timed_and_profiled_within_the_budget_only(
     calls = dict(made.pool.calls)  # type: ignore[attr-defined]
     assert calls["block"] == {"count": 2}
     assert "profile" not in calls
-    assert warnings == ["no profile of the baseline: with 30 s a step, the budget leaves no time."]
+    assert warnings == ["the baseline is not profiled: a step takes 30 s, and the budget leaves no time for it."]
     made, _ = begun(tmp_path / "longer", budget=600.0)
     calls = dict(made.pool.calls)  # type: ignore[attr-defined]
     assert calls["block"] == {"count": 5}
@@ -145,7 +145,7 @@ def test_why_a_workload_has_one_shape_alone_is_said(tmp_path: Path, monkeypatch:
     assert made.surveying is not None
     made.surveying.answers["audit"] = {"without_gradient": [], "one_shape": "on another number of rows it raised"}
     assert surveyed(made)
-    assert "runs on one input shape alone (on another number of rows it raised): so will the recipe" in warnings[-1]
+    assert "runs on one input shape only (on another number of rows it raised); so does the recipe" in warnings[-1]
     assert made.side([]).one_shape
 
 
@@ -161,7 +161,7 @@ def test_a_workload_that_leaves_no_memory_for_others_is_refused_with_what_to_do(
     on_a_gpu(made, {"allocated": 45 * GIB})
     vars(made).pop("gpu_bytes", None)
     with pytest.raises(
-        WorkloadError, match=r"one of this workload takes 46\.0 GiB of the GPU's 80\.0: climb it with a smaller batch"
+        WorkloadError, match=r"one of this workload takes 46\.0 GiB of the GPU's 80\.0 GiB: use a smaller batch"
     ):
         surveyed(made)
     assert made.run.maybe("manifest.json") is None

@@ -49,7 +49,7 @@ def members(found: Rung | Stopped | None) -> list[str]:
 
 
 def short_of(made: State, rungs: list[Rung]) -> State:
-    """The same climb with too little time to decide all of these one at a time, and enough to decide them at once."""
+    """The same climb with too short to test all of these one at a time, and enough to decide them at once."""
     open_ = [r for r in rungs if r.name not in made.kept and r.applies(made.context()) is None]
     each = sum(seconds(made, r) for r in open_)
     leave(made, 1.0)

@@ -84,4 +84,4 @@ def test_a_plan_of_a_budget_for_nothing_says_why(tmp_path: Path) -> None:
     made.say = climb.say
     climb.state = made
     climb._planned(RUNGS)
-    assert any(text.startswith("a climb would try nothing: the budget of 1 s left too little time") for text in warned)
+    assert any(text.startswith("a climb would try no rung: the budget of 1 s was too short") for text in warned)

@@ -222,7 +222,7 @@ def test_a_candidate_is_begun_only_if_it_should_end_in_time(tmp_path: Path) -> N
     assert next_rung(leave(made, 1.01 * needs / LATE), [one]) is one
     said = stopped(leave(made, 0.99 * needs / LATE), [one])
     assert said.rule == "budget"
-    assert said.why.endswith(f"one alone takes some {needs:.0f} s")
+    assert said.why.endswith(f"one alone needs about {needs:.0f} s")
 
 
 def test_confirming_the_answer_is_not_given_up_for_a_better_one(tmp_path: Path) -> None:
@@ -238,12 +238,27 @@ def test_confirming_the_answer_is_not_given_up_for_a_better_one(tmp_path: Path) 
     assert next_rung(leave(made, enough), [one]) is one
 
 
+def test_a_plain_mode_is_not_confirmed_at_the_cost_of_a_candidate_that_fits(tmp_path: Path) -> None:
+    made, one = state(tmp_path), rung("one", 0.5)
+    made.kept, made.plain = ["compile"], Plain(rungs=["compile"], step_ns=STEP)
+    needs = seconds(made, one)
+    leave(made, 1.01 * needs)
+    assert (confirming(made), room(made)) == (0, made.left())
+    assert next_rung(made, [one]) is one
+    assert (
+        stopped(leave(made, 0.99 * needs), [one]).rule == "budget"
+    )  # what is late would leave it unconfirmed for nothing
+    made.plain.rungs = ["capture"]
+    assert confirming(made) > 0
+    assert stopped(leave(made, 1.01 * needs), [one]).rule == "budget"
+
+
 def test_confirming_takes_longer_where_the_best_plain_mode_is_another_side(tmp_path: Path) -> None:
     made = leave(state(tmp_path), 100)
     made.baseline.time = Figure(value=1e9)  # of a short step, a restart has more rounds
-    made.kept, made.plain = ["compile", "sdpa"], Plain(rungs=["compile", "sdpa"], step_ns=STEP)
+    made.kept = ["compile", "sdpa"]
     two_sides = confirming(made)
-    made.plain.rungs = ["compile"]
+    made.plain = Plain(rungs=["compile"], step_ns=STEP)
     assert confirming(made) > two_sides > 0
     made.kept = []  # there is nothing to confirm
     assert confirming(made) == 0
@@ -259,14 +274,14 @@ def test_what_is_quickly_prepared_is_begun_where_the_rest_does_not_fit(tmp_path:
     said = stopped(leave(made, 0.5 * seconds(made, core) / LATE), [large, core])
     assert said.rule == "budget"
     assert set(said.left or ()) == {"large", "core"}
-    assert "too little time to decide large (up to 1.67×), core (up to 1.03×); " in said.why
-    assert re.search(r"(large|core) alone takes some \d+ s$", said.why)
+    assert "too short to test large (up to 1.67×), core (up to 1.03×); " in said.why
+    assert re.search(r"(large|core) alone needs about \d+ s$", said.why)
 
 
 def test_what_a_budget_left_undecided_is_told_by_what_it_could_give(tmp_path: Path) -> None:
     rungs = [rung(f"rung{k}", 1 - 0.1 * k) for k in range(1, 6)]
     said = stopped(leave(state(tmp_path), 1.0), rungs)
-    assert "decide rung5 (up to 1.33×), rung4 (up to 1.25×), rung3 (up to 1.18×) and 2 more; rung" in said.why
+    assert "test rung5 (up to 1.33×), rung4 (up to 1.25×), rung3 (up to 1.18×) and 2 more; rung" in said.why
 
 
 # 7. Once more
@@ -366,7 +381,7 @@ def test_an_attempt_that_the_budget_cut_is_open_again_once_there_is_more_time(tm
     assert next_rung(made, [a, b]) is b
     said = stopped(made, [a])
     assert said.rule == "budget"
-    assert "too little time to decide a (up to" in said.why
+    assert "too short to test a (up to" in said.why
     made.cut.clear()  # as in another sitting
     assert next_rung(made, [a]) is a
 

@@ -204,7 +204,7 @@ def test_what_is_not_read_is_counted(tmp_path):
     assert trace.unread == {
         "negative duration": 1,
         "NVTX range without an end": 1,
-        "NVTX event that is no range or mark": 1,
+        "NVTX event that is not a range or mark": 1,
         "row of SCHED_EVENTS": 2,
     }
 

@@ -191,7 +191,7 @@ WHOLE = table([*V3, *TIMES], TWO, ["SQ_WAVES"])
         (b"", "is empty"),
         (WHOLE.splitlines()[0].encode(), "no rows"),
         (WHOLE[:-12].encode(), "cut-off or damaged"),
-        (b"a,b\n1,2\n", "no table of dispatches"),
+        (b"a,b\n1,2\n", "not a table of dispatches"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(tmp_path, content, words):

@@ -115,7 +115,7 @@ def test_a_counter_that_is_no_number_is_counted(tmp_path):
     text = counter_text("6.4", [(7, 3, "k", "SQ_WAVES", "nan", 1), (7, 3, "k", "X", "n/a", 1), (7, 3, "k", "Y", 2, 1)])
     trace = rocprofv3_csv.read(write(tmp_path, {"1_counter_collection.csv": text}))
     assert trace.counters["counter"].to_list() == ["Y"]
-    assert trace.unread == {"counter value that is no number": 2}
+    assert trace.unread == {"counter value that is not a number": 2}
 
 
 def test_processes_of_a_folder_are_ranks_and_keep_their_pids(tmp_path):

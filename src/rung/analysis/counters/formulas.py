@@ -99,7 +99,7 @@ def _value(node: ast.expr, operand: Operand) -> pl.Expr | float | None:
                     return one / other
         case ast.Call(func=ast.Name(id="min"), args=[first, ast.Constant(value=int() | float() as most)], keywords=[]):
             return _at_most(_value(first, operand), float(most))
-    raise ValueError(f"formulas.toml: {ast.unparse(node)} is no arithmetic")
+    raise ValueError(f"formulas.toml: {ast.unparse(node)} is not arithmetic")
 
 
 def _at_most(value: pl.Expr | float | None, most: float) -> pl.Expr | float | None:

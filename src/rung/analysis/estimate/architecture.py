@@ -112,7 +112,7 @@ def decoder(
             raise UsageError(f"--{name} must be a number from 1 to 2^31, not {value}.")
     if head_dim is None:
         if hidden % heads:
-            raise UsageError(f"--hidden {hidden} is no multiple of --heads {heads}: give --head-dim.")
+            raise UsageError(f"--hidden {hidden} is not a multiple of --heads {heads}: give --head-dim.")
         head_dim = hidden // heads
     kv_heads = kv_heads or heads
     if heads % kv_heads:

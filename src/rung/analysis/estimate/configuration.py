@@ -114,7 +114,7 @@ def read(path: Path) -> Configuration:
             f"{file} could not be read ({error.strerror or error}): give a model's config.json or its folder."
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{file} is no JSON ({str(error)[:80]}): give a model's config.json or its folder.") from None
+        raise InputError(f"{file} is not JSON ({str(error)[:80]}): give a model's config.json or its folder.") from None
     if not isinstance(fields, dict):
         raise InputError(f"{file} has no fields: give a model's config.json or its folder.")
     return Configuration(fields, os.fspath(file))

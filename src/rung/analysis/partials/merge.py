@@ -98,6 +98,7 @@ def _tables(
         found.write_parquet(place, compression="lz4", statistics=False)
         done.append(pl.scan_parquet(place))
         log.info("matched collectives, part %d", number + 1)
+    offsets = skew.known_offsets(offsets, summary.clocks)
     every = pl.concat(done)
     recorded = sorted(summary.recorded)
     missing = sorted(set(range(summary.world_size)) - summary.recorded)

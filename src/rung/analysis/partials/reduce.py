@@ -21,6 +21,8 @@ from rung.errors import InputError
 from rung.hardware.limits import free_memory, usable_cores
 from rung.runs import temporary_folder
 from rung.trace import entries
+from rung.trace.clocks import NAME as CLOCKS
+from rung.trace.clocks import with_clocks
 from rung.trace.open import read_one
 from rung.trace.output import whole
 from rung.trace.parallel import answers
@@ -46,7 +48,7 @@ def reduced(file: Path, *, partial: bool = False, max_bytes: int | None = None) 
     with _one_at_a_time:  # analyses remember their answers for one trace; a worker of Dask may have several threads
         try:
             trace = read_one(file, partial=partial, max_bytes=max_bytes, cache=False)
-            return None if trace is None else partial_of(trace, file.name, state)
+            return None if trace is None else partial_of(with_clocks(trace, file.parent), file.name, state)
         except (InputError, OSError) as error:
             return unreadable(file.name, state, str(error))
 
@@ -57,8 +59,9 @@ def state_of(file: Path, partial: bool = False, max_bytes: int | None = None) ->
         facts = file.stat()
     except OSError:  # the reader says it
         return ""
-    own = Path(os.environ.get("RUNG_CATEGORIES", ""))
-    return entries.digest(VERSION, program(), facts.st_size, facts.st_mtime_ns, entries.state(own), partial, max_bytes)
+    own, beside = Path(os.environ.get("RUNG_CATEGORIES", "")), file.parent / CLOCKS
+    changes = entries.state(own), entries.state(beside)
+    return entries.digest(VERSION, program(), facts.st_size, facts.st_mtime_ns, *changes, partial, max_bytes)
 
 
 @cache

@@ -52,6 +52,7 @@ class Summary:
     gpus: dict[str, None] = field(default_factory=dict)
     world_size: int = 0
     recorded: set[int] = field(default_factory=set)
+    clocks: dict[int, tuple[int, int]] = field(default_factory=dict)
     _contents: set[tuple[int | None, int, int, int]] = field(default_factory=set)
 
     def add(self, path: Path) -> None:
@@ -72,6 +73,7 @@ class Summary:
             self._take(path, facts)
 
     def _take(self, path: Path, facts: Facts) -> None:
+        self.clocks.update(facts.clocks)
         self.files.append(_File(facts.file, path, facts.stated, facts.ranks, max(1, facts.steps)))
         for name in ("events", "counters", "calls", "before_ns", "gpu_ns"):
             self.sums[name] += getattr(facts, name)

@@ -68,6 +68,7 @@ class Facts(msgspec.Struct, kw_only=True):
     notes: list[str] = []
     gpus: list[str] = []
     parts: list[OfRank] = []
+    clocks: dict[int, tuple[int, int]] = {}
 
 
 def partial_of(trace: Trace, file: str, state: str) -> bytes:
@@ -93,6 +94,7 @@ def partial_of(trace: Trace, file: str, state: str) -> bytes:
         notes=[f"{file}: {note}" if note in damage else note for note in notes(trace)],
         gpus=gpu_names(trace),
         parts=parts(trace, steps=max(1, steps)),
+        clocks=trace.meta.get("clocks", {}),
     )
     calls, did = collective_calls(trace), between(trace)
     facts.calls = calls.height

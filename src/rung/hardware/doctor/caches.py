@@ -36,9 +36,9 @@ def _line(machine: Machine, row: Mapping[str, Any], mounts: dict[str, str]) -> L
     if kind in _NETWORK:
         level, matters = WARN, f"on {kind}: many small files, and locks between nodes"
     elif not _writable(machine, place):
-        level, matters = WARN, "cannot be written: everything is compiled anew in each process"
+        level, matters = WARN, "not writable: each process compiles everything again"
     elif chosen is None and place.startswith(temporary):
-        level, matters = NOTE, "in the temporary folder: gone after a restart, and in each new container"
+        level, matters = NOTE, "in the temporary folder: lost after a restart, and in each new container"
     there = "" if machine.path(place).is_dir() else ", not there yet"
     value = f"{place}{there}" + (f" ({variable})" if chosen else "")
     change = (f"export {variable}={home}/.cache/{row['name'].replace(' ', '-').lower()}",) if level != OK else ()

@@ -66,7 +66,7 @@ def ask(machine: Machine) -> dict[str, Future[str | None]]:
 
 def lines(machine: Machine, here: Here, asked: dict[str, Future[str | None]]) -> Iterator[Line]:
     if not here.vendor:
-        matters = "everything runs on the CPU; in a container, was the GPU passed in (--device /dev/kfd, --gpus all)?"
+        matters = "everything runs on the CPU; in a container, pass the GPU in (--device /dev/kfd, --gpus all)"
         yield Line("GPU", "GPU", "none found", NOTE, None, matters)
         return
     yield from _amd(machine, here) if here.vendor == "amd" else _nvidia(machine, here, asked)

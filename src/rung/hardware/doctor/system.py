@@ -89,4 +89,4 @@ def _load(machine: Machine) -> Iterator[Line]:
         return
     said = crowded([float(n) for n in numbers], cpus)
     yield Line("system", "load", f"{numbers[0]} in the last minute, {cpus} CPUs", WARN if said else OK, None, said or "",
-               ("top -o %CPU  # who it is",) if said else (), "Linux kernel documentation, /proc/loadavg")  # fmt: skip
+               ("top -o %CPU  # which processes",) if said else (), "Linux kernel documentation, /proc/loadavg")  # fmt: skip

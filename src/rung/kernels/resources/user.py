@@ -19,7 +19,7 @@ def load(path: Path, name: str) -> Any:
         raise InputError(f"there is no file {path}.")
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise InputError(f"{path} is no Python file.")
+        raise InputError(f"{path} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # Triton looks a kernel's globals up there
     try:

@@ -119,7 +119,7 @@ def _rehearse(state: State, rung: Rung, candidate: Sequence[str], name: str) -> 
     if not rung.first:
         return
     env = {key: value.replace(FILES, str(state.setup.files.resolve())) for key, value in rung.first}
-    progress.info("a run that comes before, which leaves its results in files")
+    progress.info("a first run that leaves its results in files")
     task = state.pool.add(Task(f"{name}-first", state.side(candidate, env), [("rehearse", {})], state.step_bytes()))
     state.wait(task, keep=confirming(state))
     task.end()

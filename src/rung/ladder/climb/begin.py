@@ -131,7 +131,7 @@ def warn_of_another_machine(state: State) -> None:
     before = state.run.manifest().environment
     was, here = (f"{e.device.name} with torch {e.torch}" for e in (before, now))
     if was != here:
-        text = f"begun on {was}, now on {here}: this run mixes the two; a new climb would be of one."
+        text = f"begun on {was}, now on {here}: this run mixes the two. Start a new climb to avoid that."
         state.say(Warned(text))
 
 
@@ -212,7 +212,7 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
     state.run.write("baseline.json", state.baseline)
     state.say(progressing.Surveyed(facts))
     if why := state.facts.one_shape:
-        state.say(Warned(f"the workload runs on one input shape alone ({why}): so will the recipe."))
+        state.say(Warned(f"the workload runs on one input shape only ({why}); so does the recipe."))
     if facts.aiter and facts.aiter.command:
         left = f"{len(facts.aiter.untuned or ())} shapes of linear layers are not in aiter's tables"
         state.say(Warned(f"{left}; to tune them: {facts.aiter.command}"))
@@ -238,8 +238,8 @@ def _refuse(state: State, error: WorkerFailed) -> None:
     if error.lacked_memory and state.measured and state.facts.gpu:
         takes, has = (count / 2**30 for count in (state.untouched_bytes(), state.gpu_bytes))
         why = WorkloadError(
-            f"a climb runs several processes of a workload side by side, and one of this workload takes {takes:.1f} GiB of the GPU's "
-            f"{has:.1f}: climb it with a smaller batch."
+            f"a climb runs several processes of a workload at the same time, and one of this workload takes {takes:.1f} GiB of the GPU's "
+            f"{has:.1f} GiB: use a smaller batch."
         )
     if not state.attempts:
         _leave_nothing(state)
@@ -322,7 +322,9 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
             parts = _profile(state, worker, time_.value)
         else:
             state.say(
-                Warned(f"no profile of the baseline: with {step_seconds:.3g} s a step, the budget leaves no time.")
+                Warned(
+                    f"the baseline is not profiled: a step takes {step_seconds:.3g} s, and the budget leaves no time for it."
+                )
             )
     return Baseline(
         time=time_,

@@ -76,7 +76,7 @@ class Climb:
                         f"the budget of {request.budget:.0f} s ended before {request.target} was loaded and timed; give a larger --budget."
                     ) from None
                 why = f"the budget of {request.budget:.0f} s ended"
-                why += "" if state.answer else " before there was an answer"
+                why += "" if state.answer else " before there was a recipe"
                 stop = Stopped(rule="budget", why=why, left={})
             finally:
                 state.model_file.unlink(missing_ok=True)
@@ -150,7 +150,7 @@ class Climb:
             plan.sort(key=lambda p: p[1] is not first)
         self.say(Inapplicable([record for record, _ in plan if record.verdict]))
         if isinstance(first, Stopped):
-            self.say(Warned(f"a climb would try nothing: {first.why}"))
+            self.say(Warned(f"a climb would try no rung: {first.why}"))
         for record, _ in plan:  # the last to be said, and so the first to be read
             if not record.verdict:
                 self.say(Planned(record))

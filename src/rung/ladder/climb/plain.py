@@ -55,7 +55,7 @@ def attempt_plain(state: State) -> None:
     assert record is not None
     answer = state.answer
     if record.cut and answer and answer.status != "provisional" and list(answer.kept) == record.stack:
-        record.why = "its recipe is verified; the budget ended before all modes were timed. `--resume` goes on with it."
+        record.why = "its recipe is verified; the budget ended before all modes were timed. `--resume` continues."
     if record.verdict in ("reverted", "failed"):
         state.plain, record.plain = None, Plain()
     if record.verdict != "kept" and not record.cut:

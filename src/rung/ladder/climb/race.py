@@ -212,7 +212,7 @@ def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str
         later.pop(name, None)
         task.end()
         give_up_ahead(state, name)
-        why = f"given up, since it adds to what is slower than the untouched model: {slow.title}, {slow.speedup:.2f}×"
+        why = f"skipped, because it builds on a mode that is slower than the untouched model: {slow.title}, {slow.speedup:.2f}×"
         result.modes[name] = mode_of_task(name, task, error=why)
         state.say(Raced(result.modes[name]))
 
@@ -286,7 +286,7 @@ def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
     if first in tasks and verified:
         verify_ahead(state, first)
     if tasks:
-        text = f"the untouched model is slower with {lowest}; the plain modes are prepared without it, too."
+        text = f"the untouched model is slower with {lowest}; the plain modes are also prepared without it."
         state.say(Warned(text))
     return tasks
 

@@ -7,7 +7,8 @@
 4. If the budget is too short to try all of them one at a time, those that combine are tried as one bundle, once for each best. So they
    are where compiling alone, or capturing alone, made the untouched model much slower: a rewrite may mend what did that.
 5. Otherwise the largest expected gain per second comes first.
-6. A candidate is begun only if it should end before the time that confirming the answer takes.
+6. A candidate is begun only if it should end before the time that confirming the answer takes. A plain mode of torch.compile is not
+   confirmed at the cost of a candidate that still fits: a verified answer that is faster is worth more.
 7. A rung that gave nothing is tried once more when the best has changed. A plain mode that adds one rung to the best is a try of it.
 8. What the budget cut short is not begun again in the same sitting.
 9. As many pairs of workers load side by side as cores and GPU memory allow, three at most.
@@ -65,7 +66,8 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stopped:
     uncut = [r for r in worth if r.name not in state.cut]
     several = bundle(state, rungs)
     candidates = [*([several] if several else []), *sorted(uncut, key=lambda r: -gain_per_second(state, r))]
-    fitting = [r for r in candidates if seconds(state, r) < LATE * room(state)]
+    late = LATE if confirming(state) or not state.kept else 1.0  # beyond it there is nothing that could be cut instead
+    fitting = [r for r in candidates if seconds(state, r) < late * room(state)]
     return fitting[0] if fitting else _out_of_budget(state, (uncut or worth)[0], stop.left or {})
 
 
@@ -97,8 +99,9 @@ def room(state: State) -> float:
 def confirming(state: State) -> float:
     """Seconds that confirming the answer takes: three restarts of the untouched model, the best plain mode and the best, whose
     compiled code is in the cache, on each input shape, and before that the verification on other shapes than the measured one; 0 where
-    there is no answer."""
-    if not state.kept or state.request.budget is None:
+    there is no answer, or it is a plain mode (rule 6)."""
+    is_plain = state.plain is not None and not state.plain_is_another
+    if not state.kept or is_plain or state.request.budget is None:
         return 0.0
     others = 2 if state.plain_is_another else 1
     sides = [state.baseline.time.value, *[state.step_ns] * others]
@@ -267,11 +270,11 @@ def _worth(state: State, rungs: Sequence[Rung]) -> tuple[list[Rung], Stopped]:
     worth = [r for r in applying if r.core or r.spares != "step" or best_case[r.name] >= 1 + LEAST_GAIN]
     rule, why = "tried", "every rung that applies was tried."
     if len(worth) < len(applying):
-        rule, why = "rest", f"none of the rungs left can give {LEAST_GAIN:.1%} or more, by the profile."
+        rule, why = "rest", f"by the profile, no remaining rung can gain {LEAST_GAIN:.1%} or more."
     worth = worth or [r for r in rungs if worth_another(state, r)]
     if worth and near_floor(state):
         worth = [r for r in worth if r.core and not tries(state, r)]
-        rule, why = "floor", f"the step takes less than {NEAR:.2f} times the least that its arithmetic and its weights take."  # fmt: skip
+        rule, why = "floor", f"the step takes less than {NEAR:.2f} times its roofline lower bound."  # fmt: skip
     return worth, Stopped(rule=rule, why=why, left=best_case)
 
 
@@ -283,7 +286,7 @@ def _in_order(state: State, rungs: Sequence[Rung]) -> Rung | Stopped:
     told = {a.rung for a in state.attempts if not a.cut}
     todo = [r for r in rungs if r.name not in told] or [r for r in rungs if worth_another(state, r)]
     if not todo:
-        return Stopped(rule="tried", why="every rung that was asked for was tried, or does not apply.", left={})
+        return Stopped(rule="tried", why="every requested rung was tried or does not apply.", left={})
     now = [r for r in todo if r.name not in state.cut]
     if not now or room(state) <= 0:
         return _out_of_budget(state, (now or todo)[0], {r.name: r.predict(state.context()).high for r in todo if _applies(state, r)})  # fmt: skip
@@ -294,12 +297,12 @@ def _out_of_budget(state: State, rung: Rung, best_case: Mapping[str, float]) -> 
     most = sorted(best_case, key=lambda name: -best_case[name])[:NAMED]
     known = [f"{name} (up to {best_case[name]:.3g}×)" for name in most] or [rung.name]
     more = f" and {len(best_case) - len(most)} more" if len(best_case) > len(most) else ""
-    why = f"the budget of {state.request.budget:.0f} s left too little time to decide {', '.join(known)}{more}"
+    why = f"the budget of {state.request.budget:.0f} s was too short to test {', '.join(known)}{more}"
     if state.answer and state.answer.status == "provisional":
         why = f"the budget of {state.request.budget:.0f} s ended before the recipe was verified"
         return Stopped(rule="budget", why=why, left=best_case)
     if (needs := seconds(state, rung)) > state.left():
-        why += f"; {rung.name} alone takes some {needs:.0f} s"
+        why += f"; {rung.name} alone needs about {needs:.0f} s"
     return Stopped(rule="budget", why=why, left=best_case)
 
 
@@ -380,7 +383,7 @@ def as_one(context: Context, members: Sequence[Rung]) -> Rung:
     whole = Rung(
         name=NAME,
         level=max(r.level for r in members),
-        title=f"a bundle of {count} rungs, which the budget is too short to try one at a time",
+        title=f"a bundle of {count} rungs, because the budget is too short to test them one at a time",
         contract=max((r.contract for r in members), key=STRONGER.index),
         changes=", ".join(r.name for r in members),
         shrinks=lambda c: shrinks,

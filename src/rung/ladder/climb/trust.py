@@ -32,15 +32,17 @@ def distrusted(record: Attempt | Interleaved, speedup: float) -> str | None:
     assert record.hidden
     best, hidden, witness = record.hidden["best"] or 0.0, record.hidden["candidate"] or 0.0, record.witness
     if hidden > MOST_HIDDEN:
-        return f"{hidden:.0%} of the time that its blocks took lies outside of the times that it reports: work that is put off, or a clock that was tampered with."
+        return f"{hidden:.0%} of the time of its blocks is missing from the times that it reports: it puts work off, or a clock was tampered with."
     waited = speedup * (1 - hidden) / (1 - min(best, MOST_HIDDEN))
     if hidden - best > HIDDEN and _lost(speedup, waited):
-        return f"it is {speedup:.2f}x as fast by the times that it reports, and {waited:.2f}x by the clock of the process that waited for it, with times outside of those that it reports: work that is put off, or a clock that was tampered with."
+        return f"it reports times that make it {speedup:.2f}x as fast, but the process that waited for it measured {waited:.2f}x: it puts work off, or a clock was tampered with."
     if witness and witness.failures:
-        return f"what it gave while it was timed is not what the baseline gives: {witness.failures[0]}."
+        return f"while it was timed, its results differed from the baseline's: {witness.failures[0]}."
     new = (witness.unseen if witness else None) or 1.0
     if new > SLOWER and _lost(speedup, speedup / new):
-        return f"on inputs that it has not seen before, a step takes {new:.1f} times as long: what it gained is work that was not done again."
+        return (
+            f"a step takes {new:.1f} times as long on new inputs: it reused earlier results instead of computing them."
+        )
     return None
 
 
@@ -76,7 +78,7 @@ def _doubt(wall: Compared, cpu: Compared, share: float) -> str:
         return ""
     between = f" ({gain.low:.2f} to {gain.high:.2f})" if gain.low is not None and gain.high is not None else ""
     return (
-        f"its threads waited for a core {share:.0%} of the time, too often for wall time to decide; in CPU time it is "
+        f"its threads waited for a CPU core {share:.0%} of the time, so wall time cannot decide; in CPU time it is "
         f"{gain.value:.2f}{between} times as fast"
     )
 

@@ -50,9 +50,9 @@ def no_gain(record: Attempt, rung: Rung, comparison: Comparison, slower_at_most:
         return "reverted", f"it is slower than the best so far{but}."
     if record.cut:
         times = f"{comparison.restarts} restart{'' if comparison.restarts == 1 else 's'}"
-        return "inconclusive", f"cut short by the budget after {times}; `--resume` tries it anew."
+        return "inconclusive", f"the budget ended after {times}; `--resume` tries it again."
     if doubt := by_cpu_time_of(record):
-        return "inconclusive", f"the interval includes 1, so it is not kept; it stays provisional{but}: {doubt}."
+        return "inconclusive", f"the interval includes 1, so it is not kept and stays provisional{but}: {doubt}."
     return "inconclusive", f"the interval includes 1: no gain was shown, so it is not kept{but}."
 
 
@@ -90,7 +90,7 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
         return
     record.verdict, record.why = "kept", "verified, and faster with confidence."
     if len(record.restarts or ()) == 1:
-        record.why = "verified, and faster in one restart by more than processes differ."
+        record.why = "verified, and faster: one restart showed a gain larger than the spread between processes."
 
 
 def _make_room(state: State, checks: Sequence[Task]) -> None:
@@ -130,7 +130,7 @@ def set_failed(state: State, record: Attempt, error: WorkerFailed, text: str) ->
 
 def set_cut(record: Attempt) -> None:
     record.verdict, record.cut = "inconclusive", True
-    record.why = "the budget ended before it was decided; `--resume` goes on with it."
+    record.why = "the budget ended before a verdict; `--resume` continues."
 
 
 def finish(state: State, record: Attempt, seen: Seen) -> None:
@@ -183,7 +183,7 @@ def refute(state: State, stack: Sequence[str], why: str) -> None:
     kept = state.kept_attempts
     while kept and kept[-1].stack != before:
         record = kept.pop()
-        record.verdict, record.why = "reverted", f"it was kept at first, and then taken back: {why}."
+        record.verdict, record.why = "reverted", f"it was kept first and then withdrawn: {why}."
         _without_mode(state, record, why)
         state.run.add_attempt(record)
     _stand_on(state, kept)
@@ -218,10 +218,10 @@ def disturbed(alone: float, beside: float) -> str:
     ratio = alone / beside
     if max(ratio, 1 / ratio) < DISTURBED:
         return ""
-    times = f"{alone / 1e6:.3g} ms a step when it was measured by itself, and {beside / 1e6:.3g} ms beside a candidate"
+    times = f"{alone / 1e6:.3g} ms per step when it was timed alone, and {beside / 1e6:.3g} ms next to a candidate"
     return (
-        f"the baseline took {times}: something disturbed the one or the other, "
-        "and parts and predictions rest on the first."
+        f"the baseline took {times}: something disturbed one of the two, "
+        "and the breakdown and the predictions use the first."
     )
 
 

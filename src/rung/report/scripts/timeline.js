@@ -150,26 +150,31 @@ rung.Timeline = class {
     }
   }
 
-  // Slices narrower than a pixel share it: it has the colour of the longest.
+  // Slices narrower than a pixel share it: it has the colour of the longest, and is as strong as they fill it. So gaps of a busy GPU do not
+  // look as if it was idle.
   drawRow(context, palette, row, y, height, width, scale) {
     const { kinds } = this.record;
     const colour = (kind) => palette.classes[kinds.category[kind]][this.matches && !this.matches[kind] ? "dim" : "fill"];
-    let pixel = -1, longest = 0, best = -1; // the pixel that is gathered
-    let left = 0, right = 0, fill = null; // the run of pixels of one colour
+    let pixel = -1, longest = 0, best = -1, covered = 0; // the pixel that is gathered
+    let left = 0, right = 0, fill = null, strength = 1; // the run of pixels of one colour
     const flushRun = () => {
       if (fill !== null) {
         context.fillStyle = fill;
+        context.globalAlpha = strength;
         context.fillRect(left, y, right - left, height);
+        context.globalAlpha = 1;
         fill = null;
       }
     };
     const flushPixel = () => {
       if (pixel < 0) return;
       const own = colour(best);
-      if (fill !== own || right !== pixel) {
+      const strong = this.matches && this.matches[best] ? 1 : Math.ceil(8 * Math.min(1, covered)) / 8;
+      if (fill !== own || strength !== strong || right !== pixel) {
         flushRun();
         left = pixel;
         fill = own;
+        strength = strong;
       }
       right = pixel + 1;
       pixel = -1;
@@ -183,8 +188,9 @@ rung.Timeline = class {
         const found = this.matches && this.matches[kind] ? wide + 2 : wide; // what is searched for is not hidden by others
         if (own !== pixel) {
           flushPixel();
-          [pixel, longest, best] = [own, found, kind];
+          [pixel, longest, best, covered] = [own, found, kind, 0];
         } else if (found > longest) [longest, best] = [found, kind];
+        covered += wide;
         continue;
       }
       flushPixel();

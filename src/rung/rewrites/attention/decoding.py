@@ -38,7 +38,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node, alike: dict[fx.Node, fx.Node]) -> s
         return "its mask differs from head to head"
     scale = options["scale"]
     if options["dropout_p"] or options["is_causal"] or (scale is not None and number(scale) is None):
-        return "it has dropout, or a scale that is no plain number"
+        return "it has dropout, or a scale that is not a plain number"
     if any(t.requires_grad for t in (q, k, v)) and torch.is_grad_enabled():
         return "its kernel has no gradient"
     if not q.dtype == k.dtype == v.dtype or q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3]:

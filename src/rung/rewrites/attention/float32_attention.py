@@ -39,11 +39,11 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
         if not causal:
             return ""
     if options["dropout_p"] or (scale is not None and number(scale) is None):
-        return "it has dropout, or a scale that is no plain number"
+        return "it has dropout, or a scale that is not a plain number"
     if q.shape[0] != k.shape[0] or k.shape != v.shape or q.shape[3] != k.shape[3]:
         return "its inputs differ in size, or are broadcast"
     if not k.shape[1] or q.shape[1] % k.shape[1]:
-        return "its heads of queries are no multiple of those of keys"
+        return "its heads of queries are not a multiple of those of keys"
     whole = value(node)
     if whole is None or (whole.shape, whole.dtype) != (q.shape, q.dtype):
         return "its result has another size or dtype than its kernel's (autocast)"

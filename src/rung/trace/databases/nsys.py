@@ -142,7 +142,7 @@ class _Report:
         frame = frame.head(len(texts)).with_columns(pl.Series("text", texts, dtype=pl.String))
         kind = pl.col("type").fill_null(_NVTX_RANGES[0])
         mark, span = kind == _NVTX_MARK, kind.is_in(_NVTX_RANGES)
-        counted(self.unread, "NVTX event that is no range or mark", frame.filter(~mark & ~span).height)
+        counted(self.unread, "NVTX event that is not a range or mark", frame.filter(~mark & ~span).height)
         frame = frame.filter(mark | span).with_columns(end=pl.when(mark).then(pl.col("start")).otherwise(pl.col("end")))
         whole = frame.filter(pl.col("end").is_not_null())
         counted(self.unread, "NVTX range without an end", frame.height - whole.height)

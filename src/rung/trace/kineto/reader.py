@@ -72,7 +72,7 @@ def read(path: str | Path, *, partial: bool = False, max_bytes: int | None = Non
         meta["linked_by_flow"] = by_flow
     if text.replaced:
         meta["replaced"] = (
-            f"{text.replaced:,} characters in it are no UTF-8, names with them are read with \ufffd instead."
+            f"{text.replaced:,} characters in it are not UTF-8, names with them are read with \ufffd instead."
         )
     if names.unread:
         meta["mangled_names"] = names.unread

@@ -70,7 +70,7 @@ def packets(parts: Iterator[bytes], longest: int = MAX_VALUE) -> Iterator[Block]
             except (Short, IndexError):
                 break
             except Malformed as error:
-                wrong = Cut(f"what follows is no packet: {error}")
+                wrong = Cut(f"what follows is not a packet: {error}")
                 break
             if after > size:
                 missing = after - size
@@ -87,7 +87,7 @@ def packets(parts: Iterator[bytes], longest: int = MAX_VALUE) -> Iterator[Block]
             raise wrong
         rest = data[at:]
     if rest or waiting:
-        raise Cut(f"{len(rest) + sum(map(len, waiting))} bytes at its end are no whole packet")
+        raise Cut(f"{len(rest) + sum(map(len, waiting))} bytes at its end are not a whole packet")
 
 
 def _next(data: bytes, at: int) -> tuple[int, int]:

@@ -90,7 +90,7 @@ def _read(file: Path, partial: bool, max_bytes: int | None, unread: Unread) -> _
     table = _tool_csv.table(source.content(file, max_bytes=max_bytes, partial=partial), file, partial)
     if not set(table.frame.columns) >= _TITLES:
         raise InputError(
-            f"{file} is no table of dispatches (no Dispatch_ID, GPU_ID, Kernel_Name): check its first line."
+            f"{file} is not a table of dispatches (no Dispatch_ID, GPU_ID, Kernel_Name): check its first line."
         )
     if not table.frame.height and not partial:
         raise InputError(f"{file} has a header and no rows: nothing was recorded, or it was cut off; record it again.")

@@ -47,7 +47,7 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
     table = _tool_csv.table(data, path, partial)
     sort = _sort(set(table.frame.columns))
     if sort is None:
-        raise InputError(f"{path} is no CSV that rocprof writes (its titles are others): check its first line.")
+        raise InputError(f"{path} is not a CSV that rocprof writes (its titles are others): check its first line.")
     if not table.frame.height and not partial:
         raise InputError(f"{path} has a header and no rows: nothing was recorded, or it was cut off; record it again.")
     unread = Unread(table.lost)

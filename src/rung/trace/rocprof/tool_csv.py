@@ -69,7 +69,7 @@ def table(data: bytes, path: Path, partial: bool = False, wanted: Collection[str
         raise _damaged(path, str(error).split("\n")[0][:_WHY]) from None  # it may hold a whole row of the file
     read = [title.strip() for title in header if not wanted or plain(title) in wanted]
     if len(read) != len(frame.columns):
-        raise _damaged(path, "its first line is no whole line of titles")
+        raise _damaged(path, "its first line is not a whole line of titles")
     names: dict[str, str] = {}
     written: dict[str, str] = {}
     for column, title in zip(frame.columns, read, strict=True):

@@ -74,7 +74,7 @@ def _file(path: Path, partial: bool, max_bytes: int | None, unread: Unread, alon
     data = source.content(path, max_bytes=max_bytes, partial=partial)
     layout = layout_of([_tool_csv.plain(title) for title in _tool_csv.titles(data)])
     if layout is None:
-        raise InputError(f"{path} is no CSV that rocprofv3 writes (its titles are others): check its first line.")
+        raise InputError(f"{path} is not a CSV that rocprofv3 writes (its titles are others): check its first line.")
     table = _tool_csv.table(data, path, partial, layout.titles)
     del data
     if not table.frame.height:

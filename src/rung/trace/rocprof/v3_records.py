@@ -191,7 +191,7 @@ def _counters(process: Process, names: _Names, unread: Unread) -> pl.DataFrame:
         sums: dict[str, float] = {}
         for record in one.records:
             if record.value is None:
-                unread["counter value that is no number"] += 1
+                unread["counter value that is not a number"] += 1
                 continue
             name = known.get(record.counter_id.handle) or f"counter {record.counter_id.handle}"
             sums[name] = sums.get(name, 0.0) + record.value

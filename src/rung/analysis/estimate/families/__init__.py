@@ -23,7 +23,7 @@ def architecture(configuration: Configuration) -> Architecture:
     kind = configuration.kind
     if not kind:
         raise InputError(
-            f"{configuration.where} has no model_type and no _class_name: it is no configuration of a model."
+            f"{configuration.where} has no model_type and no _class_name: it is not a configuration of a model."
         )
     raise InputError(
         f"{configuration.where} is of a {kind!r:.60}, which is not known; known are {', '.join(sorted(READERS))}."

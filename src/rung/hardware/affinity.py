@@ -1,0 +1,89 @@
+"""Each rank of a host on cores of its own, near its GPU: what Linux would leave to chance."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from rung.hardware.device import Device
+from rung.hardware.sensors import identity
+
+SYS = Path("/sys")
+ANYWHERE = -1  # the NUMA node of a CPU rank, and of a GPU of which nobody says it
+
+_bound: frozenset[int] | None = None  # the cores that `bind` gave this process
+
+
+def bind(device: Device) -> None:
+    """Has all threads of this rank run on its share of the cores that it may use: those of its GPU's NUMA node, divided evenly among the
+    ranks of the host that are near the same ones. Every rank of torch's process group has to call it. Where a rank would get no core of
+    its own, nothing is changed."""
+    global _bound
+    import torch.distributed as dist
+
+    allowed = os.sched_getaffinity(0)
+    node = _node(device)
+    mine = [zlib.crc32(socket.gethostname().encode()), zlib.crc32(repr(sorted(allowed)).encode()), node]
+    everyone: list[list[int]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(everyone, mine)
+    alike = [rank for rank, other in enumerate(everyone) if other == mine]
+    near = (allowed & cores_of(node)) or allowed
+    own = share(near, len(alike), alike.index(dist.get_rank()))
+    if not own or own == allowed:
+        return
+    for task in Path("/proc/self/task").iterdir():  # a new thread has what the one that starts it has
+        with contextlib.suppress(OSError):  # it has ended
+            os.sched_setaffinity(int(task.name), own)
+    _bound = frozenset(own)
+
+
+def bound() -> bool:
+    """Whether this process runs on the cores that `bind` gave it."""
+    return _bound is not None and os.sched_getaffinity(0) == _bound
+
+
+def share(cores: set[int], among: int, place: int) -> set[int]:
+    """One of `among` equal parts, by its place; empty where there are fewer cores than parts. Threads of one core stay together, and so
+    do cores of one node."""
+    if len(cores) < among:
+        return set()
+    ordered = sorted(cores, key=_neighbourhood)
+    return set(ordered[place * len(ordered) // among : (place + 1) * len(ordered) // among])
+
+
+def cores_of(node: int) -> set[int]:
+    """The cores of a NUMA node; none where it is not known."""
+    return set(_listed(SYS / f"devices/system/node/node{node}/cpulist"))
+
+
+def _node(device: Device) -> int:
+    bus = (identity(device) or {}).get("bus")
+    if not bus:
+        return ANYWHERE
+    try:
+        return int((SYS / f"bus/pci/devices/{bus}/numa_node").read_text())
+    except (OSError, ValueError):
+        return ANYWHERE
+
+
+def _neighbourhood(core: int) -> tuple[int, int, int]:
+    """Node, first thread of the same core, thread."""
+    folder = SYS / f"devices/system/cpu/cpu{core}"
+    node = next((int(path.name.removeprefix("node")) for path in folder.glob("node[0-9]*")), 0)
+    siblings: Sequence[int] = _listed(folder / "topology/thread_siblings_list")
+    return node, min(siblings, default=core), core
+
+
+def _listed(path: Path) -> list[int]:
+    """The numbers of a list of the kernel's, as `0-3,8`."""
+    try:
+        text = path.read_text()
+    except OSError:
+        return []
+    spans = re.findall(r"(\d+)(?:-(\d+))?", text)
+    return [number for first, last in spans for number in range(int(first), int(last or first) + 1)]
