@@ -22,6 +22,7 @@ YOURS = {
     "RUNG_WATCH": "Folder that the ranks of a training job write to for `rung watch`. Default: a folder in `.rung/watch`.",
 }
 BETWEEN = {
+    "RUNG_FILES": "Address, token and folder with which hosts bring their files home.",
     "RUNG_HOST": "Name by which other hosts reach this one, in a job over several.",
     "RUNG_HOSTS_KEY": "Proof that a process belongs to a job over several hosts.",
     "RUNG_IN_JOB": "Set in a SLURM job that Rung submitted: the command runs there and submits no further job.",
