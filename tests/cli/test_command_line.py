@@ -454,7 +454,7 @@ def test_what_a_target_prints_is_no_part_of_the_answer(
     assert json.loads(captured.out)["changes"]
     assert "loading" in captured.err
     assert main(["bench", "prints.py:make", "--help"]) == 0
-    assert "loading" not in capsys.readouterr().out
+    assert "loading" not in capsys.readouterr().out.splitlines()
 
 
 def test_what_a_target_raises_in_our_own_process_is_a_sentence(
