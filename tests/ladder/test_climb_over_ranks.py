@@ -140,6 +140,6 @@ def test_ctrl_c_leaves_no_rank(tmp_path: Path) -> None:
         climb.send_signal(signal.SIGINT)
         began, rest = time.monotonic(), climb.stderr.read()
     assert climb.returncode == 130
-    assert "go on with: rung climb --resume run" in rest
+    assert "continue with: rung climb --resume run" in rest
     assert not left_running(theirs)
     assert time.monotonic() - began < 60
