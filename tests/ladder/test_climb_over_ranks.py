@@ -115,7 +115,7 @@ def test_a_file_does_not_decide_which_command_starts_the_ranks(tmp_path: Path, r
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--nproc-per-node", "2", "--jobs", "2"], "nothing runs beside ranks"),
+        (["--nproc-per-node", "2", "--jobs", "2"], "nothing runs next to ranks"),
         (["--nproc-per-node", "2", "--devices", "0,1"], "leave one out"),
         (["--nproc-per-node", "1"], "is one process"),
         (["--nproc-per-node", "2,4"], "give one number"),
