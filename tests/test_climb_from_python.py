@@ -101,7 +101,7 @@ def test_a_script_climbs_its_model_and_says_how_to_go_on(
     assert done.stdout == "False\n", done.stderr  # the model is in the mode in which it was
     lines = done.stderr.splitlines()
     assert any(line.startswith("a live net, train, on ") for line in lines)
-    assert lines[-1] == "stopped; go on with: rung.climb(resume='run')"
+    assert lines[-1] == "stopped; continue with: rung.climb(resume='run')"
     assert not (run / "attempts" / "01-fused-optimizer.json").exists()
 
 

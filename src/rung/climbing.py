@@ -178,7 +178,7 @@ def _to_its_end(climbing: Climb, progress: bool) -> dict[str, Any]:
             data = climbing.climb()
         except KeyboardInterrupt:
             if progress and (climbing.run.directory / "manifest.json").is_file():
-                say(f"stopped; go on with: rung.climb(resume={str(climbing.run.directory)!r})")
+                say(f"stopped; continue with: rung.climb(resume={str(climbing.run.directory)!r})")
             raise
         write_page(climbing.run, climbing.run.record())
     return data

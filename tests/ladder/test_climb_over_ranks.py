@@ -126,7 +126,7 @@ def test_a_file_does_not_decide_which_command_starts_the_ranks(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--nproc-per-node", "2", "--jobs", "2"], "nothing runs beside ranks"),
+        (["--nproc-per-node", "2", "--jobs", "2"], "nothing runs next to ranks"),
         (["--nproc-per-node", "2", "--devices", "0,1"], "leave one out"),
         (["--nproc-per-node", "1"], "is one process"),
         (["--nproc-per-node", "2,4"], "give one number"),
@@ -152,6 +152,6 @@ def test_ctrl_c_leaves_no_rank(tmp_path: Path, recorded: dict[str, str]) -> None
         climb.send_signal(signal.SIGINT)
         began, rest = time.monotonic(), climb.stderr.read()
     assert climb.returncode == 130
-    assert "go on with: rung climb --resume run" in rest
+    assert "continue with: rung climb --resume run" in rest
     assert not left_running(theirs)
     assert time.monotonic() - began < 60

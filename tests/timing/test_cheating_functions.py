@@ -237,7 +237,7 @@ def test_where_memory_is_short_that_is_said_and_the_comparison_goes_on(monkeypat
     monkeypatch.setattr("rung.verify.timed_functions.TimedFunctions.case", full)
     found = rung.compare(work, of(work), inputs=inputs, device="cpu", seconds=0.5)
     assert "times" in found.to_dict()
-    assert any("no memory to look at" in line for line in found["warnings"])
+    assert any("no memory to check" in line for line in found["warnings"])
 
 
 # -- what only a GPU can do ------------------------------------------------------------------------------------------------
