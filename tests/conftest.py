@@ -106,13 +106,15 @@ def pytest_collection_finish():
 # Files of tests that take long, the longest first. Each process begins with some of them: of what waits at the end of a queue another
 # process takes a part, and makes the fixtures of a module once more.
 LONG = (
-    "test_compare_sides.py",
+    "test_plain_wins.py",
     "test_going_on.py",
     "test_climb.py",
-    "test_plain_wins.py",
-    "test_climb_from_python.py",
+    "test_compare_sides.py",
+    "test_over_ranks_verified.py",
     "test_kernel_inspection.py",
-    "test_compile_cache.py",
+    "test_over_ranks.py",
+    "test_candidate_over_ranks.py",
+    "test_climb_from_python.py",
 )
 PROCESSES = int(
     os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")

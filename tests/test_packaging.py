@@ -25,6 +25,7 @@ BY_OTHERS = {
     *("torch", "triton", "transformers", "huggingface_hub", "timm", "diffusers", "aiter", "amdsmi", "pynvml", "pytest"),
     *(
         "distributed",
+        "dask_jobqueue",
         "xlsxwriter",
         "IPython",
         "mcp",

@@ -147,7 +147,7 @@ def test_without_launches_there_is_no_path():
 
 
 @given(traces)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_identities(trace):
     table, graph, pace = solved(trace)
     if pace is None:

@@ -70,7 +70,7 @@ traces = st.lists(gpu_event, min_size=1, max_size=25).flatmap(
 
 
 @given(traces)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_every_busy_nanosecond_is_given_to_one_event(trace):
     own, rows = account(trace), timeline(trace).filter(pl.col("step").is_null())
     assert (own["own_ns"] >= 0).all()
@@ -101,7 +101,7 @@ def test_tables_and_totals_reconcile_with_both_timelines(base, new, steps):
 
 
 @given(traces)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_trace_does_not_differ_from_itself(trace):
     try:
         found = diff(trace, trace)

@@ -11,7 +11,7 @@ from rung.analysis.classified import classified
 from rung.analysis.icicle import BY, LEAST, REST, icicle, paths
 from rung.analysis.modules import modules
 
-SOME = settings(max_examples=30, deadline=None)
+SOME = settings(max_examples=15, deadline=None)
 
 
 def walked(tree) -> dict[str, int]:

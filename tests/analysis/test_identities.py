@@ -18,7 +18,7 @@ from rung.analysis.stabbing import open_at
 RANKINGS = ("categories", "kernels", "ops", "modules", "layers", "call_sites", "durations", "roofline")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(TRACES)
 def test_a_ranking_adds_up_to_the_durations_of_all_gpu_events(trace):
     total = origins(trace)["dur"].sum()
@@ -31,7 +31,7 @@ def test_a_ranking_adds_up_to_the_durations_of_all_gpu_events(trace):
             assert answer.filter(pl.col("time_ns") > 0)["cumulative_share"][-1] == pytest.approx(1.0), name
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(TRACES)
 def test_idle_by_cause_by_gap_and_by_stream_is_the_idle_time_of_the_timeline(trace):
     idle = table("timeline", trace).filter(pl.col("step").is_null())["idle_ns"].sum()
@@ -50,7 +50,7 @@ def test_idle_by_cause_by_gap_and_by_stream_is_the_idle_time_of_the_timeline(tra
         assert row["total_ns"] == row["busy_ns"] + row["idle_ns"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(TRACES)
 def test_each_gpu_event_has_one_origin_inside_the_trace(trace):
     found, calls = origins(trace), host_calls(trace)

@@ -9,7 +9,7 @@ from rung.analysis.classified import classified
 from rung.analysis.gaps import caused
 from rung.analysis.lanes import MOST_ROWS, MOST_STREAMS, Lanes, lanes
 
-SOME = settings(max_examples=30, deadline=None)
+SOME = settings(max_examples=15, deadline=None)
 ONE_BY_ONE = {"gpu": 10**6, "host": 10**6, "beside": 10**6}
 
 

@@ -22,6 +22,7 @@ from rung.analysis.overview import overview
 from rung.analysis.partials import buckets, merge, summary
 from rung.analysis.partials import reduce as reducing
 from rung.analysis.partials.merge import ANSWERED, Merged, merged
+from rung.analysis.partials.on_dask import Jobs, on_slurm
 from rung.analysis.partials.reduce import place, reduce
 from rung.analysis.partials.table import facts_in
 from rung.analysis.per_step import divisor
@@ -299,7 +300,22 @@ def test_without_dask_its_engine_says_what_to_install() -> None:
         on_dask("dask://node:8786")
 
 
-@pytest.mark.parametrize("address", ["slurm://gpu", "dask://", "dask://node", "dask://node:port"])
+JOBS = Jobs("", "", "", (), lambda numbers: False)
+
+
+@pytest.mark.parametrize("address", ["slurm://", "slurm://0", "slurm://gpu"])
+def test_workers_of_slurm_are_counted(address: str) -> None:
+    with pytest.raises(UsageError, match="say how many workers SLURM is to start, as slurm://8"):
+        on_slurm(address, JOBS)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("dask_jobqueue") is not None, reason="dask-jobqueue is installed")
+def test_without_dask_jobqueue_that_is_said() -> None:
+    with pytest.raises(UsageError, match=r"--engine slurm://2 needs dask-jobqueue: pip install 'rung\[dask\]'"):
+        on_slurm("slurm://2", JOBS)
+
+
+@pytest.mark.parametrize("address", ["ray://gpu", "dask://", "dask://node", "dask://node:port"])
 def test_another_engine_is_refused(address: str) -> None:
     from rung.analysis.partials.on_dask import on_dask
 

@@ -136,7 +136,7 @@ def test_what_never_reads_a_cache_or_trains_is_no_server():
     assert serving(trace_of(on_gpu(0, 5))).is_empty()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 @given(
     TRACES,
     st.lists(

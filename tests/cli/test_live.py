@@ -22,7 +22,6 @@ from rung.cli import live
 from rung.cli.common import say
 from rung.cli.live import CLEAR
 
-MICRO = f"{Path(__file__).parents[1] / 'helpers' / 'micro.py'}:make"
 COMMAND = (sys.executable, "-c", "from rung.cli.main import command; command()")
 log = logging.getLogger("rung.somewhere")
 
@@ -175,23 +174,30 @@ def test_a_terminal_that_cannot_draw_it_has_plain_lines(monkeypatch: pytest.Monk
         assert text() == "a line\r\n"
 
 
-def test_a_command_shows_its_phases_and_its_answer_is_whole() -> None:
+@pytest.fixture
+def nap(tmp_path: Path) -> str:
+    """A function that needs no torch."""
+    (tmp_path / "naps.py").write_text("import time\n\n\ndef nap():\n    time.sleep(0.002)\n")
+    return f"{tmp_path / 'naps.py'}:nap"
+
+
+def test_a_command_shows_its_phases_and_its_answer_is_whole(nap: str) -> None:
     """Nothing of the line is left, and stdout never has any of it."""
     with terminal() as (descriptor, text):
         done = subprocess.run(
-            [*COMMAND, "bench", MICRO, "--time", "1", "--device", "cpu", "--json"],
+            [*COMMAND, "bench", nap, "--call", "--time", "1", "--json"],
             stdout=subprocess.PIPE, stderr=descriptor, env={**os.environ, "TERM": "xterm"}, timeout=120, check=False,
         )  # fmt: skip
         said = text()
     assert done.returncode == 0
     assert json.loads(done.stdout)["status"] == "complete"
-    assert all(phase in said for phase in (f"loading {MICRO}"[:40], "warming up", "timing: ")), said
-    assert shown(said) == f"measuring {MICRO} ..."
+    assert all(phase in said for phase in (f"loading {nap}"[:40], "warming up", "timing: ")), said
+    assert shown(said) == f"measuring {nap} ..."
 
 
-def test_without_a_terminal_nothing_of_it_is_written() -> None:
+def test_without_a_terminal_nothing_of_it_is_written(nap: str) -> None:
     done = subprocess.run(
-        [*COMMAND, "bench", MICRO, "--preset", "quick", "--device", "cpu", "--json"],
+        [*COMMAND, "bench", nap, "--call", "--preset", "quick", "--json"],
         capture_output=True, text=True, env={**os.environ, "TERM": "xterm"}, timeout=120, check=False,
     )  # fmt: skip
-    assert done.stderr == f"measuring {MICRO} ...\n"
+    assert done.stderr == f"measuring {nap} ...\n"

@@ -157,12 +157,15 @@ def pods(tmp_path: Path, hosts: int, stub: str) -> list["subprocess.Popen[str]"]
     text = text.replace("python3", sys.executable)
     (tmp_path / "agent.py").write_text("import sys; print(sys.argv, file=open('ran', 'a'))")
     text = text.replace(" -m torch.distributed.run ", f" {tmp_path / 'agent.py'} ")
-    env = {**os.environ, KEY: "secret", "RUNG_HOST": "127.0.0.1", "PATH": f"{program.parent}:{os.environ['PATH']}"}
-    return [
-        subprocess.Popen(["bash", "-c", text], env={**env, "JOB_COMPLETION_INDEX": str(k)}, cwd=tmp_path, text=True,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for k in range(hosts)
-    ]  # fmt: skip
+    return [started(tmp_path, text, number) for number in range(hosts)]
+
+
+def started(tmp_path: Path, text: str, number: int) -> "subprocess.Popen[str]":
+    env = {**os.environ, KEY: "secret", "RUNG_HOST": "127.0.0.1", "JOB_COMPLETION_INDEX": str(number)}
+    env["PATH"] = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.Popen(
+        ["bash", "-c", text], env=env, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def free_port() -> int:
@@ -178,6 +181,20 @@ def test_pod_0_starts_the_ranks_of_all_pods_as_often_as_it_likes(tmp_path: Path)
     assert (first.returncode, second.returncode) == (5, 0), (said, more)
     ran = (tmp_path / "ran").read_text()
     assert sorted(re.findall(r"--node-rank=\d", ran)) == ["--node-rank=0"] * 2 + ["--node-rank=1"] * 2
+
+
+def test_the_other_pods_wait_for_a_first_one_that_is_started_anew(tmp_path: Path) -> None:
+    stub = 'touch begun; [ -e again ] && exit 0; trap "exit 130" TERM; while :; do sleep 0.1; done'
+    first, second = pods(tmp_path, 2, stub)
+    until = time.monotonic() + 30
+    while not (tmp_path / "begun").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    first.terminate()  # as an eviction does
+    assert first.wait(timeout=30) == 130
+    (tmp_path / "again").touch()
+    again = started(tmp_path, first.args[-1], 0)
+    assert again.wait(timeout=30) == 0
+    assert second.wait(timeout=30) == 0
 
 
 def hosts(*words: str, key: str = "secret") -> "subprocess.Popen[str]":

@@ -311,3 +311,24 @@ def test_ranks_meet_from_containers_on_two_nodes(
     done = run(bench("--container", "image.sif", "--time", "2", "--json"))
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["over_ranks"]["ranks"]) == 2
+
+
+@pytest.mark.skipif(importlib.util.find_spec("dask_jobqueue") is None, reason="dask-jobqueue is not installed")
+def test_traces_are_reduced_by_workers_in_jobs_which_end_with_it(cluster: Path, tmp_path: Path) -> None:
+    made = [sys.executable, str(ROOT / "benchmarks" / "trace" / "synthetic_ranks.py"), str(tmp_path / "ranks")]
+    subprocess.run([*made, "--ranks", "4", "--steps", "3"], check=True, capture_output=True)
+    asked = ["analyze", str(tmp_path / "ranks"), "--no-cache", "--json", "--engine"]
+    done = run(words(*asked, "slurm://2", "--walltime", "5"))
+    assert done.returncode == 0, done.stderr
+    assert (json.loads(done.stdout)["ranks"], json.loads(done.stdout)["notes"]) == (4, [])
+    refused = run(words(*asked, "slurm://2", "--partition", "none"))
+    assert refused.returncode == 3
+    assert "SLURM refuses a job with a worker: error: invalid partition specified: none" in refused.stdout
+    waiting = subprocess.Popen(words(*asked, "slurm://2", "--sbatch=--begin=now+300"), stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while "BeginTime" not in subprocess.run(["squeue", "-h"], capture_output=True, text=True).stdout:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    waiting.terminate()
+    waiting.wait(timeout=60)
+    assert not list(cluster.glob(".rung-dask-*"))

@@ -111,7 +111,7 @@ def inputs(program: Program) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=draw, dtype=torch.float64).requires_grad_() for shape in shapes]
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(programs())
 def test_drawn_attention_computes_the_same_once_rewritten(program: Program) -> None:
     torch._dynamo.reset()

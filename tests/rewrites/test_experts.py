@@ -208,9 +208,8 @@ def test_a_loop_over_experts_becomes_grouped_products(model):
     assert surgeon.skipped == []
 
 
-@pytest.mark.parametrize("other", sorted({*PASSES} - {"grouped-experts"}))
-def test_no_other_pass_keeps_a_loop_from_being_found(other):
-    assert check(Experts(), ("grouped-experts", other)).rewritten == {"grouped-experts": 1}
+def test_no_other_pass_keeps_a_loop_from_being_found():
+    assert check(Experts(), tuple(PASSES)).rewritten == {"grouped-experts": 1}
 
 
 def test_rows_are_sorted_by_expert():

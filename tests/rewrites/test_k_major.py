@@ -136,27 +136,34 @@ def test_compiled_code_from_a_cache_finds_the_operator(tmp_path: Path) -> None:
     """No pass runs then, and what the code calls has to be there all the same."""
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     env |= {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
-    ran = []
-    for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", STEP], env=env, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        ran.append(done.stdout.split())
-    (first, gradient), (again, same) = ran
+    done = subprocess.run([sys.executable, "-c", STEPS], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (first, gradient), (again, same) = (line.split() for line in done.stdout.splitlines())
     assert (first, again) == ("1", "0")
     assert same == gradient
 
 
-STEP = f"""
-import torch
+# Two processes that have loaded torch, and none of what the other did.
+STEPS = f"""
+import os
+import torch, torch._inductor.compile_fx
 from rung.rewrites import Surgeon
 from rung.rewrites.aten import k_major
-seen, turn = [], k_major.turn_factors
-k_major.turn_factors = lambda graph: seen.append(turn(graph))
-torch.manual_seed(0)
-model, x = torch.nn.Linear(16, {WIDEST}, bias=False), torch.ones(3, 16)
-surgeon = Surgeon([], within=["k-major-wgrad"])
-torch.compile(model, backend=surgeon, dynamic=False)(x).square().sum().backward()
-print(sum(seen), float(model.weight.grad.sum()))
+
+def step():
+    seen, turn = [], k_major.turn_factors
+    k_major.turn_factors = lambda graph: seen.append(turn(graph))
+    torch.manual_seed(0)
+    model, x = torch.nn.Linear(16, {WIDEST}, bias=False), torch.ones(3, 16)
+    surgeon = Surgeon([], within=["k-major-wgrad"])
+    torch.compile(model, backend=surgeon, dynamic=False)(x).square().sum().backward()
+    print(sum(seen), float(model.weight.grad.sum()), flush=True)
+
+for _ in range(2):
+    if os.fork() == 0:
+        step()
+        os._exit(0)
+    assert os.wait()[1] == 0
 """
 
 

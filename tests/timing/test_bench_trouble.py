@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from attempt_records import attempt
-from climbing import MICRO
 
 import rung
 from rung.cli.main import main
@@ -51,21 +50,21 @@ def test_results_that_are_not_finite_are_named() -> None:
 
 
 def test_a_recipe_for_something_else_is_named_where_it_is_timed(tmp_path: Path) -> None:
-    path, target = tmp_path / "recipe.toml", MICRO
+    path, target = tmp_path / "recipe.toml", f"{HERE}:counting"
     path.write_text(
         Recipe(
-            (), "another.py:make", mode="infer", made_on={"torch": "1.0", "model": "Net with 1 parameters in 1 tensors"}
+            (), "another.py:make", mode="train", made_on={"torch": "1.0", "model": "Net with 1 parameters in 1 tensors"}
         ).text()
     )
     said = rung.bench(target, recipe=path, preset="quick").notes
-    assert [key for key in ("mode 'infer'", "torch '1.0'", "model 'Net") if any(key in note for note in said)] == [
-        "mode 'infer'",
+    assert [key for key in ("mode 'train'", "torch '1.0'", "model 'Net") if any(key in note for note in said)] == [
+        "mode 'train'",
         "torch '1.0'",
         "model 'Net",
     ]
     sides = [side_of(target, {}, None, None), side_of(target, {}, None, path)]
     warnings = compare(*sides, budget=1.0).warnings
-    assert any(w.startswith("B: the recipe was made for mode 'infer'") for w in warnings)
+    assert any(w.startswith("B: the recipe was made for mode 'train'") for w in warnings)
     assert not any(w.startswith("A: the recipe") for w in warnings)
 
 

@@ -100,5 +100,3 @@ def test_bench_says_what_the_climb_measured_and_takes_its_compiled_code(
     text = "\n".join(bench_lines(found))
     assert "in the climb  4.20 s (4.10 s – 4.30 s) in 3 restarts, whose processes differed by up to 10 %" in text
     assert "% faster; more than processes differ" in text
-    assert main([*words, "--width", "16", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["climb"] is None

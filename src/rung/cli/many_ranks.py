@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rung.cli import tables
-from rung.cli.common import say
+from rung.cli.common import say, stop_when_asked
 from rung.cli.live import live
 from rung.errors import InputError, UsageError
 
@@ -32,8 +33,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--engine",
-        metavar="dask://HOST:PORT",
-        help="reduce on the workers of this Dask scheduler (pip install 'rung[dask]')",
+        metavar="dask://HOST:PORT|slurm://N",
+        help="reduce on the workers of this Dask scheduler, or on N workers in SLURM jobs, which take --partition, --account, "
+        "--walltime and --sbatch (pip install 'rung[dask]')",
     )
 
 
@@ -71,7 +73,6 @@ def _partials(path: Path, parsed: argparse.Namespace) -> Iterator[list[Path]]:
     if files := _partials_in(path):
         yield files
         return
-    from rung.analysis.partials.on_dask import on_dask
     from rung.analysis.partials.reduce import cached, reduce
     from rung.trace.open import files_in, folder_reader
 
@@ -80,7 +81,7 @@ def _partials(path: Path, parsed: argparse.Namespace) -> Iterator[list[Path]]:
     traces = files_in(path)
     if not traces:
         raise InputError(f"The directory {path} has no file in it: give the one with the traces.")
-    engine = on_dask(parsed.engine) if parsed.engine else None
+    engine = _engine(parsed) if parsed.engine else None
     how = {"partial": parsed.partial, "max_bytes": parsed.max_bytes}
     if parsed.partials:
         yield reduce(traces, parsed.partials, engine, **how)
@@ -88,6 +89,23 @@ def _partials(path: Path, parsed: argparse.Namespace) -> Iterator[list[Path]]:
     else:
         with cached(keep=not parsed.no_cache) as folder:
             yield reduce(traces, folder, engine, **how)
+
+
+def _engine(parsed: argparse.Namespace) -> Any:
+    """Raises UsageError where there is none of that name."""
+    from rung.analysis.partials.on_dask import SLURM, Jobs, on_dask, on_slurm
+
+    if not parsed.engine.startswith(SLURM):
+        return on_dask(parsed.engine)
+    from rung.launch.slurm import look
+
+    stop_when_asked()  # a kill, too, ends the jobs
+
+    def alive(numbers: Sequence[int]) -> bool:
+        return any((state := look(number)) is not None and state.alive for number in numbers)
+
+    more = tuple(shlex.split(parsed.sbatch))
+    return on_slurm(parsed.engine, Jobs(parsed.partition, parsed.account, parsed.walltime, more, alive))
 
 
 def _partials_in(path: Path) -> list[Path]:

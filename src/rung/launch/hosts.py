@@ -74,10 +74,11 @@ def script(
         given = f"if [ -e {begun} ]; then {again}; else {left}{given}; fi"
     to = f" > {shlex.quote(answer)}" if answer else ""
     # In the background, because a shell hears no signal while it waits for a command in the foreground.
-    lines += [f"({given}){to} & child=$!", "trap 'kill -TERM $child' TERM", "wait $child; code=$?"]
+    lines += [f"({given}){to} & child=$!", "trap 'asked=1; kill -TERM $child' TERM", "wait $child; code=$?"]
     lines.append("while kill -0 $child 2> /dev/null; do wait $child; code=$?; done")
     if hosts > 1:
-        lines.append(f'python3 "$start" rung.launch.hosts end {hosts} {FIRST}')
+        # A first host that was asked to end may be started anew, and then needs the others.
+        lines.append(f'[ -n "$asked" ] || python3 "$start" rung.launch.hosts end {hosts} {FIRST}')
     return "\n".join([*lines, "exit $code", ""])
 
 

@@ -129,7 +129,7 @@ class Pages:
 
     def _named(self, number: str) -> Entry:
         if not (number.isascii() and number.isdigit()):
-            raise UsageError(f"{number!r} is not a number of an entry.")
+            raise UsageError(f"{number!r} is not the number of an entry.")
         return self.store.entry(number)
 
 

@@ -198,3 +198,17 @@ def test_names_survive_stretches_with_tables_of_their_own(names, flush):
             assert kineto.read(path).events["name"].to_list() == names
     finally:
         module._FLUSH = before
+
+
+def test_what_a_profiler_keeps_of_a_reading_is_in_nobodys_way() -> None:
+    """It keeps frames of a thread for longer than they run, and with them views of the text."""
+    events = [{"ph": "X", "name": "a" * size} for size in (10, 10, 500_000, 10, 2_000_000, 10)]
+    whole = json.dumps({"traceEvents": events}).encode()
+    kept, seen = [], []
+
+    def take(listed: bytes | memoryview) -> None:
+        seen.extend(json.loads(bytes(listed)))
+        kept.append(memoryview(listed))
+
+    Text(whole[at : at + 100_000] for at in range(0, len(whole), 100_000)).read(take)
+    assert seen == events

@@ -116,11 +116,18 @@ def in_processes(files: Sequence[Path], how: dict[str, Any]) -> Iterator[tuple[P
 
 def processes_for(files: Sequence[Path]) -> int:
     """In how many processes to reduce these, with a core and enough memory for each; 1 is this one."""
-    sizes = [file.stat().st_size * (PACKED if file.suffix == ".gz" else 1) for file in files]
-    if sum(size * _SECONDS + _SECONDS_MORE for size in sizes) < WORTHWHILE:
+    if sum(size * _SECONDS + _SECONDS_MORE for size in _sizes(files)) < WORTHWHILE:
         return 1
-    room = int(free_memory() / (max(sizes) * _BYTES + _BYTES_MORE))
-    return max(1, min(usable_cores(), len(files), room))
+    return max(1, min(usable_cores(), len(files), int(free_memory() / memory_for(files))))
+
+
+def memory_for(files: Sequence[Path]) -> float:
+    """Bytes that reducing the largest of these takes."""
+    return max(_sizes(files)) * _BYTES + _BYTES_MORE
+
+
+def _sizes(files: Sequence[Path]) -> list[int]:
+    return [file.stat().st_size * (PACKED if file.suffix == ".gz" else 1) for file in files]
 
 
 def place(file: Path) -> str:

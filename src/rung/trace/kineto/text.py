@@ -223,7 +223,11 @@ class _Listed:
     def append(self, block: bytes) -> None:
         start, self.size = self.size, self.size + len(block)
         if self.size > len(self.data):
-            self.data.extend(bytes(self.size))
+            # Not extended: a profiler that samples threads, as a worker of Dask has one, keeps frames for longer than they run, and with
+            # them views of this memory.
+            grown = bytearray(start + self.size)
+            grown[:start] = memoryview(self.data)[:start]
+            self.data = grown
         self.data[start : self.size] = block
 
     def cut(self, at: int, taken: Callable[[memoryview], bool]) -> bool:
