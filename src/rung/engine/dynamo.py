@@ -160,8 +160,17 @@ def fixed_sizes() -> contextlib.AbstractContextManager[Any]:
 
 
 def versions(tables: Iterable[dict[Any, Any]]) -> list[int] | None:
-    """Of each dictionary a number that changes whenever it is written to; None where this torch does not tell."""
-    return None if _dict_version is None else list(map(_dict_version, tables))
+    """Of each dictionary a number that changes whenever it is written to; None where this torch or this Python does not tell."""
+    return list(map(_dict_version, tables)) if _dict_version is not None and _sees_attributes(_dict_version) else None
+
+
+@functools.cache
+def _sees_attributes(version: Callable[[dict[Any, Any]], int]) -> bool:
+    """Whether the number of a module's table changes when an attribute is set. Python 3.13.0 tells torch of items alone."""
+    module = torch.nn.Module()
+    before = version(vars(module))
+    module.eval()
+    return version(vars(module)) != before
 
 
 def alike(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
