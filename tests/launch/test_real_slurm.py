@@ -191,6 +191,7 @@ def test_a_node_that_goes_down_is_told(cluster: Path) -> None:
     assert "lost a node of n[1-2]; submit it again" in said
 
 
+@pytest.mark.long
 def test_a_job_that_makes_room_for_another_is_followed_until_it_has_run_again(cluster: Path) -> None:
     follower = subprocess.Popen(bench("--time", "2"), stderr=subprocess.PIPE, text=True)
     _running(follower, "measuring")
@@ -222,6 +223,7 @@ def newest(cluster: Path) -> Path:
     return max((cluster / ".rung" / "jobs").glob("*-climb*/run"))
 
 
+@pytest.mark.long
 def test_a_climb_goes_on_without_its_follower_and_after_a_node_went_down(cluster: Path) -> None:
     follower = climb()
     _running(follower, "✓ fused-optimizer: kept")
@@ -252,6 +254,7 @@ def test_a_climb_goes_on_without_its_follower_and_after_a_node_went_down(cluster
     assert json.loads(attempt.read_text())["comparison"] == made
 
 
+@pytest.mark.long
 def test_a_cancelled_climb_says_how_it_goes_on_and_a_rank_that_dies_ends_its_candidate(cluster: Path) -> None:
     follower = climb()
     _running(follower, "baseline:")
@@ -276,6 +279,7 @@ def test_a_cancelled_climb_says_how_it_goes_on_and_a_rank_that_dies_ends_its_can
     assert "Its last line: the last words" in attempt["why"]
 
 
+@pytest.mark.long
 def test_a_climb_whose_time_is_over_stops_itself(cluster: Path) -> None:
     began = time.monotonic()
     follower = climb("--walltime", "2")
