@@ -296,7 +296,7 @@ def test_ranks_are_profiled_in_a_job_and_their_traces_read_in_another(cluster: P
     assert done.returncode == 0, done.stderr
     assert "2 ranks" in done.stdout
     done = run(words("analyze", "traces", "--slurm", "1", "--json"))
-    assert json.loads(done.stdout)["over_ranks"]["ranks"] == 2
+    assert json.loads(done.stdout)["ranks"] == 2
 
 
 def test_ranks_meet_from_containers_on_two_nodes(
