@@ -146,7 +146,7 @@ def test_a_comparison_starts_both_sides_in_one_job(cluster: Path) -> None:
     )
     done = run(words_)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["over_ranks"]["ranks"] == 2
+    assert json.loads(done.stdout)["ranks"] == 2
 
 
 def test_a_rank_that_dies_is_told_with_its_last_words(cluster: Path) -> None:
