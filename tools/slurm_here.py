@@ -109,9 +109,21 @@ def stop(folder: Path) -> None:
         if not left:
             break
         time.sleep(0.2)
+    asked = []
     for path in pids:
         with contextlib.suppress(OSError, ValueError):
-            os.kill(int(path.read_text()), signal.SIGTERM)
+            asked.append(int(path.read_text()))
+            os.kill(asked[-1], signal.SIGTERM)
+    until = time.monotonic() + 10
+    while any(map(_runs, asked)) and time.monotonic() < until:  # they write into the folder until they have ended
+        time.sleep(0.1)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _free_ports(count: int) -> list[int]:

@@ -146,7 +146,7 @@ def test_a_comparison_starts_both_sides_in_one_job(cluster: Path) -> None:
     )
     done = run(words_)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["over_ranks"]["ranks"] == 2
+    assert json.loads(done.stdout)["ranks"] == 2
 
 
 def test_a_rank_that_dies_is_told_with_its_last_words(cluster: Path) -> None:
@@ -191,6 +191,7 @@ def test_a_node_that_goes_down_is_told(cluster: Path) -> None:
     assert "lost a node of n[1-2]; submit it again" in said
 
 
+@pytest.mark.long
 def test_a_job_that_makes_room_for_another_is_followed_until_it_has_run_again(cluster: Path) -> None:
     follower = subprocess.Popen(bench("--time", "2"), stderr=subprocess.PIPE, text=True)
     _running(follower, "measuring")
@@ -222,6 +223,7 @@ def newest(cluster: Path) -> Path:
     return max((cluster / ".rung" / "jobs").glob("*-climb*/run"))
 
 
+@pytest.mark.long
 def test_a_climb_goes_on_without_its_follower_and_after_a_node_went_down(cluster: Path) -> None:
     follower = climb()
     _running(follower, "✓ fused-optimizer: kept")
@@ -252,6 +254,7 @@ def test_a_climb_goes_on_without_its_follower_and_after_a_node_went_down(cluster
     assert json.loads(attempt.read_text())["comparison"] == made
 
 
+@pytest.mark.long
 def test_a_cancelled_climb_says_how_it_goes_on_and_a_rank_that_dies_ends_its_candidate(cluster: Path) -> None:
     follower = climb()
     _running(follower, "baseline:")
@@ -276,6 +279,7 @@ def test_a_cancelled_climb_says_how_it_goes_on_and_a_rank_that_dies_ends_its_can
     assert "Its last line: the last words" in attempt["why"]
 
 
+@pytest.mark.long
 def test_a_climb_whose_time_is_over_stops_itself(cluster: Path) -> None:
     began = time.monotonic()
     follower = climb("--walltime", "2")
@@ -292,7 +296,7 @@ def test_ranks_are_profiled_in_a_job_and_their_traces_read_in_another(cluster: P
     assert done.returncode == 0, done.stderr
     assert "2 ranks" in done.stdout
     done = run(words("analyze", "traces", "--slurm", "1", "--json"))
-    assert json.loads(done.stdout)["over_ranks"]["ranks"] == 2
+    assert json.loads(done.stdout)["ranks"] == 2
 
 
 def test_ranks_meet_from_containers_on_two_nodes(
