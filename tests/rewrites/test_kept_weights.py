@@ -163,7 +163,7 @@ class Cached(nn.Module):
         return self.query(x) @ self.keys.T
 
 
-@pytest.mark.parametrize(("buffer", "says"), [(True, "no parameter"), (False, "the step itself may write to it")])
+@pytest.mark.parametrize(("buffer", "says"), [(True, "not a parameter"), (False, "the step itself may write to it")])
 def test_what_the_step_writes_to_is_read_as_it_is(buffer, says):
     model = Cached(buffer)
     other = copy.deepcopy(model)
