@@ -348,6 +348,13 @@ def say(text: str = "") -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
+def add_runs_folder(parser: argparse.ArgumentParser, what: str) -> None:
+    """The option that `runs_in` reads. what: the folder is to the command, for its help."""
+    parser.add_argument(
+        "--in", dest="root", type=Path, default=ROOT, metavar="DIR", help=f"{what} (default: {ROOT})"
+    )  # fmt: skip
+
+
 def runs_in(root: Path) -> list[Run]:
     """The runs of the folder that --in names. Without the option there may be no folder yet."""
     from rung.runs import runs_below

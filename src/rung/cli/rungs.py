@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
-from rung.cli.common import ROOT, add_command, rung_name, runs_in
+from rung.cli.common import add_command, add_runs_folder, rung_name, runs_in
 from rung.cli.output import show_styled
 from rung.errors import RungError, UsageError
 
@@ -33,14 +32,7 @@ def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "rungs", help_text, EXAMPLE, run)
     parser.add_argument("names", nargs="*", type=rung_name, metavar="NAME", help="print everything about these rungs")
     parser.add_argument("--level", type=int, choices=range(1, 6), help="list only this level")
-    parser.add_argument(
-        "--in",
-        dest="root",
-        type=Path,
-        default=ROOT,
-        metavar="DIR",
-        help=f"count in this folder's climbs how often each was kept (default: {ROOT})",
-    )
+    add_runs_folder(parser, "count in this folder's climbs how often each was kept")
 
 
 def run(parsed: argparse.Namespace) -> int:

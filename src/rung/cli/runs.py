@@ -8,7 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rung.cli.common import ROOT, add_command, after_the_answer, at_least, runs_in, say, share, target_options
+from rung.cli.common import (
+    ROOT,
+    add_command,
+    add_runs_folder,
+    after_the_answer,
+    at_least,
+    runs_in,
+    say,
+    share,
+    target_options,
+)
 from rung.errors import RungError, UsageError
 
 if TYPE_CHECKING:
@@ -73,14 +83,7 @@ STORE = (
 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "runs", help_text, EXAMPLE, run)
-    parser.add_argument(
-        "--in",
-        dest="root",
-        type=Path,
-        default=ROOT,
-        metavar="DIR",
-        help=f"the folder of the run directories (default: {ROOT})",
-    )
+    add_runs_folder(parser, "the folder of the run directories")
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
 
     def action(name: str, says: str, example: str, call: Callable[[argparse.Namespace], int], **how: Any) -> argparse.ArgumentParser:  # fmt: skip
