@@ -43,7 +43,7 @@ class Climbed:
 
 def climb(machine: Machine, candidates: int) -> Climbed:
     """A plain mode and so many rungs, none of which changes anything; then the confirmation."""
-    plain = of_one_restart(pair(machine)).speedup.value
+    plain = of_one_restart(pair(machine), True).speedup.value
     gains = [gain for gain in (attempted(machine) for _ in range(candidates)) if gain > 1]
     claimed = math.prod(gains) * (plain if plain >= PROVISIONAL_GAIN else 1.0)
     confirmed = claimed > 1 and not refuted(decided([pair(machine)], machine), None, "")
@@ -57,7 +57,7 @@ def pair(machine: Machine, factor: float = 1.0) -> Restart:
 def attempted(machine: Machine, looks: Looks = CLIMB, factor: float = 1.0) -> float:
     """What a rung is seen to give where it is kept, else 1. factor: its step's time, of the one without it."""
     first = pair(machine, factor)
-    seen = of_one_restart(first)
+    seen = of_one_restart(first, True)
     found = seen if seen.answer != "undecided" else decided([first], machine, looks, factor)
     return found.speedup.value if found.answer == "faster" else 1.0
 

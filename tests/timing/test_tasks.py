@@ -127,6 +127,40 @@ def test_what_yields_takes_no_room_from_what_waits_before_it(pool: Pool, started
     assert started == ["held", "large", "small"]
 
 
+def test_what_yields_starts_where_room_comes_back_for_what_waits(
+    pool: Pool, started: list[str], tmp_path: Path
+) -> None:
+    """A verification gives its memory back once it has answered; so the one that waits will find it, whoever took the rest."""
+    pool.most, pool.memory = 4, 10
+    file = tmp_path / "go on"
+    passing, waits = told("passing", "until", path=str(file), memory=6), told("waits", memory=6)
+    passing.passing = True
+    small, large = told("small", "add", a=1, b=1, memory=3), told("large", memory=5)
+    small.yielding = large.yielding = True
+    pool.add(passing)
+    pool.add(waits)
+    pool.add(large)
+    pool.add(small, first=True)  # of those that yield it is the first one, then
+    assert started == ["passing", "small"]
+    assert pool.waiting(yielding=False) == ["waits"]
+    assert not pool.fits(waits)
+    assert pool.fits(waits, without=6)
+    done(pool, small)
+    file.touch()
+    done(pool, waits)
+    assert started[:3] == ["passing", "small", "waits"]
+
+
+def test_what_is_added_first_starts_before_all_that_waits(pool: Pool, started: list[str], tmp_path: Path) -> None:
+    pool.most = 1
+    file = tmp_path / "go on"
+    held = pool.add(told("held", "until", path=str(file)))
+    waits, first = pool.add(told("waits")), pool.add(told("first"), first=True)
+    file.touch()
+    done(pool, held, waits, first)
+    assert started == ["held", "first", "waits"]
+
+
 def test_where_nothing_goes_on_that_would_make_room_what_waits_starts_all_the_same(pool: Pool) -> None:
     """Then it may run out of memory, and says so; waiting for ever would say nothing."""
     pool.memory = 10
@@ -185,6 +219,31 @@ def test_what_is_kept_for_later_use_is_given_up_where_its_memory_is_needed(pool:
     assert small.ready
     assert large.ready
     assert pool.held() == 10
+
+
+def test_what_is_kept_for_later_use_gives_way_while_others_run_but_not_to_what_yields(
+    pool: Pool, tmp_path: Path
+) -> None:
+    pool.most, pool.memory = 4, 10
+    file = tmp_path / "go on"
+    kept = [pool.add(told(name, "until", path=str(file), memory=3)) for name in ("a", "b")]
+    busy = pool.add(told("busy", "until", path=str(file), memory=2))
+    for task in kept:
+        task.spare = True
+    large, yields = told("large", memory=5), told("yields", memory=5)
+    yields.yielding = True
+    pool.add(yields)
+    assert pool.fits(large)
+    assert not any(task.ended for task in kept)
+    huge = pool.add(told("huge", memory=9))
+    assert not pool.fits(huge)
+    assert not any(task.ended for task in kept)  # it would have no room without them, too
+    huge.end()
+    pool.add(large)
+    assert [task.ended for task in (*kept, busy)] == [False, True, False]
+    assert large.worker is not None
+    file.touch()
+    done(pool, large, yields)
 
 
 @pytest.mark.parametrize(("call", "kind"), [("fail", "raised"), ("die", "killed"), ("hang", "hung")])

@@ -61,7 +61,7 @@ class Task:
         self.ended = False
         self.spare = False  # its worker is kept for later use, and given up where its memory is needed
         self.passing = False  # its worker is of no use once it has answered
-        self.yielding = False  # it starts where there is room for what waits before it, too
+        self.yielding = False  # it starts where what does not yield will find room all the same
         self.apart = False  # nothing of it is timed, so it may run elsewhere
         self.single = False  # one process does it, where several ranks are timed, too
         self.place = 0  # where it runs: on the device that is timed, or on which of those elsewhere, from 1 on
@@ -154,9 +154,10 @@ class Pool:
         end_all(self._tasks)
         self._stack.close()
 
-    def add(self, task: Task, *, at_once: bool = False) -> Task:
-        """Starts it now, or once there is room. at_once: now in any case, because everything else waits for it."""
-        self._tasks.append(task)
+    def add(self, task: Task, *, at_once: bool = False, first: bool = False) -> Task:
+        """Starts it now, or once there is room. at_once: now in any case, because everything else waits for it; first: before all that
+        waits."""
+        self._tasks.insert(0 if first else len(self._tasks), task)
         if at_once:
             self._start(task)
         self.pump()
@@ -170,21 +171,35 @@ class Pool:
             if task.passing and task.done:
                 task.end()
         self._tasks = [task for task in self._tasks if not (task.ended or task.error)]
-        before = 0.0  # bytes of what still waits
-        for task in self._unstarted():
-            place = self._room(task, before if task.yielding else 0.0)
+        most = 0.0  # bytes of the largest that still waits
+        for task in sorted(self._unstarted(), key=lambda task: task.yielding):
+            if not task.yielding:
+                self._take_from_spares(task)
+            place = self._room(task, max(0.0, most - self._leaving()) if task.yielding else 0.0)
             if place is not None:
                 self._start(task, place)
             else:
-                before += task.memory
+                most = max(most, task.memory)
         if self._unstarted() and all(task.done for task in self._tasks if task.worker is not None):
             self._make_room()
         self._top_up()
 
+    def _take_from_spares(self, task: Task) -> None:
+        """Gives up workers that are kept for later use, the last ones first, for a task that lacks their memory alone."""
+        if self.idle() <= 0 or not self.fits(task):
+            return
+        for spare in reversed(self._spare()):
+            if self.held(waiting=[task]) <= self.memory:
+                return
+            spare.end()
+
+    def _spare(self) -> list[Task]:
+        """Tasks that hold memory and would be given up for others."""
+        return [task for task in self._tasks if task.spare and task.worker is not None and not task.ended]
+
     def _make_room(self) -> None:
         """Gives up workers that are kept for later use: nothing else goes on that would make room."""
-        for task in [task for task in self._tasks if task.spare and not task.ended]:
-            task.end()
+        end_all(self._spare())
         self._tasks = [task for task in self._tasks if not task.ended]
         first = self._unstarted()[0]
         self._start(first, 1 if first.apart and self.elsewhere else 0)
@@ -226,6 +241,19 @@ class Pool:
         there = [task for task in self._tasks if task.worker is not None and not task.ended and task.place == place]
         there += waiting
         return sum(task.memory for task in there) + max((task.in_turns for task in there), default=0.0)
+
+    def fits(self, task: Task, without: float = 0.0) -> bool:
+        """Whether there is memory for a task, that of workers included which are kept for later use; without: bytes that would be given
+        back before."""
+        if task.apart and self.elsewhere:
+            return True
+        spare = sum(kept.memory for kept in self._spare() if kept.place == 0)
+        return self.held(waiting=[task]) - spare - without <= self.memory
+
+    def _leaving(self) -> float:
+        """Bytes of the GPU that is timed, which tasks give back as soon as they have answered."""
+        running = [task for task in self._tasks if task.worker is not None and not task.ended and task.place == 0]
+        return sum(task.memory for task in running if task.passing)
 
     def idle(self) -> int:
         """How many tasks could be started now, as far as cores go."""

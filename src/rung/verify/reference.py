@@ -38,12 +38,14 @@ class Reference:
         device: Device,
         alone: bool = True,
         whole: Callable[[Step], Any] = lambda step: step,
+        double: bool = True,
     ) -> None:
-        """whole: what is run in the place of a step (`rung.verify.verify.OneProcess`)."""
+        """whole: what is run in the place of a step (`rung.verify.verify.OneProcess`); double: False where float32 is far more precise than
+        what is compared with it, and takes half the memory."""
         self._workload, self._model, self._device = replace(workload, amp=None), model, device
         self._alone, self._whole = alone, whole
-        self.name = "float64"
-        self.step = whole(Step(self._workload, _double(copied(model)), Plan(), device))
+        self.name = "float64" if double else "float32"
+        self.step = whole(Step(self._workload, (_double if double else _raise)(copied(model)), Plan(), device))
 
     def run(self, weights: dict[str, torch.Tensor], batch: Batch) -> Seen:
         if self.name == "float64":

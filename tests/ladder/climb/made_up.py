@@ -115,12 +115,15 @@ class Added:
     def __init__(self) -> None:
         self.tasks: list[Task] = []
 
-    def add(self, task: Task) -> Task:
-        self.tasks.append(task)
+    def add(self, task: Task, *, first: bool = False) -> Task:
+        self.tasks.insert(0 if first else len(self.tasks), task)
         return task
 
     def held(self) -> float:
         return 0.0
+
+    def fits(self, task: Task, without: float = 0.0) -> bool:
+        return True
 
     def idle(self) -> int:
         return 4

@@ -74,3 +74,18 @@ def test_without_the_members_that_did_nothing_it_begins_anew(climb: tuple[State,
     assert not of_the_best.ended
     assert {tuple(task.side.rungs) for task in pool.tasks if not task.ended} == {(*BEST, "fused-qkv")}
     assert [task.name.rpartition("-")[2] for task in made.next_ahead] == ["exact", "bf16"]
+
+
+def test_the_next_candidate_yields_until_it_is_the_one_that_is_tried(climb: tuple[State, Added]) -> None:
+    """What verifies the best so far comes first; plain modes that wait, too, come after it."""
+    made, pool = climb
+    made.next, made.next_rung = None, None
+    pool.add(Task("01-plain-default", made.side(BEST), []))
+    made.request = replace(made.request, budget=None)
+    prepare_next(made, BEST, (None, None))
+    assert made.next is not None
+    assert pool.tasks[0] is made.next
+    assert made.next.yielding
+    task = made.prefetched(list(made.next.side.rungs))
+    assert task is not None
+    assert not task.yielding

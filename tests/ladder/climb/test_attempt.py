@@ -13,16 +13,18 @@ from made_up import GIB, MANIFEST, PASSED, answered, know, state
 from rung.ladder.climb import attempt as attempts
 from rung.ladder.climb import verdict
 from rung.ladder.climb.answer import Answer, offer
+from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import numerics_of, part_of, parts_of
 from rung.ladder.climb.schedule import as_one
-from rung.ladder.climb.state import State
+from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
-from rung.measure import Comparison, Interval
+from rung.measure import CLIMB, Comparison, Interval, Restart, judge
 from rung.measure.compare import Answer as Compared
 from rung.records.climb import Attempt
 from rung.records.measured import Figure
 from rung.rungs import BY_NAME, Rung
-from rung.timing.tasks import Task
+from rung.timing.duel import Duel
+from rung.timing.tasks import Pool, Task
 
 FUSED, SDPA, BF16 = BY_NAME["fused-optimizer"], BY_NAME["sdpa"], BY_NAME["bf16"]
 WRONG = {**PASSED, "passed": False, "failures": ["exact: gradients: fc.weight differs"]}
@@ -212,18 +214,57 @@ def test_what_only_noise_hides_stays_provisional(made: State, tries: Tried) -> N
     assert made.kept == []
 
 
-@pytest.mark.parametrize(("over_ranks", "held", "ends"), [(True, 60, True), (True, 10, False), (False, 60, False)])
-def test_warm_ranks_make_room_for_the_verification_on_the_same_gpus(
-    over_ranks: bool, held: int, ends: bool, tmp_path: Path
+@pytest.mark.parametrize(
+    ("gain", "then", "ends"),
+    [(1.09, 1.0, "faster"), (1.06, 1.0, "cut"), (1.118, 1.048, "cut"), (1.10, 1.09, "faster")],
+)
+@pytest.mark.parametrize("within_restarts", [True, False])
+def test_a_candidate_that_the_budget_cuts_off_is_faster_where_all_restarts_so_far_say_so(
+    made: State, monkeypatch: pytest.MonkeyPatch, gain: float, then: float, ends: str, within_restarts: bool
 ) -> None:
+    """Its verification may have passed by then: without a verdict a slower recipe would be the answer."""
+    know(made, mode="train", gpu=True)
+    record = attempts.opened(made, FUSED)
+    gains = [gain, *([then] if then > 1 else [])]
+    duel = Duel(restarts=[Restart([[g, 1.0, 1.0, g]]) for g in gains[:1]])
+    begun = Begun("02-x", record.stack, record.against, duel, FUSED.name, CLIMB)
+    monkeypatch.setattr(attempts, "same", lambda *_: begun)
+    monkeypatch.setattr(attempts, "_carried_over", lambda *_: True)
+    monkeypatch.setattr(Duel, "record", lambda _: None)
+    monkeypatch.setattr(attempts, "distrusted", lambda *_: "so that nothing is offered here")
+
+    def restarted(*_: object) -> Comparison:
+        duel.restarts += [Restart([[g, 1.0, 1.0, g]]) for g in gains[1:]]
+        if not within_restarts:
+            raise OutOfTime
+        found = judge([r.log_ratio() for r in duel.restarts], looks=CLIMB, last=True)
+        assert found
+        return found
+
+    monkeypatch.setattr(attempts, "_restarted", restarted)
+    if ends == "cut" and not within_restarts:
+        with pytest.raises(OutOfTime):
+            attempts._compared(made, FUSED, record, "02-x")
+        return
+    comparison = attempts._compared(made, FUSED, record, "02-x").comparison
+    assert comparison
+    assert (comparison.answer, comparison.cut) == (("undecided", True) if ends == "cut" else ("faster", False))
+
+
+@pytest.mark.parametrize(("held", "others", "ends"), [(60, 0, True), (10, 0, False), (60, 50, False)])
+def test_warm_workers_make_room_for_a_verification_that_waits_for_theirs(
+    held: int, others: int, ends: bool, tmp_path: Path
+) -> None:
+    """Not where the room was enough, or is too little without them, too."""
     made = state(tmp_path)
-    made.request = replace(made.request, ranks=2 if over_ranks else 0)
-    made.pool = SimpleNamespace(memory=80 * GIB)  # type: ignore[assignment]
-    made.champion = Task("champion", made.side([]), [], held * GIB)
-    check = Task("x-verify-exact-over-ranks", made.side(["compile"]), [], 40 * GIB)
+    made.pool = Pool(made.setup, 8, 80.0 * GIB)
+    made.champion, made.next = answered("champion", made.side([])), answered("next", made.side([]))
+    made.champion.memory, made.next.memory = held * GIB, others * GIB
+    made.pool._tasks = [made.champion, made.next]
+    check = Task("x-verify-exact", made.side(["compile"]), [], 30.0 * GIB, 10.0 * GIB)
     verdict._make_room(made, [check])
     assert made.champion.ended is ends
-    assert not check.ended
+    assert not made.next.ended
 
 
 def test_parts_of_the_verification(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Pool:
         self.tasks: list[Task] = []
         self.in_time = in_time
 
-    def add(self, task: Task, *, at_once: bool = False) -> Task:
+    def add(self, task: Task, *, at_once: bool = False, first: bool = False) -> Task:
         done = answered(task.name, task.side, open={}, warm=WARM)
         task.worker, task.answers, task.took = done.worker, done.answers, done.took
         task._waiting = []

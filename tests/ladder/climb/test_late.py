@@ -136,7 +136,7 @@ def test_where_the_best_mode_computed_something_else_none_takes_its_place(made: 
     assert made.plain is None
 
 
-@pytest.mark.parametrize("open_", [[MODE], [MODE, "max-autotune-tf32"], [MODE, "default"], []])
+@pytest.mark.parametrize("open_", [[MODE], [MODE, "max-autotune-tf32"], [MODE, "default"], ["blocks-and-graph"], []])
 @pytest.mark.parametrize("status", ["provisional", "verified"])
 @pytest.mark.parametrize("next_ready", [False, True])
 @pytest.mark.parametrize("compiling", [False, True])
@@ -147,11 +147,11 @@ def test_modes_wait_for_a_candidate_that_is_ready_where_they_compile_for_long_or
     assert made.answer is not None
     made.answer = replace(made.answer, status=status)
     made.next = ready(made) if next_ready else Task("02", made.side([]), [("warm", {})])
-    rungs = {"default": ["compile"]}
+    rungs = {"default": ["compile"], "blocks-and-graph": ["compile-regions", "capture"]}
     tasks = {name: Task(f"01-plain-{name}", made.side(rungs.get(name, [name])), []) for name in open_}
     if compiling:
         for task in tasks.values():
             task.worker = object()  # type: ignore[assignment]
     race = Race({best: mode(*(PLAIN if best == "compile-and-graph" else ["capture"]), name=best)}, best)
-    adds = "default" in open_ and (compiling or best != "compile-and-graph")
+    adds = best != "compile-and-graph" and bool({"default", "blocks-and-graph"} & {*open_})
     assert racing._can_wait(made, race, tasks) is (bool(open_) and not adds and status == "verified" and next_ready)

@@ -695,3 +695,55 @@ def test_what_verifies_a_candidate_that_was_given_up_ends(climb: Callable[..., t
     checks.end_checks(made)
     assert of_next[0].ended
     assert made.checking == []
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_best_mode_is_recorded_before_its_memory_is_given_up(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """So that its verdict does not wait for room to load it once more."""
+    made, pool = climb(TRAINING)
+    recorded: list[str] = []
+
+    class Started:
+        def __init__(self) -> None:
+            self.state: dict[str, object] = {}
+
+        def timed(self, duel: Duel, *, briefly: bool) -> Restart:
+            duel.samples.append({"best": [4.0], "default": [2.0]})
+            return Restart([[4.0, 2.0, 2.0, 4.0]] * 8)
+
+        def profile(self, path: Path) -> None:
+            recorded.append(path.name)
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+
+    def took(state: State, result: mode_timing.Race, name: str, *_: object, **__: object) -> None:
+        result.best, result.task, made.champion = name, made.racing[name], made.racing[name]
+
+    side = made.side(["fused-optimizer", "compile"])
+    ready = answered("01-plain-default", side, warm=warm({"allocated": 1}))
+    made.untouched, made.racing = answered("baseline", made.side([]), warm=warm({"allocated": 1})), {"default": ready}
+    monkeypatch.setattr(mode_timing.Start, "of", lambda *_: Started())
+    monkeypatch.setattr(mode_timing, "_take", took)
+    monkeypatch.setattr(mode_timing, "_needs_memory", lambda *_: ended)
+    result = mode_timing.Race()
+    mode_timing.time_modes(made, result, {"default": ready})
+    assert ready.ended == ended
+    record = attempt(rung="plain", stack=list(side.rungs), modes=list(result.modes.values()))
+    monkeypatch.setattr(made, "wait", lambda *_: None)
+    plain._profiled(made, record, "01-plain")
+    assert recorded == ["01-plain-default.json.gz" if ended else "01-plain.json.gz"]
+    assert made.trace("01-plain").exists()
+    assert pool.names == []  # no worker of it was begun
+
+
+def test_what_is_left_of_a_verification_comes_before_the_beginning_of_another(
+    climb: Callable[..., tuple[State, Added]],
+) -> None:
+    made, pool = climb({**TRAINING, **LAYERS})
+    made.numerics = "bf16"
+    started(made)
+    pool.add(Task("01-plain-compile-and-graph-verify-exact", made.side([]), []))
+    mode_checks.verify_at_its_own(made, "blocks-and-graph")
+    assert pool.tasks[0].name == "01-plain-blocks-and-graph-verify-bf16"

@@ -23,7 +23,8 @@ def champion_of(state: State, rungs: Sequence[str], name: str) -> Task:
         return now
     if now is not None:
         now.end()
-    state.champion = state.pool.add(Task(f"{name}-1-best", state.side(rungs), WARM, state.step_bytes()))
+    champion = Task(f"{name}-1-best", state.side(rungs), WARM, state.step_bytes())
+    state.champion = state.pool.add(champion, first=True)  # what is timed waits for it
     return state.champion
 
 
@@ -49,7 +50,9 @@ def prepare_next(state: State, stack: Sequence[str], seen: Seen) -> None:
         if isinstance(rung, Rung) and rung.spares == "step" and not rung.first:
             number, after = 2 + max([0, *(a.number for a in state.attempts)]), stacked(stack, rung)
             name = f"{number:02d}-{rung.name}-1-candidate"
-            state.next = state.pool.add(Task(name, state.side(after), WARM, state.step_bytes()))
+            state.next = Task(name, state.side(after), WARM, state.step_bytes())
+            state.next.yielding = True
+            state.pool.add(state.next, first=True)  # before plain modes that add nothing
             state.next_rung = rung
             state.next_gain = rung.predict(state.context()).value
     finally:

@@ -36,8 +36,11 @@ def parts_of(state: State, stack: Sequence[str]) -> list[str]:
     return [*alone, *(n + RANKS for n in precisions)]
 
 
-def verifying(state: State, stack: Sequence[str], parts: Sequence[str], name: str) -> list[Task]:
-    """Has workers verify a candidate in the background, one for each of these parts, on the measured shape. Until others are verified
+def verifying(
+    state: State, stack: Sequence[str], parts: Sequence[str], name: str, *, first: bool = False
+) -> list[Task]:
+    """Has workers verify a candidate in the background, one for each of these parts, on the measured shape. first: before what waits, because
+    its other parts were begun. Until others are verified
     (`rung.ladder.climb.other_shapes`), its recipe leaves them to the untouched model: it knows them by their number of elements. So a workload
     that names a shape with as many elements as the measured one is verified on all shapes at once."""
     note_verified(state)
@@ -53,7 +56,8 @@ def verifying(state: State, stack: Sequence[str], parts: Sequence[str], name: st
     for task, part in zip(checks, parts, strict=True):
         task.passing = task.apart = True
         task.single = not part.endswith(RANKS)
-        state.pool.add(task)
+    for task in reversed(checks) if first else checks:
+        state.pool.add(task, first=first)
     state.checking += checks
     if "exact" in parts:
         precompiling(state, stack, name)

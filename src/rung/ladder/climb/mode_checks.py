@@ -48,7 +48,7 @@ def verify_ahead(state: State, name: str) -> None:
 def verify_at_its_own(state: State, name: str) -> None:
     """Begins what is left of the verification of a mode that has just become ready."""
     rungs = state.racing[name].side.rungs
-    state.ahead += verifying(state, rungs, parts_of(state, rungs)[1:], f"01-{NAME}-{name}")
+    state.ahead += verifying(state, rungs, parts_of(state, rungs)[1:], f"01-{NAME}-{name}", first=True)
 
 
 def give_up_ahead(state: State, name: str) -> None:
@@ -133,5 +133,5 @@ def prepare_after(state: State, result: Race) -> None:
     best = result.modes.get(result.best)
     if best is None or "compile" not in best.rungs or (best.speedup or 0.0) < PROVISIONAL_GAIN:
         return
-    if state.next or (not state.pool.waiting(yielding=False) and surveyed(state, wait=False)):
+    if state.next or surveyed(state, wait=False):
         prepare_next(state, best.rungs, (None, None))

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from rung.ladder.climb.ahead import note_memory
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, Answer, offer
 from rung.ladder.climb.begun import Begun, keep
-from rung.ladder.climb.modes import mode_of_task
+from rung.ladder.climb.modes import NAME, mode_of_task
 from rung.ladder.climb.restarts import time_for_blocks
 from rung.ladder.climb.state import UNSEEN, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
@@ -109,7 +109,15 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
         stack = list(result.modes[result.best].rungs)
         keep(state, "plain", Begun(result.best, stack, "baseline", result.duel, modes=result.modes))
     if result.task and _needs_memory(state, result):
+        if result.task.ready:  # its verdict needs no worker of it then
+            start = Start.of(state.setup_within(state.left()), {result.best: result.task})
+            start.profile(state.trace(traced(result.best)))
         result.task.end()
+
+
+def traced(mode: str) -> str:
+    """The name of the trace of a mode that was ended while others were raced."""
+    return f"01-{NAME}-{mode}"
 
 
 def _merit(mode: Mode) -> float:

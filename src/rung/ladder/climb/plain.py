@@ -14,7 +14,7 @@ from rung.ladder.climb.ahead import Seen, champion_of
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, take_back
 from rung.ladder.climb.begin import audited
 from rung.ladder.climb.checks import checks_of, end_checks
-from rung.ladder.climb.mode_timing import Race, time_modes
+from rung.ladder.climb.mode_timing import Race, time_modes, traced
 from rung.ladder.climb.modes import NAME, the_best, title
 from rung.ladder.climb.race import prepared_mode, race, untouched_worker
 from rung.ladder.climb.state import OutOfTime, State
@@ -74,12 +74,8 @@ def _verified(state: State, record: Attempt) -> Seen:
     audited(state)
     ahead, state.ahead = state.ahead, []
     checks = checks_of(state, record.stack, name, ahead)
-    champion = champion_of(state, record.stack, name)
     try:
-        state.wait(champion)
-        if champion.error:
-            raise champion.error
-        Start.of(state.setup_within(state.left()), {"candidate": champion}).profile(state.trace(name))
+        _profiled(state, record, name)
         assert record.times
         assert record.comparison
         seen = state.profiled(name, record.times["candidate"].value)
@@ -88,6 +84,20 @@ def _verified(state: State, record: Attempt) -> Seen:
         set_failed(state, record, failure, str(failure))
         return None, None
     return seen
+
+
+def _profiled(state: State, record: Attempt, name: str) -> None:
+    """Records the fastest mode, unless that was done when its worker was ended. Raises WorkerFailed."""
+    fastest = next((mode.name for mode in record.modes or () if mode.rungs == record.stack), "")
+    try:
+        state.trace(traced(fastest)).replace(state.trace(name))
+        return
+    except OSError:
+        champion = champion_of(state, record.stack, name)
+    state.wait(champion)
+    if champion.error:
+        raise champion.error
+    Start.of(state.setup_within(state.left()), {"candidate": champion}).profile(state.trace(name))
 
 
 def _next_fastest(record: Attempt) -> str:

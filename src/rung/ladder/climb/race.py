@@ -229,13 +229,14 @@ def untouched_worker(state: State) -> None:
 
 def _can_wait(state: State, result: Race, tasks: Mapping[str, Task]) -> bool:
     """Whether these modes may be timed later (`rung.ladder.climb.late`): the best is verified, the candidate after it is ready, and
-    they compile for long, or add nothing to the best and have no room yet."""
+    they compile for long, or add nothing to the best."""
     verified = state.answer is not None and state.answer.status != "provisional"
     ready = state.next is not None and state.next.ready
     best = {*result.modes[result.best].rungs} if result.best else set()
 
     def may_wait(name: str, task: Task) -> bool:
-        return mode_of(name) in (*ANEW, *SLOW) or ({*task.side.rungs} < best and task.worker is None)
+        rungs = {"compile" if rung == "compile-regions" else rung for rung in task.side.rungs}
+        return mode_of(name) in (*ANEW, *SLOW) or rungs <= best
 
     return verified and ready and bool(tasks) and all(may_wait(name, task) for name, task in tasks.items())
 

@@ -303,6 +303,8 @@ class State:
                 other.end()
             self.next_ahead = []
             return None
+        if task is not None:
+            task.yielding = False  # it is what the climb waits for now
         return task
 
     def now(self) -> Now:

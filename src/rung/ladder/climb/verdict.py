@@ -61,10 +61,10 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
     began = time.monotonic()
     if state.surveying:
         state.pool.wait(lambda: surveyed(state, wait=False) or all(task.done for task in checks), state.left)
-    _make_room(state, checks)
     progress.info("verifying: %s", " and ".join(part_of(task) for task in checks))
 
     def decided() -> bool:
+        _make_room(state, checks)
         prepare_next(state, record.stack, seen)
         keep_verified(state, record.stack, {part_of(t): found for t in checks if (found := verified(t))})
         return all(task.done for task in checks) or any(map(refusal, checks))
@@ -91,14 +91,17 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
     record.verdict, record.why = "kept", "verified, and faster with confidence."
     if len(record.restarts or ()) == 1:
         record.why = "verified, and faster: one restart showed a gain larger than the spread between processes."
+    elif record.comparison and (record.comparison.speedup.low or 0.0) <= 1:
+        record.why = "verified, and faster in each of the few restarts that the budget allowed."
 
 
 def _make_room(state: State, checks: Sequence[Task]) -> None:
-    """Gives up the warm jobs of ranks beside which the verification has no room: on each GPU is a part of both."""
-    warm = [held for held in (state.champion, state.challenger, state.untouched) if held and not held.ended]
-    needed = max((task.memory + task.in_turns for task in checks), default=0.0)
-    if state.request.over_ranks and sum({id(t): t.memory for t in warm}.values()) + needed > state.pool.memory:
-        end_all(warm)
+    """Gives up warm workers for a verification that waits for their memory alone."""
+    held = {id(t): t for t in (state.champion, state.challenger, state.untouched) if t and not t.ended}.values()
+    warm = sum(task.memory for task in held)
+    waiting = [task for task in checks if task.worker is None and not task.done]
+    if any(not state.pool.fits(task) and state.pool.fits(task, without=warm) for task in waiting):
+        end_all(held)
 
 
 def _one_at_a_time(state: State, checks: Sequence[Task]) -> list[Task]:
