@@ -739,8 +739,9 @@ def test_the_best_mode_is_recorded_before_its_memory_is_given_up(
 
 
 def test_what_is_left_of_a_verification_comes_before_the_beginning_of_another(
-    climb: Callable[..., tuple[State, Added]],
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(states, "usable_cores", lambda: 64)
     made, pool = climb({**TRAINING, **LAYERS})
     made.numerics = "bf16"
     started(made)
