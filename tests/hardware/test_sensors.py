@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rung.hardware.sensors import Reading, Watch, commands, sensor_for, sensors_here
+from rung.hardware.sensors import Reading, Watch, commands, joules, sensor_for, sensors_here
 from rung.hardware.sensors.amdsmi import AmdSmi
 from rung.hardware.sensors.commands import AmdSmiCommand, RocmSmiCommand
 from rung.hardware.sensors.nvml import Nvml
@@ -341,3 +341,9 @@ def test_a_way_that_sees_the_gpu_and_not_its_power_gives_way_to_the_next(
     found = sensor_for({"vendor": "amd", "uuid": None, "bus": "0000:05:00.0", "index": 0})
     assert found is not None
     assert found.source == "amd-smi"
+
+
+def test_what_a_gpu_took_is_counted_or_else_what_it_said_last() -> None:
+    assert joules(Reading(1.0, energy=50.0, power=10.0), Reading(3.0, energy=80.0, power=40.0)) == 30.0
+    assert joules(Reading(1.0, power=10.0), Reading(3.0, power=40.0)) == 80.0
+    assert joules(Reading(1.0, energy=50.0), Reading(3.0, energy=50.0)) is None  # a counter that stands still

@@ -40,3 +40,24 @@ class Trained:
             step(workload.inputs(1))
             found.append([float(value) for p in model.parameters() for value in p.detach().flatten()])
         return [*found, [float(value) for value in workload.inputs(1).flatten()]]
+
+
+def powered(parallel: str = "ddp") -> rung.Workload:
+    """The same on GPUs that are not there: that of rank 0 takes 100 W, that of rank 1 200 W."""
+    import os
+    import time
+
+    from rung.hardware.sensors import Reading
+    from rung.profilers import rank_sensors
+    from rung.timing import timed
+
+    class Sensor:
+        source, limit, bus = "made", 750.0, None
+
+        def read(self) -> Reading:
+            number = int(os.environ.get("RANK", 0))
+            held = ("power cap",) if number else ()
+            return Reading(time.monotonic(), power=100.0 * (number + 1), used=(number + 1) << 30, throttled=held)
+
+    timed.sensor_for = rank_sensors.sensor_for = lambda gpu: Sensor()
+    return make(parallel)

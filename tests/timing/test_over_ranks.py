@@ -1,6 +1,7 @@
 """One workload over several ranks: they train one model, and what is said of their step is what its samples show."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from rung.measure import median_interval
 from rung.records.bench import Bench
 from rung.records.record import plain
 from rung.report.over_ranks import over_ranks_lines, scaling_lines
+from rung.report.samples_page import bench_page
 from rung.runs.entries import Call, entry_of
 from rung.timing.over_ranks import RanksSeen
 from rung.timing.together import together
@@ -28,7 +30,7 @@ from rung.workload import of_rank, seeded_model
 
 HERE = Path(__file__).parent
 START = HERE.parent / "launch" / "start_ranks.py"  # without torch, which torchrun takes seconds to load
-TARGET = f"{HERE / 'ranked_workload.py'}:make"
+TARGET = f"{HERE / 'ranked_workload.py'}:powered"
 
 
 def bench(*words: str) -> "subprocess.CompletedProcess[str]":
@@ -50,6 +52,7 @@ def test_two_ranks_are_measured_as_one_step_and_each_for_itself(measured: Bench)
     seen = measured.over_ranks
     assert seen
     assert [rank.rank for rank in seen.ranks] == [0, 1]
+    assert [rank.power for rank in seen.ranks] == [pytest.approx(100), pytest.approx(200)]
     assert seen.parallel == "ddp"
     assert measured.samples_per_step == 16
     # A step ends with the slowest rank, so none of its own medians lies above the job's.
@@ -77,6 +80,10 @@ def test_the_lines_name_ranks_and_the_exchange(measured: Bench) -> None:
     text = "\n".join(over_ranks_lines(measured.over_ranks))
     assert "rank  host" in text
     assert "exposed exchange" in text
+    assert re.search(r"   1  .*  200 W\n", text)
+    assert "power 300 W over all ranks" in text
+    assert "<td" in (page := bench_page([measured]))
+    assert "200 W" in page
     table = scaling_lines([measured])
     assert len(table) == 3
     assert "100 %" in table[2]

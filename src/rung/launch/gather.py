@@ -125,6 +125,7 @@ class Gathering:
         found, digest = 0, hashlib.sha256()
         partial = path.with_name(f".{path.name}.partial")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as open_:
                 into = open_.enter_context(partial.open("wb")) if sent else None
                 source = heard if sent else open_.enter_context(path.open("rb"))

@@ -13,11 +13,12 @@ from rung.errors import InputError
 from rung.files import read_text
 from rung.profilers.overlay import laid_over, read_samples
 from rung.profilers.plan import ANSWER, PLAN, RECORDING, SAMPLES, Run
+from rung.profilers.rank_sensors import FOLDER as OF_RANK
 from rung.profilers.run import ProfilerFailed, disk_full, tail
 from rung.records.profile import KeptPlan
 from rung.trace import Trace, read
 from rung.trace.clocks import with_clocks
-from rung.trace.ranks import merged
+from rung.trace.ranks import merged, ranks_of, stated
 from rung.trace.rocprof import compute, v3_csv
 from rung.trace.rows import natural
 from rung.trace.table import COUNTERS
@@ -40,6 +41,7 @@ PATTERNS = {
     "ncu": ("ncu.csv",),
     "torch": ("*.json.gz",),
 }
+TABLE = "samples.parquet"
 # Whose many CSVs are read by naming their folder.
 _FOLDERS = ("*_trace.csv|*_counter_collection.csv", "pmc_perf.csv", "pmc_perf_*.csv")
 STEP = "ProfilerStep#"  # as torch.profiler marks a step
@@ -65,11 +67,18 @@ def _roots(files: list[Path]) -> list[Path]:
 
 
 def read_all(
-    folder: Path, profiler: str, runs: Sequence[Run], logs: Sequence[Path], *, steps_only: bool = False
+    folder: Path,
+    profiler: str,
+    runs: Sequence[Run],
+    logs: Sequence[Path],
+    *,
+    steps_only: bool = False,
+    samples: Path | None = None,
 ) -> Trace:
     """The trace of a plan that was run. Events are those of the first run; ProfilerFailed where a run wrote nothing.
 
-    steps_only: without the start and the warm-up of the program, where it marked its steps.
+    steps_only: without the start and the warm-up of the program, where it marked its steps; samples: the folder in which ranks left what
+    their sensors said.
     """
     traces: list[Trace] = []
     for one, log in zip(runs, logs, strict=True):
@@ -83,7 +92,7 @@ def read_all(
                 f"{profiler} ({one.what}) wrote nothing that could be read below {one.output}: "
                 f"{disk_full(one.output) or why}. The last lines of {log}:{lines}"
             )
-        traces.append(_together(paths, one.output, all_ranks=profiler == "torch"))
+        traces.append(_together(paths, one.output, all_ranks=profiler == "torch", samples=samples))
     trace = joined(traces)
     if profiler == "torch":
         trace = with_clocks(trace, runs[0].output)
@@ -119,10 +128,13 @@ def read_kept(folder: Path) -> Trace:
         name = Path(one.output).name  # only ever a folder inside of this one
         output = folder / RECORDING if name == RECORDING else folder / RECORDING / name
         runs.append(Run(one.what, (), output, recorded=one.recorded))
-    trace = read_all(folder, plan.profiler, runs, [folder / PLAN] * len(runs), steps_only=plan.steps_only)
+    samples = folder / SAMPLES
+    trace = read_all(
+        folder, plan.profiler, runs, [folder / PLAN] * len(runs), steps_only=plan.steps_only, samples=samples
+    )
     if not (folder / ANSWER).is_file():
         trace = replace(trace, unread=trace.unread | {STOPPED: 1})
-    return _sampled(trace, folder / SAMPLES / "samples.parquet")
+    return _sampled(trace, samples / TABLE)
 
 
 def _sampled(trace: Trace, path: Path) -> Trace:
@@ -138,12 +150,16 @@ def _sampled(trace: Trace, path: Path) -> Trace:
         )
 
 
-def _together(paths: list[Path], output: Path, all_ranks: bool) -> Trace:
-    """The files of one run, one a process, as ranks. all_ranks: none of them is a launcher's."""
+def _together(paths: list[Path], output: Path, all_ranks: bool, samples: Path | None) -> Trace:
+    """The files of one run, one a process, as ranks, each with its own samples. all_ranks: none of them is a launcher's."""
     try:
         traces = [_reader(path)(path) for path in paths]
     except InputError as error:
         raise ProfilerFailed(f"what the profiler wrote cannot be read: {error}") from None
+    if samples:
+        ranks = ranks_of([stated(trace) for trace in traces], [path.name for path in paths])
+        folders = [samples / OF_RANK.format(rank=rank) for rank in ranks]
+        traces = [_sampled(trace, folder / TABLE) for trace, folder in zip(traces, folders, strict=True)]
     if len(traces) == 1:
         return traces[0]
     # A launcher's own process uses no GPU, and is no rank.

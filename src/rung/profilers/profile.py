@@ -18,7 +18,7 @@ from rung.launch.slurm import IN_JOB
 from rung.profilers import counters, nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3, tools
 from rung.profilers.plan import RECORDING, SAMPLES, NotPlanned, Plan, Request, Run
 from rung.profilers.presets import Preset, preset
-from rung.profilers.steps import REPORT, Recorded, StepsRequest, TorchRecording
+from rung.profilers.steps import REPORT, Recorded, Sensing, StepsRequest, TorchRecording
 from rung.profilers.torch_profiler import Options
 from rung.side import Launcher
 
@@ -53,8 +53,10 @@ class Target:
     launcher: Launcher | None = None
     recorded: Recorded | None = None
 
-    def argv(self, torch: TorchRecording | None = None, seconds: float = 0.0) -> tuple[str, ...]:
-        """torch: what torch.profiler is told; seconds: that unrecorded steps are to take."""
+    def argv(
+        self, torch: TorchRecording | None = None, seconds: float = 0.0, sensing: Sensing | None = None
+    ) -> tuple[str, ...]:
+        """torch: what torch.profiler is told; seconds: that unrecorded steps are to take; sensing: how ranks read their sensors."""
         if self.command:
             return self.command
         request = StepsRequest(
@@ -67,6 +69,7 @@ class Target:
             torch=torch,
             seconds=seconds or None,
             recorded=(self.recorded or Recorded()) if self.launcher else None,
+            sensing=sensing,
         )
         start = filled(self.launcher.words) if self.launcher else (sys.executable, START)
         return *start, "rung.profilers.steps", json.dumps(msgspec.to_builtins(request))
@@ -124,13 +127,12 @@ def planned(
         raise UsageError(
             "ranks that are recorded have to be started by torchrun, which tells them where they meet: --launcher 'srun torchrun ...'."
         )
-    if target.launcher and sample:
-        raise UsageError("sensors are read beside one process: leave --power and --vram out with several ranks.")
     seconds = SAMPLED if sample else 0.0
     said = list(notes)
     if sample and dry:  # of a run, what they said is told
-        said.append(f"the sensors of every GPU are read {sample:g} times a second until the first recorded run has "
-                    f"ended, into {folder / SAMPLES}.")  # fmt: skip
+        what = "each rank reads the sensors of its GPU" if target.launcher else "the sensors of every GPU are read"
+        until = "while it takes steps" if target.launcher else "until the first recorded run has ended"
+        said.append(f"{what} {sample:g} times a second {until}, into {folder / SAMPLES}.")
     if kernels and not (wanted.tool in FILTERS and (names or wanted.counters)):
         raise UsageError(f"--kernels chooses the kernels whose counters are read, by {' or '.join(FILTERS)}: "
                          "give --counters, or a preset with counters (`rung profile --list`).")  # fmt: skip
@@ -139,7 +141,7 @@ def planned(
             "--rocm says for which ROCm a profiler of AMD's is planned: give it with --dry-run and --with."
         )
     if wanted.tool == "torch":
-        return _torch(target, folder, torch or Options(), said, seconds)
+        return _torch(target, folder, torch or Options(), said, sample)
     tool, wanted = _found(wanted, dry, said, rocm)
     arch = arch or next(iter(tools.architectures()), "")
     if arch and wanted.tool not in ("ncu", "nsys") and not counters.is_listed(arch):
@@ -171,10 +173,11 @@ def planned(
     return _timed(replace(plan, notes=(*said, *plan.notes)), target, folder, seconds)
 
 
-def _torch(target: Target, folder: Path, options: Options, notes: Sequence[str], seconds: float) -> Plan:
+def _torch(target: Target, folder: Path, options: Options, notes: Sequence[str], sample: float) -> Plan:
     output = folder / RECORDING
     name = "trace.rank{rank}.json.gz" if target.launcher else "trace.json.gz"
-    argv = target.argv(TorchRecording(str(output / name), options), seconds)
+    sensing = Sensing(str(folder / SAMPLES), sample) if target.launcher and sample else None
+    argv = target.argv(TorchRecording(str(output / name), options), SAMPLED if sample else 0.0, sensing)
     slow = options.stacks or options.modules
     return Plan(
         profiler="torch",

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import polars as pl
+from msgspec import UNSET
 
 from rung.errors import InputError, UsageError
 from rung.launch.gather import Gathering
-from rung.profilers import collect, run
+from rung.profilers import collect, rank_sensors, run
 from rung.profilers.plan import ANSWER, PLAN, SAMPLES, Plan
-from rung.profilers.samples import energy, summary
+from rung.profilers.samples import step_energy, summary
 from rung.profilers.sampling import Sampling
 from rung.profilers.steps import Times
 from rung.records.profile import Overhead, Profile, Sampled, SampledGpu, SamplingCost, StepEnergy
@@ -29,13 +29,14 @@ def carried_out(
 ) -> tuple[Trace, Profile]:
     """Runs a plan and reads what it wrote. Returns the trace, and what belongs to it.
 
-    sample: how often a second the sensors of every GPU are read during the first recorded run; 0: not at all.
+    sample: how often a second the sensors of every GPU are read during the first recorded run; 0: not at all. Ranks read those of their
+    own GPUs, as the plan asks.
     """
     folder = plan.folder.parent
     with _writing(folder):
         plan.folder.mkdir(parents=True)
     write_whole(folder / PLAN, to_json(plain(plan.record())))
-    sampling, told = _sampling(folder / SAMPLES, sample) if sample else (None, [])
+    sampling, told = _sampling(folder / SAMPLES, sample) if sample and not plan.ranks else (None, [])
     try:
         with _writing(folder):
             logs, notes = _run(plan, deadline, said, sampling)
@@ -57,6 +58,8 @@ def carried_out(
         told.append(
             "the steps are not marked in it (no roctx or NVTX): the program's start and warm-up are counted, too."
         )
+    ranks = rank_sensors.gathered(folder / SAMPLES)
+    told += rank_sensors.silent(ranks)
     record = Profile(
         folder=str(folder),
         recording=str(plan.folder),
@@ -64,6 +67,7 @@ def carried_out(
         logs=[str(log) for log in logs],
         overhead=overhead(folder),
         sensors=_sensed(sampling, folder) if sampling else None,
+        ranks=ranks or UNSET,
         notes=[*plan.notes, *told, *notes],
     )
     write_whole(folder / ANSWER, to_json(plain(record)))
@@ -117,22 +121,7 @@ def _step(sampling: Sampling, folder: Path) -> StepEnergy | None:
         span, count, bus = recorded.bare_span, len(recorded.bare_ns), recorded.bus
     else:
         return None
-    begin, end = span
-    found = energy(sampling.table(), begin, end)
-    # Sensors are counted whatever is visible: the address tells which GPU it was.
-    mine = found.filter(pl.col("bus") == bus) if bus else found
-    if mine.height != 1:
-        return None
-    row, seconds = mine.row(0, named=True), (end - begin) / 1e9
-    spent = row["energy_j"]
-    return StepEnergy(
-        gpu=row["gpu"],
-        energy_j=spent / count if spent is not None else None,
-        mean_w=spent / seconds if spent is not None else None,
-        steps=count,
-        seconds=seconds,
-        samples=row["samples"],
-    )
+    return step_energy(sampling.table(), span, count, bus)
 
 
 def _times(path: Path) -> Times | None:

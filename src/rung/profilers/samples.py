@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from rung.records.profile import StepEnergy
+
 SCHEMA: dict[str, pl.DataType] = {
     "gpu": pl.Int32(),  # as the vendor's tools count, whatever is visible to torch
     "bus": pl.String(),  # PCI address, the same everywhere
@@ -74,6 +76,27 @@ def energy(table: pl.DataFrame, begin_ns: int, end_ns: int) -> pl.DataFrame:
         rows.append((gpu, bus, inside, spent))
     schema = {"gpu": pl.Int32, "bus": pl.String, "samples": pl.Int64, "energy_j": pl.Float64}
     return pl.DataFrame(rows, schema=schema, orient="row").sort("gpu")
+
+
+def step_energy(table: pl.DataFrame, span: tuple[int, int], count: int, bus: str | None) -> StepEnergy | None:
+    """Of one of `count` steps between two moments of CLOCK_MONOTONIC (ns). bus: of the GPU that they ran on; None where it is not known,
+    and then the answer is, too, unless there is one GPU alone."""
+    begin, end = span
+    found = energy(table, begin, end)
+    # Sensors are counted whatever is visible: the address tells which GPU it was.
+    mine = found.filter(pl.col("bus") == bus) if bus else found
+    if mine.height != 1:
+        return None
+    row, seconds = mine.row(0, named=True), (end - begin) / 1e9
+    spent = row["energy_j"]
+    return StepEnergy(
+        gpu=row["gpu"],
+        energy_j=spent / count if spent is not None else None,
+        mean_w=spent / seconds if spent is not None else None,
+        steps=count,
+        seconds=seconds,
+        samples=row["samples"],
+    )
 
 
 def _accumulated(samples: pl.DataFrame) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

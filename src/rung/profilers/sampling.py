@@ -21,6 +21,7 @@ from rung.hardware.sensors import Sensor, sensors_here
 from rung.profilers.samples import SCHEMA, summary
 
 FASTEST = 1000.0  # samples a second; sensors are refreshed every 1 to 100 ms
+PATIENCE = 10.0  # seconds that the first look may take before it is not waited for
 
 
 class Overhead(NamedTuple):
@@ -43,14 +44,16 @@ class Overhead(NamedTuple):
 
 
 class Sampling:
-    """Samples while it is entered, in a thread of its own; for numbers that are to be trusted, beside another process.
+    """Samples from when it is entered until it is left, both included, in a thread of its own; for numbers that are to be trusted, beside another process.
 
     folder: gets samples.csv, a row as soon as it is read (so a run that is killed loses none), and samples.parquet at the end.
-    rate: rounds a second. sensors: by default those of every GPU of this machine.
+    rate: rounds a second. sensors: by default those of every GPU of this machine, which are counted from `first` on.
     Raises UsageError where there is no sensor, and for a rate that is none.
     """
 
-    def __init__(self, folder: Path, rate: float = 10.0, sensors: Sequence[Sensor] | None = None) -> None:
+    def __init__(
+        self, folder: Path, rate: float = 10.0, sensors: Sequence[Sensor] | None = None, first: int = 0
+    ) -> None:
         if not 0 < rate <= FASTEST:
             raise UsageError(f"{rate:g} samples a second: choose a rate above 0 and up to {FASTEST:g}.")
         self._sensors = sensors_here() if sensors is None else list(sensors)
@@ -59,7 +62,7 @@ class Sampling:
                 "no GPU's sensors can be read here: neither NVML nor amdsmi, /sys, amd-smi or rocm-smi answers "
                 "(`rung doctor` shows what is there)."
             )
-        self.folder, self.rate = folder, rate
+        self.folder, self.rate, self._first = folder, rate, first
         self._rows: list[tuple[Any, ...]] = []
         self._rounds: list[float] = []
         self._cpu = self._wall = 0.0
@@ -76,9 +79,10 @@ class Sampling:
             self._file = open(self.folder / "samples.csv", "w", newline="", encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{self.folder} cannot be written ({error.strerror}): choose another folder.") from None
-        self._end = threading.Event()
+        self._end, self._begun = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+        self._begun.wait(PATIENCE)  # energy is told between two samples
         return self
 
     def __exit__(
@@ -124,6 +128,7 @@ class Sampling:
         while True:
             self._scheduled = (begun, time.monotonic(), self._scheduled[2] + 1)
             self._round()
+            self._begun.set()
             due += every
             wait = due - time.monotonic()
             if wait < 0:  # a slow sensor must not turn into a burst of readings
@@ -137,7 +142,7 @@ class Sampling:
 
     def _round(self) -> None:
         begun = time.monotonic()
-        rows = [_row(index, sensor) for index, sensor in enumerate(self._sensors)]
+        rows = [_row(index, sensor) for index, sensor in enumerate(self._sensors, self._first)]
         self._rows += rows
         self._write(rows)
         self._rounds.append(time.monotonic() - begun)

@@ -7,11 +7,12 @@ recording is switched on for them alone. Their times, a Times, go to the file th
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pkgutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ import msgspec
 from rung.hardware.ranks import Ranks
 from rung.launch.gather import HERE, Writing, writing
 from rung.launch.rank import placed
-from rung.profilers import clocks
+from rung.profilers import clocks, torch_profiler
 from rung.profilers.torch_profiler import Options
 from rung.trace.clocks import NAME, Compared
 
@@ -44,9 +45,17 @@ class Recorded(msgspec.Struct, kw_only=True, omit_defaults=True):
         return rank in self.ranks if self.ranks else rank % self.every == 0
 
 
+class Sensing(msgspec.Struct):
+    """folder: of the samples, as the coordinator names it, in which each rank has one of its own; rate: samples a second."""
+
+    folder: str
+    rate: float
+
+
 class StepsRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """warm, steps: how many before those that are recorded, and of these; torch: where torch.profiler records; seconds: that the
-    unrecorded steps are to take, for sensors that are read beside them; recorded: of several ranks, where this process is one of them."""
+    unrecorded steps are to take, for sensors that are read beside them; recorded: of several ranks, where this process is one of them; sensing: how
+    each of these reads its GPU's sensors meanwhile."""
 
     target: str
     options: dict[str, str]
@@ -57,6 +66,7 @@ class StepsRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     torch: TorchRecording | None = None
     seconds: float | None = None
     recorded: Recorded | None = None
+    sensing: Sensing | None = None
 
 
 class Times(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -92,7 +102,6 @@ def main(argv: list[str]) -> int:
 def run(request: StepsRequest, files: Writing = HERE) -> Times:
     """files: where a trace is written, and who is told of it."""
     from rung.hardware.sensors import identity
-    from rung.profilers import torch_profiler
     from rung.timing.workers import WORKLOAD
 
     candidate = pkgutil.resolve_name(WORKLOAD)()
@@ -101,24 +110,54 @@ def run(request: StepsRequest, files: Writing = HERE) -> Times:
     device = candidate.device
     torch_profiler.unrecorded(candidate.call, request.warm, device)
     seconds, bus = request.seconds or 0.0, (identity(device) or {}).get("bus")
-    begin = time.monotonic_ns()
-    if chosen := request.torch:
-        bare = torch_profiler.unrecorded(candidate.call, request.steps, device, seconds)
-        middle = time.monotonic_ns()
-        clock = clocks.compared() if request.recorded else None
+    if torch := request.torch:
+        with _sensed(request.sensing, device, files) as told:
+            begin = time.monotonic_ns()
+            bare = _bare(candidate.call, request.steps, device, seconds)
+            span = (begin, time.monotonic_ns())
+            if told:
+                told.count, told.span = len(bare), span
+            times = _recorded(candidate.call, request, torch, device, files)
         if request.recorded and not request.recorded.has(Ranks.here.rank):
-            total = replace(chosen.options, active=request.steps).total
-            times = torch_profiler.unrecorded(candidate.call, total, device)
-            _say_clocks(clock, chosen.path, files)
             return Times(steps_ns=times)
-        path = files.place(chosen.path.replace("{rank}", str(Ranks.here.rank)))
-        times = torch_profiler.record(candidate.call, str(path), request.steps, device, chosen.options)
-        for written in sorted(path.parent.glob(f"{path.name.removesuffix('.json.gz')}.*")):  # of each round
-            files.told(written)
-        _say_clocks(clock, chosen.path, files)
-        return Times(bus=bus, steps_ns=times, bare_ns=bare, bare_span=(begin, middle))
+        return Times(bus=bus, steps_ns=times, bare_ns=bare, bare_span=span)
+    begin = time.monotonic_ns()
     times = _marked(candidate, request.steps, seconds)
     return Times(bus=bus, steps_ns=times, span=(begin, time.monotonic_ns()))
+
+
+def _sensed(sensing: Sensing | None, device: Any, files: Writing) -> contextlib.AbstractContextManager[Any]:
+    """What reads the sensors of a rank's GPU meanwhile, where that is asked for."""
+    if sensing is None:
+        return contextlib.nullcontext()
+    from rung.profilers.rank_sensors import sensed  # only now: it takes polars
+
+    return sensed(sensing, device, files)
+
+
+def _bare(call: Callable[[], object], steps: int, device: Any, seconds: float) -> list[int]:
+    """Nanoseconds of each step without the profiler: `steps`, or as many as take so many seconds. All ranks take as many."""
+    if Ranks.here.world == 1 or not seconds:
+        return torch_profiler.unrecorded(call, steps, device, seconds)
+    found = torch_profiler.unrecorded(call, steps, device)
+    (slowest,) = Ranks.here.most([min(found)])
+    return found + torch_profiler.unrecorded(call, math.ceil(seconds * 1e9 / slowest) - steps, device)
+
+
+def _recorded(
+    call: Callable[[], object], request: StepsRequest, torch: TorchRecording, device: Any, files: Writing
+) -> list[int]:
+    """Nanoseconds of each step while torch.profiler records; of a rank that is not recorded, of its steps meanwhile."""
+    clock = clocks.compared() if request.recorded else None
+    if request.recorded and not request.recorded.has(Ranks.here.rank):
+        times = torch_profiler.unrecorded(call, replace(torch.options, active=request.steps).total, device)
+    else:
+        path = files.place(torch.path.replace("{rank}", str(Ranks.here.rank)))
+        times = torch_profiler.record(call, str(path), request.steps, device, torch.options)
+        for written in sorted(path.parent.glob(f"{path.name.removesuffix('.json.gz')}.*")):  # of each round
+            files.told(written)
+    _say_clocks(clock, torch.path, files)
+    return times
 
 
 def _say_clocks(before: Compared | None, trace: str, files: Writing) -> None:

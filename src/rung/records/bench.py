@@ -39,7 +39,8 @@ class Work(Part, kw_only=True):
 
 class RankTime(Part, kw_only=True):
     """One rank of a job. time: of its own steps, ns; last: the share of the steps that it ended last; alone: of a step in which the ranks
-    exchange no gradients, ns, null where that cannot be left out; memory: bytes at most, by kind."""
+    exchange no gradients, ns, null where that cannot be left out; memory: bytes at most, by kind; power: mean watts of its GPU while steps
+    were timed, null where no sensor says it."""
 
     rank: int
     host: str
@@ -47,6 +48,7 @@ class RankTime(Part, kw_only=True):
     last: float
     alone: Interval | None
     memory: dict[str, int]
+    power: float | None = None
 
 
 class OverRanks(Part, kw_only=True):
@@ -93,8 +95,8 @@ class Bench(Part, kw_only=True, tag_field="kind", tag="bench"):
     measured: false of a preset that only tries; time: the median and its 95 % interval; precision: the half-width asked for, a share;
     reached: whether it was; samples: those that count, in their order; discarded: those before it was steady; trend: a share, or null;
     memory: bytes at most, by kind; point: of a sweep; climb: what the recipe's climb measured;
-    over_ranks: of a job of several; then a sample is a step of the slowest rank, and memory that of the rank that takes most; test,
-    against: of a session of pytest.
+    over_ranks: of a job of several; then a sample is a step of the slowest rank, memory that of the rank that takes most, and sensors are
+    those of rank 0's GPU, where it is on this host; test, against: of a session of pytest.
     """
 
     schema: int = SCHEMA

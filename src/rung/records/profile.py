@@ -111,6 +111,17 @@ class SamplingCost(Part, kw_only=True):
     late: int
 
 
+class SampledRank(Part, kw_only=True):
+    """The GPU of one rank of a job while its steps ran, sampled by that rank; null where none of its sensors answers. gpu.gpu: as torch
+    counts; samples.csv and samples.parquet are in `samples/rankN` below the folder of the recording."""
+
+    rank: int
+    host: str
+    gpu: SampledGpu | None = None
+    step: StepEnergy | None = None
+    overhead: SamplingCost | None = None
+
+
 class Sampled(Part, kw_only=True):
     """step: null where no workload was run."""
 
@@ -121,7 +132,8 @@ class Sampled(Part, kw_only=True):
 
 
 class Profile(Part, kw_only=True, tag_field="kind", tag="profile"):
-    """A recording. overhead: null of a command, whose steps are not known; sensors: null where none were read; analysis: what
+    """A recording. overhead: null of a command, whose steps are not known; sensors: null where none were read; ranks: of several ranks
+    whose sensors were read; analysis: what
     `rung analyze --json` says of the trace, not in profile.json."""
 
     schema: int = SCHEMA
@@ -131,6 +143,7 @@ class Profile(Part, kw_only=True, tag_field="kind", tag="profile"):
     logs: list[str]
     overhead: Overhead | None
     sensors: Sampled | None
+    ranks: list[SampledRank] | UnsetType = UNSET
     notes: list[str]
     analysis: dict[str, Any] | UnsetType = UNSET
 

@@ -86,7 +86,7 @@ def bench_rows(result: Bench) -> list[tuple[str, str]]:
             f"{result.warm_up_runs} runs and {len(result.discarded)} discarded samples, {'then steady' if result.steady else 'but never steady'}",
         ),
         ("peak memory", units.data_size(units.peak(result.memory))),
-        *_sensor_rows(result.sensors),
+        *_sensor_rows(result.sensors, "GPU of rank 0" if result.over_ranks else "GPU"),
     ]
 
 
@@ -154,7 +154,7 @@ def _timed_rows(timer: TimerFacts | None) -> list[tuple[str, str]]:
     return rows
 
 
-def _sensor_rows(seen: Sensors | None) -> list[tuple[str, str]]:
+def _sensor_rows(seen: Sensors | None, name: str) -> list[tuple[str, str]]:
     if not seen:
         return []
     parts = []
@@ -168,7 +168,7 @@ def _sensor_rows(seen: Sensors | None) -> list[tuple[str, str]]:
         parts.append(f"{clock.median:.0f} MHz{span}")
     if seen.celsius:
         parts.append(f"{seen.celsius.high:.0f} °C")
-    return [("GPU", f"{', '.join(parts)} ({seen.source}, {units.seconds(seen.seconds)})")] if parts else []
+    return [(name, f"{', '.join(parts)} ({seen.source}, {units.seconds(seen.seconds)})")] if parts else []
 
 
 def histogram(samples: Sequence[float]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from rung.records.bench import Bench, Failed, OverRanks, RankTime
+from rung.records.bench import Bench, Failed, OverRanks
 from rung.report import units
 
+T = TypeVar("T")
 MOST = 8  # ranks that are shown; of more, the slowest and the fastest
 PARALLEL = {
     "ddp": "DDP: each rank has all weights",
@@ -25,18 +27,11 @@ def ranks_line(seen: OverRanks) -> str:
 
 def over_ranks_lines(seen: OverRanks) -> list[str]:
     """A row a rank, and below what the exchange costs."""
-    shown = _shown(seen.ranks)
-    wide = max(4, *(len(units.clean(rank.host)) for rank in shown))
-    lines = ["", f"rank  {'host':<{wide}}  {'step':>9}  {'alone':>9}  {'last':>5}  {'memory':>9}"]
-    for rank in shown:
-        alone = units.duration(rank.alone.value) if rank.alone else units.NONE
-        lines.append(
-            f"{rank.rank:>4}  {units.clean(rank.host):<{wide}}  {units.duration(rank.time.value):>9}  {alone:>9}  "
-            f"{units.percent(rank.last):>5}  {units.data_size(units.peak(rank.memory)):>9}"
-        )
-    if len(shown) < len(seen.ranks):
-        lines.append(f"({len(seen.ranks) - len(shown)} ranks between these are not shown; --json has all)")
+    lines = ["", *aligned(rank_rows(seen)), *ranks_left_out(seen.ranks)]
     lines += ["", "alone: a step without exchange; last: the share of the steps that this rank ended last"]
+    watts = [rank.power for rank in seen.ranks if rank.power is not None]
+    if len(watts) == len(seen.ranks):
+        lines.append(f"power {units.digits(sum(watts))} W over all ranks, while steps were timed")
     if seen.exposed:
         lines.append(f"exposed exchange {_signed(seen)}: what a step takes longer than the slowest rank's alone")
     if seen.imbalance is not None:
@@ -49,6 +44,38 @@ def over_ranks_lines(seen: OverRanks) -> list[str]:
     return lines
 
 
+def rank_rows(seen: OverRanks) -> list[tuple[str, ...]]:
+    """A heading, and a row a rank. Power has a column where a sensor said it."""
+    powered = any(rank.power is not None for rank in seen.ranks)
+    rows = [("rank", "host", "step", "alone", "last", "memory", *(["power"] if powered else []))]
+    for rank in extremes(seen.ranks, lambda rank: (rank.alone or rank.time).value):
+        watts = units.NONE if rank.power is None else f"{units.digits(rank.power)} W"
+        rows.append(
+            (
+                str(rank.rank),
+                units.clean(rank.host),
+                units.duration(rank.time.value),
+                units.duration(rank.alone.value) if rank.alone else units.NONE,
+                units.percent(rank.last),
+                units.data_size(units.peak(rank.memory)),
+                *([watts] if powered else []),
+            )
+        )
+    return rows
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of a table of ranks, a line each: the host, in the second column, is text, and the rest are figures."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:<{wide}}" if k == 1 else f"{cell:>{wide}}"
+            for k, (cell, wide) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+
+
 def _signed(seen: OverRanks) -> str:
     exposed = seen.exposed
     assert exposed
@@ -58,11 +85,18 @@ def _signed(seen: OverRanks) -> str:
     return f"{units.duration(exposed.value)} ({units.duration(low)} – {units.duration(exposed.high)})"
 
 
-def _shown(ranks: Sequence[RankTime]) -> list[RankTime]:
+def extremes(ranks: Sequence[T], by: Callable[[T], float]) -> list[T]:
+    """The ranks that are shown, in their order: of many, those with the lowest and the highest values."""
     if len(ranks) <= MOST:
         return list(ranks)
-    by_time = sorted(ranks, key=lambda rank: (rank.alone or rank.time).value)
-    return sorted([*by_time[: MOST // 2], *by_time[-MOST // 2 :]], key=lambda rank: rank.rank)
+    order = sorted(range(len(ranks)), key=lambda k: by(ranks[k]))
+    return [ranks[k] for k in sorted([*order[: MOST // 2], *order[-MOST // 2 :]])]
+
+
+def ranks_left_out(ranks: Sequence[object]) -> list[str]:
+    """A line about ranks that are not shown, where there are such."""
+    left = len(ranks) - MOST
+    return [f"({left} ranks between these are not shown; --json has all)"] if left > 0 else []
 
 
 def scaling_lines(results: Sequence[Bench | Failed]) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 
-from rung.records.profile import Presets, Profile, SampledGpu, StepEnergy
+from rung.records.profile import Presets, Profile, SampledGpu, SampledRank, StepEnergy
 from rung.report import units
+from rung.report.over_ranks import aligned, extremes, ranks_left_out
 
 
 def profile_lines(record: Profile, width: int = 100) -> list[str]:
@@ -20,9 +21,51 @@ def profile_lines(record: Profile, width: int = 100) -> list[str]:
     if record.sensors:
         lines += [_sensors(gpu) for gpu in record.sensors.gpus]
         lines += [_energy(record.sensors.step)] if record.sensors.step else []
+    if record.ranks:
+        lines += rank_sensor_lines(record.ranks)
     for note in record.notes:
         lines += textwrap.wrap(f"note: {units.clean(note)}", width, subsequent_indent="  ")
     return lines
+
+
+def rank_sensor_lines(ranks: list[SampledRank]) -> list[str]:
+    """A row a rank of what its GPU's sensors said, and a line about clocks that were held down."""
+    if all(one.gpu is None for one in ranks):
+        return []
+    rows = [("rank", "host", "GPU", "power", "at most", "a step", "in use", "hottest", "clock")]
+    for one in extremes(ranks, lambda one: (one.step and one.step.mean_w) or 0.0):
+        gpu, step = one.gpu, one.step
+        rows.append(
+            (
+                str(one.rank),
+                units.clean(one.host),
+                str(gpu.gpu) if gpu else units.NONE,
+                _figure(step.mean_w if step else None, "W"),
+                _figure(gpu.most_w if gpu else None, "W"),
+                units.energy(step.energy_j if step else None),
+                units.data_size(gpu.most_bytes) if gpu and gpu.most_bytes is not None else units.NONE,
+                _figure(gpu.most_celsius if gpu else None, "°C"),
+                _figure(gpu.core_mhz if gpu else None, "MHz"),
+            )
+        )
+    lines = ["", *aligned(rows), *ranks_left_out(ranks)]
+    lines.append("power, a step: of the steps without the profiler; in use: memory of the GPU, of all processes")
+    spent = [one.step.energy_j for one in ranks if one.step and one.step.energy_j is not None]
+    if len(spent) == len(ranks):
+        lines.append(f"energy of a step: {units.energy(sum(spent))} over all ranks")
+    return lines + [
+        f"rank {one.rank} on {units.clean(one.host)}: {_held_down(one.gpu)}"
+        for one in ranks
+        if one.gpu and one.gpu.throttled
+    ]
+
+
+def _figure(value: float | None, unit: str) -> str:
+    return units.NONE if value is None else f"{value:.0f} {unit}"
+
+
+def _held_down(gpu: SampledGpu) -> str:
+    return f"clocks held down in {gpu.throttled_share:.0%} of the samples ({units.clean(gpu.throttled or '')})"
 
 
 def _longer(share: float) -> str:
@@ -49,7 +92,7 @@ def _sensors(gpu: SampledGpu) -> str:
                (gpu.core_mhz, "MHz"))  # fmt: skip
     said = [f"{value:.0f} {unit}" for value, unit in figures if value is not None]
     said += [f"{gpu.most_bytes / 2**30:.2f} GiB in use at most"] if gpu.most_bytes is not None else []
-    said += [f"clocks held down in {gpu.throttled_share:.0%} of the samples ({gpu.throttled})"] if gpu.throttled else []
+    said += [_held_down(gpu)] if gpu.throttled else []
     return f"GPU {gpu.gpu}: {', '.join(said) or 'no sensor answered'}"
 
 

@@ -13,6 +13,7 @@ from rung.report.bench import bench_rows, heading, impression
 from rung.report.compare import ranking_rows, sides_of, verdict_lines, what_lines
 from rung.report.embedded import page_of
 from rung.report.forest_chart import Effect, forest, of_sides
+from rung.report.over_ranks import rank_rows
 from rung.report.samples_chart import axis_of, colour, drawable, histogram, over_time
 
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ def bench_page(results: Sequence[Bench]) -> str:
         lead = [heading(result), *([] if result.measured else [impression(result)])]
         samples = {"": [*result.discarded, *result.samples]}
         title = f"{units.duration(result.time.value)} a step" + (f", {point}" if point else "")
-        sections.append(_section(title, lead, rows, result.notes, samples, {"": result.time}, len(result.discarded)))
+        table = rank_rows(result.over_ranks) if result.over_ranks else None
+        sections.append(
+            _section(title, lead, rows, result.notes, samples, {"": result.time}, len(result.discarded), table)
+        )
     return _page(f"measurement of {results[0].workload}", sections)
 
 

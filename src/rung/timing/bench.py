@@ -191,7 +191,7 @@ def _enough(
     warm = record_of(Warmed, ask("warm", seconds=min(WARM_SECONDS, wanted.seconds)))
     chosen_timer = ask("timer", wanted=wanted.timer, cold=wanted.cold)
     timer, gpu, sample_ns = record_of(TimerFacts, chosen_timer), chosen_timer["gpu"], chosen_timer["sample_ns"]
-    watch = Watch(sensor_for(gpu))
+    watch = Watch(sensor_for(gpu) if team is None or team.begins_here else None)
     count = max(1, min(1000, round(BLOCK_SECONDS * 1e9 / max(sample_ns, 1))))
     in_use: list[int] = [ask("in_use")]
     calls, cores = 0, []
@@ -199,7 +199,7 @@ def _enough(
     def block() -> list[float]:
         nonlocal calls
         with watch:
-            taken = record_of(TimedBlock, ask("block", count=count))
+            taken = record_of(TimedBlock, ask("block", count=count, **({"drawn": True} if team else {})))
         if team:
             team.block()
         if taken.cores:

@@ -97,8 +97,8 @@ class Function(Timed):
         for _ in range(self.loops):
             call()
 
-    def block(self, count: int) -> dict[str, Any]:
-        found = super().block(count)
+    def block(self, count: int, drawn: bool = False) -> dict[str, Any]:
+        found = super().block(count, drawn)
         refuse_tampered(self.name)
         return found
 

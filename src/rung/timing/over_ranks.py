@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +13,15 @@ from rung.measure.stats import Interval as Estimate
 from rung.records.bench import OverRanks, RankTime
 from rung.records.measured import Figure, Interval
 from rung.records.record import record_of
+from rung.timing.timed import Drawn
 
 LEAST = 20  # samples of steps without exchange: their median is known no worse than that of the steps with it
+
+
+def _power(drawn: list[Drawn]) -> float | None:
+    """Watts over all blocks."""
+    seconds = sum(one.seconds for one in drawn)
+    return sum(one.joules for one in drawn) / seconds if seconds > 0 else None
 
 
 class RanksSeen:
@@ -22,11 +30,19 @@ class RanksSeen:
     def __init__(self, team: Team, parallel: str) -> None:
         self._team, self._parallel = team, parallel
         self._samples: list[list[float]] = [[] for _ in team.hosts]
+        self._drawn: list[list[Drawn]] = [[] for _ in team.hosts]
+
+    @property
+    def begins_here(self) -> bool:
+        """Whether rank 0 is on this host."""
+        return bool(self._team.hosts[0] == socket.gethostname())
 
     def block(self) -> None:
         """To be called after each block that the team was asked for."""
-        for samples, answer in zip(self._samples, self._team.answers, strict=True):
+        for samples, drawn, answer in zip(self._samples, self._drawn, self._team.answers, strict=True):
             samples += answer["samples"]
+            if "drawn" in answer:
+                drawn.append(record_of(Drawn, answer["drawn"]))
 
     def summary(self, ask: Callable[..., Any], count: int, step: Estimate, begin: int) -> OverRanks:
         """count: samples of a block; step: of the job, ns; begin: the first sample that counts."""
@@ -45,6 +61,7 @@ class RanksSeen:
                 last=slowest.count(rank) / len(slowest),
                 alone=record_of(Interval, alone[rank]) if alone[rank] else None,
                 memory=memory[rank],
+                power=_power(self._drawn[rank]),
             )
             for rank, host in enumerate(self._team.hosts)
         ]

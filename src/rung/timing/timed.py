@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from rung.engine.disturbed import graphs_compiled
 from rung.hardware.device import Device, memory_in_use, peak_memory, synchronize
 from rung.hardware.ranks import Ranks
-from rung.hardware.sensors import identity
+from rung.hardware.sensors import Sensor, identity, joules, sensor_for
 from rung.measure import MINIMUM_RUNS, warm_up
 from rung.measure.as_launched import Events
 from rung.measure.core_time import CoreTime, core_time
@@ -56,6 +57,13 @@ class TimedBlock(Part, kw_only=True):
     calls: int
     compiled: int = 0  # another revision's worker may not know of it, nor of the cores
     cores: CoreTime | None = None
+
+
+class Drawn(Part, kw_only=True):
+    """What a GPU took during a block."""
+
+    joules: float
+    seconds: float
 
 
 class Timed:
@@ -124,24 +132,36 @@ class Timed:
         self._graphs = graphs_compiled()
         return {**facts, "sample_ns": facts["sample_ns"] / self.loops, "gpu": identity(self.device)}
 
-    def block(self, count: int) -> dict[str, Any]:
+    def block(self, count: int, drawn: bool = False) -> dict[str, Any]:
         """`count` samples, nanoseconds a step, each the mean of `loops`; where no timer was chosen, back to back. On a CPU with what its
-        threads got of the cores for all of them: `ran` and `waited`, nanoseconds (`rung.measure.core_time`)."""
+        threads got of the cores for all of them: `ran` and `waited`, nanoseconds (`rung.measure.core_time`).
+        drawn: with what the GPU took, for which its sensors are asked before and after."""
         before = graphs_compiled()
         began = None if self.device.is_gpu else core_time()
+        sensor = self._sensor if drawn else None
+        looked = sensor.read() if sensor else None  # before they meet, or the others would wait for it
         self.ranks.meet()
         block = (self._timer or Events(self.call, self.device)).block(max(1, count // self.loops))
         ended = core_time() if began else None
         got = ended.since(began) if began and ended else None
         samples = block.samples if self.loops == 1 else [t / self.loops for t in block.samples]
         compiled = graphs_compiled() - before
-        return {
+        taken = {
             "samples": samples,
             "outside": block.outside,
             "calls": block.calls * self.loops,
             "compiled": compiled,
             "cores": {"ran": got.ran, "waited": got.waited} if got else None,
         }
+        if sensor and looked:
+            last = sensor.read()
+            if (spent := joules(looked, last)) is not None:
+                taken["drawn"] = {"joules": spent, "seconds": last.at - looked.at}
+        return taken
+
+    @cached_property
+    def _sensor(self) -> Sensor | None:
+        return sensor_for(identity(self.device))
 
     def disturbances(self) -> dict[str, Any]:
         """What changed while it was timed: graphs compiled since the timer was chosen."""

@@ -52,7 +52,9 @@ def _block(answers: Answers) -> dict[str, Any]:
     outside, compiled = (max(answer[name] for answer in answers) for name in ("outside", "compiled"))
     cores = [answer["cores"] for answer in answers]
     total = {name: sum(c[name] for c in cores) for name in cores[0]} if all(cores) else None
-    return {**answers[0], "samples": steps, "outside": outside, "compiled": compiled, "cores": total}
+    found = {**answers[0], "samples": steps, "outside": outside, "compiled": compiled, "cores": total}
+    found.pop("drawn", None)  # each rank's own (`over_ranks.py`)
+    return found
 
 
 def _witness(answers: Answers) -> dict[str, Any]:

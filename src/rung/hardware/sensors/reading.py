@@ -26,6 +26,14 @@ class Reading:
     memory_busy: float | None = None
 
 
+def joules(before: Reading, after: Reading) -> float | None:
+    """What a GPU took between two readings: by its energy counter, else by the power that it says at the end, which is of the time before.
+    None where it says neither."""
+    if before.energy is not None and after.energy is not None and after.energy > before.energy:
+        return after.energy - before.energy
+    return None if after.power is None else after.power * (after.at - before.at)
+
+
 class Sensor(Protocol):
     """Sensors of one GPU. source: nvml, amdsmi, sysfs, amd-smi or rocm-smi; limit: the power limit in watts; bus: the PCI
     address, "0000:05:00.0", which tells the same GPU wherever it is counted; None where they are not known."""
