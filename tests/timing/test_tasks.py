@@ -151,6 +151,25 @@ def test_what_yields_starts_where_room_comes_back_for_what_waits(
     assert started[:3] == ["passing", "small", "waits"]
 
 
+def test_what_yields_leaves_room_for_what_another_needs_in_its_turns(pool: Pool, tmp_path: Path) -> None:
+    """And what yields itself gives nothing back that another such one could count on."""
+    pool.most, pool.memory = 6, 20
+    file = tmp_path / "go on"
+    held = pool.add(told("held", "until", path=str(file), memory=8))
+    waits, passing, other = (told(name, "until", path=str(file), memory=4) for name in ("waits", "passing", "other"))
+    waits.in_turns = 9
+    pool.add(waits)
+    for task in (passing, other):
+        task.passing = task.yielding = True
+        pool.add(task)
+    assert [task.worker is not None for task in (held, waits, passing, other)] == [True, False, False, False]
+    held.end()
+    pool.pump()
+    assert [task.worker is not None for task in (waits, passing, other)] == [True, True, False]
+    file.touch()
+    done(pool, waits, passing, other)
+
+
 def test_what_is_added_first_starts_before_all_that_waits(pool: Pool, started: list[str], tmp_path: Path) -> None:
     pool.most = 1
     file = tmp_path / "go on"

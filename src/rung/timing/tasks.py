@@ -171,15 +171,15 @@ class Pool:
             if task.passing and task.done:
                 task.end()
         self._tasks = [task for task in self._tasks if not (task.ended or task.error)]
-        most = 0.0  # bytes of the largest that still waits
+        largest: Task | None = None  # of those that still wait
         for task in sorted(self._unstarted(), key=lambda task: task.yielding):
             if not task.yielding:
                 self._take_from_spares(task)
-            place = self._room(task, max(0.0, most - self._leaving()) if task.yielding else 0.0)
+            place = self._room(task, largest if task.yielding else None)
             if place is not None:
                 self._start(task, place)
-            else:
-                most = max(most, task.memory)
+            elif largest is None or _needs(task) > _needs(largest):
+                largest = task
         if self._unstarted() and all(task.done for task in self._tasks if task.worker is not None):
             self._make_room()
         self._top_up()
@@ -236,10 +236,11 @@ class Pool:
         """The names of tasks that load, compile or verify now."""
         return [task.name for task in list(self._tasks) if task.worker is not None and not task.done]
 
-    def held(self, place: int = 0, waiting: Sequence[Task] = ()) -> float:
-        """Bytes of a GPU that tasks hold, by default of the one that is timed. waiting: those who would hold some, too."""
+    def held(self, place: int = 0, waiting: Sequence[Task] = (), without: Sequence[Task] = ()) -> float:
+        """Bytes of a GPU that tasks hold, by default of the one that is timed. waiting: those who would hold some, too; without: those
+        who would hold none any more."""
         there = [task for task in self._tasks if task.worker is not None and not task.ended and task.place == place]
-        there += waiting
+        there = [task for task in there if task not in without] + [*waiting]
         return sum(task.memory for task in there) + max((task.in_turns for task in there), default=0.0)
 
     def fits(self, task: Task, without: float = 0.0) -> bool:
@@ -250,17 +251,17 @@ class Pool:
         spare = sum(kept.memory for kept in self._spare() if kept.place == 0)
         return self.held(waiting=[task]) - spare - without <= self.memory
 
-    def _leaving(self) -> float:
-        """Bytes of the GPU that is timed, which tasks give back as soon as they have answered."""
-        running = [task for task in self._tasks if task.worker is not None and not task.ended and task.place == 0]
-        return sum(task.memory for task in running if task.passing)
+    def _leaves_room(self, task: Task, waits: Task) -> bool:
+        """Whether another task that waits would find memory beside this one, once what verifies now has given its own back."""
+        leaving = [t for t in self._tasks if t.passing and not t.yielding]
+        return self.held(waiting=[task, waits], without=leaving) <= self.memory
 
     def idle(self) -> int:
         """How many tasks could be started now, as far as cores go."""
         return self.most - sum(task.worker is not None and not task.done for task in self._tasks)
 
-    def _room(self, task: Task, beside: float) -> int | None:
-        """The place where a task fits now, None where there is none. beside: bytes that others are to have."""
+    def _room(self, task: Task, waits: Task | None) -> int | None:
+        """The place where a task fits now, None where there is none. waits: one that is to find room, too."""
         running = [t for t in self._tasks if t.worker is not None and not t.ended]
         if running and (self.idle() <= 0 or free_memory() < _host_bytes()):
             return None
@@ -270,7 +271,9 @@ class Pool:
             places = sorted(range(1, len(self.elsewhere) + 1), key=self.held)
             fits = [place for place in places if self.held(place, [task]) <= self.memory or not self.held(place)]
             return next(iter(fits), None)
-        return 0 if not running or self.held(waiting=[task]) + beside <= self.memory else None
+        if running and (self.held(waiting=[task]) > self.memory or (waits and not self._leaves_room(task, waits))):
+            return None
+        return 0
 
     def _start(self, task: Task, place: int = 0) -> None:
         task.place = place
@@ -316,6 +319,11 @@ class Pool:
             self._count += 1
             log: Path = self.setup.logs / f"spare-{self._count}.log"
             self._spares.append(spare_worker(self._stack, self.setup, self._spare_for, log))
+
+
+def _needs(task: Task) -> float:
+    """Bytes of the GPU, at most."""
+    return task.memory + task.in_turns
 
 
 def _host_bytes() -> int:

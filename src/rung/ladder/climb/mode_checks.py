@@ -39,16 +39,20 @@ def verifies_beside(state: State, mode: float) -> bool:
 
 def verify_ahead(state: State, name: str) -> None:
     """Begins to verify a mode that may become the answer, while it compiles for the first time: in full precision, in which nobody else
-    compiles it. At its own precision it is verified once its code is in the cache (`verify_at_its_own`)."""
+    compiles it. At its own precision it is verified once its code is in the cache (`verify_at_its_own`); with dropout it will not be,
+    because a verification leaves that out."""
     rungs = state.racing[name].side.rungs
     state.likely.append(name)
-    state.ahead += verifying(state, rungs, parts_of(state, rungs)[:1], f"01-{NAME}-{name}")
+    parts = parts_of(state, rungs)
+    state.ahead += verifying(state, rungs, parts if state.facts.dropout is True else parts[:1], f"01-{NAME}-{name}")
 
 
 def verify_at_its_own(state: State, name: str) -> None:
     """Begins what is left of the verification of a mode that has just become ready."""
     rungs = state.racing[name].side.rungs
-    state.ahead += verifying(state, rungs, parts_of(state, rungs)[1:], f"01-{NAME}-{name}", first=True)
+    begun = {part_of(task) for task in _of(state, rungs)}
+    left = [part for part in parts_of(state, rungs) if part not in begun]
+    state.ahead += verifying(state, rungs, left, f"01-{NAME}-{name}", first=True)
 
 
 def give_up_ahead(state: State, name: str) -> None:

@@ -78,7 +78,9 @@ def _verified(state: State, record: Attempt) -> Seen:
         _profiled(state, record, name)
         assert record.times
         assert record.comparison
-        seen = state.profiled(name, record.times["candidate"].value)
+        seen: Seen = None, None  # a profile that failed, or had no time, costs the predictions only
+        if state.trace(name).exists():
+            seen = state.profiled(name, record.times["candidate"].value)
         conclude(state, record, checks, record.comparison.speedup.value, seen)
     except WorkerFailed as failure:
         set_failed(state, record, failure, str(failure))
