@@ -15,6 +15,7 @@ from msgspec.structs import replace as with_fields
 
 from rung.ladder.climb import schedule
 from rung.ladder.climb import state as states
+from rung.ladder.climb.answer import Answer
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.schedule import (
     LATE,
@@ -36,6 +37,7 @@ from rung.measure import CLIMB, PATIENT
 from rung.records.climb import Plain, Stopped
 from rung.records.measured import Figure
 from rung.rungs import BY_NAME, Rung
+from rung.timing.duel import Duel
 
 THREE = [rung("a", 0.9), rung("b", 0.5), rung("c", 0.8)]
 Cores = Callable[[int], None]
@@ -384,6 +386,23 @@ def test_an_attempt_that_the_budget_cut_is_open_again_once_there_is_more_time(tm
     assert "too short to test a (up to" in said.why
     made.cut.clear()  # as in another sitting
     assert next_rung(made, [a]) is a
+
+
+@pytest.mark.parametrize(("speedup", "named"), [(3.0, True), (2.05, False)])
+@pytest.mark.parametrize("kept", ["verified", "fastest", "nothing"])
+def test_a_faster_mode_that_was_not_verified_is_named(tmp_path: Path, speedup: float, named: bool, kept: str) -> None:
+    made = state(tmp_path)
+    fastest = with_fields(mode("compile", "capture", name="compile-and-graph"), speedup=speedup, title="the whole step")
+    made.begun["plain"] = Begun(
+        "compile-and-graph", ["compile", "capture"], "baseline", Duel(), modes={"compile-and-graph": fastest}
+    )
+    answers = {"verified": ("compile-regions",), "fastest": ("compile", "capture")}
+    if kept in answers:
+        made.answer = Answer(answers[kept], "verified", Figure(value=2.0))
+    said = stopped(leave(made, 0.0), [rung("a", 0.5)])
+    assert (f"ended before a faster recipe was verified: the whole step, {speedup:.3g}×" in said.why) is (
+        named and kept == "verified"
+    )
 
 
 def test_a_bundle_that_the_budget_cut_is_not_begun_again_in_the_same_sitting(tmp_path: Path) -> None:

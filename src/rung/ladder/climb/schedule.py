@@ -42,6 +42,7 @@ LATE = (
 MUCH_SLOWER = 0.8  # rule 4: times as fast as the untouched model
 PAIRS = 3  # rule 9
 PATIENCE, SHARE = 300.0, 0.25  # rule 10: seconds of one rung's restarts, and the share of the time that is left
+FASTER = 1.05  # times as fast: less is no reason to go on
 NAMED = 3  # rungs that a sentence names, the most promising first
 PRECISIONS = ("bf16", "tf32")  # rungs, the lowest first, of which one takes the place of the other
 STRONGER = (CONTRACTS[0], "reassociated", *CONTRACTS[1:])  # what a rung may do to numbers, the least first
@@ -301,9 +302,20 @@ def _out_of_budget(state: State, rung: Rung, best_case: Mapping[str, float]) -> 
     if state.answer and state.answer.status == "provisional":
         why = f"the budget of {state.request.budget:.0f} s ended before the recipe was verified"
         return Stopped(rule="budget", why=why, left=best_case)
+    if faster := _not_verified(state):
+        why = f"the budget of {state.request.budget:.0f} s ended before a faster recipe was verified: {faster.title}, {faster.speedup:.3g}×"
+        return Stopped(rule="budget", why=why, left=best_case)
     if (needs := seconds(state, rung)) > state.left():
         why += f"; {rung.name} alone needs about {needs:.0f} s"
     return Stopped(rule="budget", why=why, left=best_case)
+
+
+def _not_verified(state: State) -> Mode | None:
+    """The fastest plain mode, where it is faster than the answer, which is verified."""
+    fastest = max((m for m in _raced(state) if m.speedup), key=lambda m: m.speedup or 0.0, default=None)
+    if fastest is None or state.answer is None or fastest.rungs == list(state.answer.kept):
+        return None
+    return fastest if (fastest.speedup or 0.0) > FASTER * state.answer.speedup.value else None
 
 
 def bundled(
