@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rung.ladder.answers import Verified
 from rung.ladder.climb.state import CONTEXT_BYTES, State
 from rung.rungs import plan_of
-from rung.timing.tasks import Task, end_all
+from rung.timing.tasks import Call, Task, end_all
 from rung.timing.timed import Warmed
 
 # Times the peak of the untouched workload: of a verification of training, of which 2.2 to 3.2 were seen on GPUs; of a candidate that runs once.
@@ -99,6 +99,23 @@ def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Tas
     there = {part_of(task) for task in checks}
     missing = [part for part in parts_of(state, stack) if part not in there]
     return checks + verifying(state, stack, missing, name)
+
+
+def once_more(state: State, checks: Sequence[Task], call: Callable[[str], Call], keep: float = 0.0) -> list[Task]:
+    """The same, with those that failed begun anew, one after the other. call: what a worker is asked, by the precision.
+
+    Raises OutOfTime where only `keep` seconds of the budget are left."""
+    found = []
+    for task in checks:
+        if task.error:
+            failed, task = task, Task(f"{task.name}-again", task.side, [call(numerics_of(part_of(task)))])
+            task.apart, task.single = failed.apart, failed.single
+            try:
+                state.wait(state.pool.add(task), keep=keep)
+            finally:
+                task.end()
+        found.append(task)
+    return found
 
 
 def _failed(task: Task) -> bool:

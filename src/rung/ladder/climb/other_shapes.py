@@ -6,12 +6,13 @@ background once nothing else waits, and at the latest before the answer is confi
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any
 
 from rung.ladder.climb.answer import write_everywhere
-from rung.ladder.climb.checks import numerics_of, part_of, peak_of, refusal, turns, verified, verifying_bytes
-from rung.ladder.climb.state import State
+from rung.ladder.climb.checks import once_more, peak_of, refusal, turns, verified, verifying_bytes
+from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.verdict import refute
 from rung.records.progress import OnAllShapes, Warned
 from rung.rungs import plan_of
@@ -120,11 +121,5 @@ def _take_in(state: State) -> None:
 def _once_more(state: State) -> None:
     """What failed once more, with the GPU for itself, as long as there is time: memory may have been short beside others, and an
     out-of-memory killer ends whom it likes."""
-    for k, task in enumerate(state.widening):
-        if not task.error:
-            continue
-        again = state.pool.add(Task(f"{task.name}-again", task.side, [_call(numerics_of(part_of(task)))]))
-        again.apart = again.single = True
-        state.widening[k] = again
-        state.pool.wait(lambda: all(t.done for t in state.widening), state.left)
-        again.end()
+    with contextlib.suppress(OutOfTime):
+        state.widening = once_more(state, state.widening, _call)

@@ -15,7 +15,7 @@ from rung.ladder.climb.ahead import Seen, prepare_next
 from rung.ladder.climb.answer import offer, take_back, verified_answer
 from rung.ladder.climb.begin import surveyed
 from rung.ladder.climb.begun import forget, keep_verified
-from rung.ladder.climb.checks import end_checks, end_widening, numerics_of, part_of, refusal, verified
+from rung.ladder.climb.checks import end_checks, end_widening, once_more, part_of, refusal, verified
 from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.schedule import confirming, room
 from rung.ladder.climb.state import OutOfTime, State
@@ -110,17 +110,7 @@ def _one_at_a_time(state: State, checks: Sequence[Task]) -> list[Task]:
     end_checks(state)
     end_widening(state)
     state.next, state.next_ahead = None, []
-    again = []
-    for task in checks:
-        if not task.error:
-            again.append(task)
-            continue
-        anew = Task(f"{task.name}-again", task.side, [("verify", {"numerics": numerics_of(part_of(task))})])
-        anew.single = task.single
-        again.append(state.pool.add(anew))
-        state.wait(again[-1], keep=confirming(state))
-        again[-1].end()
-    return again
+    return once_more(state, checks, lambda numerics: ("verify", {"numerics": numerics}), confirming(state))
 
 
 def set_failed(state: State, record: Attempt, error: WorkerFailed, text: str) -> None:
