@@ -104,7 +104,7 @@ def diff(
         if key in tables and not any(events[key].str.starts_with("(").not_().any() for events in accounts):
             del tables[key]
             notes.append(
-                "No nn.Module is recorded in either trace (torch.profiler: with_stack=True): nothing to align by module."
+                "Neither trace records nn.Modules, so nothing is aligned by module (record with torch.profiler(with_stack=True))."
             )
     return Diff(sides[0], sides[1], tables, tuple(dict.fromkeys(notes)))
 
@@ -116,9 +116,7 @@ def whole_steps(trace: Trace, steps: int | None, name: str = "base") -> tuple[Tr
     steps, before = divisor(trace)
     if not before:
         return trace, steps, ""
-    note = (
-        f"{name}: what was launched before its recorded steps is left out (--{name}-steps N takes the whole recording)."
-    )
+    note = f"{name}: work that was launched before the recorded steps is left out (--{name}-steps N takes the whole recording)."
     return of_steps(trace, None), found_steps(trace), note
 
 
@@ -209,7 +207,7 @@ def _notes(sides: tuple[Side, Side], accounts: list[pl.DataFrame], traces: tuple
     notes = []
     for name, side, events, trace in zip(("base", "new"), sides, accounts, traces, strict=True):
         if not events["linked"].any():
-            notes.append(f"{name}: no launches are recorded, so nothing belongs to an operator.")
+            notes.append(f"{name}: no launches are recorded, so no kernel belongs to an operator.")
             continue
         notes += [f"{name}: {note}" for note in joined(trace).notes]
         outside = events.filter(~pl.col("linked"))
@@ -224,5 +222,5 @@ def _notes(sides: tuple[Side, Side], accounts: list[pl.DataFrame], traces: tuple
         if replayed > 0.005:
             notes.append(f"{name}: {replayed:.0%} of the busy time was replayed by graphs and belongs to no operator.")
     if sides[0].gpus != sides[1].gpus or sides[0].steps != sides[1].steps:
-        notes.append("Times are of one step of one GPU: the traces differ in how many of these they have.")
+        notes.append("Times are per step and per GPU, as the traces have different numbers of steps or GPUs.")
     return notes

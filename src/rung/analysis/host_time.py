@@ -79,7 +79,7 @@ def host_time(trace: Trace, scores: set[Dims]) -> Totals:
     if compiled_time:
         notes.append(
             f"{100 * compiled_time * scale / max(1, window):.0f} % of the window is inside compiled graphs, whose "
-            "generated kernels are not recorded one by one; it is counted as pointwise."
+            "generated kernels are not recorded one by one; this time counts as pointwise."
         )
     return Totals(
         window=window,

@@ -42,7 +42,7 @@ def progress_lines(event: Event) -> list[str]:
     """An event of a climb in words, in the order in which they are to be said."""
     match event:
         case Begins(target):
-            return [f"checking {target}: does it run, is it deterministic, what is in its graph ..."]
+            return [f"checking {target}: that it runs and is deterministic, and what its graph holds ..."]
         case Opened(directory, manifest):
             w, e = manifest.workload, manifest.environment
             on = f"{e.device.name} (torch {e.torch or 'unknown'}); numerics: {manifest.numerics}"
