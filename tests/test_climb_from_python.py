@@ -50,10 +50,10 @@ def optimizer(parameters):
         hooked.append(register_optimizer_step_pre_hook(slow))
     return torch.optim.AdamW(parameters, lr=1e-3)
 
-def lines(event):
+def lines(event, width):
     if isinstance(event, Planned):
         raise KeyboardInterrupt
-    return said(event)
+    return said(event, width)
 
 said, progress.progress_lines = progress.progress_lines, lines
 net = Net().eval()

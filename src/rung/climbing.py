@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rung.cli.common import ROOT, say
-from rung.cli.live import live
+from rung.cli.live import line_width, live
 from rung.errors import UsageError, need_torch
 from rung.launch import not_in_a_worker
 from rung.renamed import current_name
@@ -95,7 +95,7 @@ def climb(
     how = {key: value for key, value in of_a_module.items() if value is not None}
 
     def told(event: Event) -> None:
-        for line in progress_lines(event) if progress else ():
+        for line in progress_lines(event, line_width()) if progress else ():
             say(line)
         if isinstance(event, NEW_ANSWER):
             keep_page(climbing.run)

@@ -44,7 +44,10 @@ def adds_up(result):
 def test_overlapping_streams_do_not_count_twice():
     result = breakdown(trace_of(kernel(0, 100, "Cijk_A"), kernel(0, 100, stream=1)), steps=1)
     assert result.parts["gemm"] == result.parts["pointwise"] == 50
-    assert result.notes[0] == "Streams overlap: 0.0002 ms of GPU work in 0.0001 ms; times here are scaled to that."
+    assert (
+        result.notes[0]
+        == "Streams overlap: 0.0002 ms of GPU work in 0.0001 ms; times here are scaled down to the second."
+    )
     assert adds_up(result)
 
 

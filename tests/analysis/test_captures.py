@@ -137,7 +137,7 @@ def test_a_kernel_that_differs_stays_without_an_operator(write):
     given = write("c.json", capture(*[("gemm_a", 4)] * 10))
     trace = with_captures(read(write("t.json", replay(*["gemm_a"] * 9, "gemm_b"))), [given])
     assert ops(trace) == {("aten::mm", dims(4)): (9, 9000), ("(replayed by a graph)", None): (1, 1000)}
-    assert "kernel 10 is gemm_b, captured was gemm_a" in joined(trace).notes[-1]
+    assert "kernel 10 is gemm_b, but gemm_a was captured" in joined(trace).notes[-1]
     trace = with_captures(read(write("t.json", replay(*["gemm_a"] * 8, "gemm_b", "gemm_b"))), [given])
     assert joined(trace).notes == ("10 replayed kernels fit no graph captured in c.json.",)
 
@@ -170,7 +170,7 @@ def test_layers_that_are_alike_are_told_apart_by_their_turn(write):
     trace = with_captures(read(write("t.json", *turns[:3])), [given])
     assert ops(trace) == {("aten::mm", dims(4)): (3, 3000)}
     assert table("call_sites", trace)["call_site"].to_list() == ["(replayed by a graph)"]
-    assert "the module and the line of Python are not" in joined(trace).notes[-1]
+    assert "an uncertain module and line of Python" in joined(trace).notes[-1]
 
 
 def test_launches_that_name_no_kernel_join_nothing_and_say_so(write):
@@ -194,7 +194,7 @@ def test_what_lies_beside_is_taken_where_it_is_certainly_the_same_process(write)
     write("capture_4.json", events)
     trace = with_captures(read(path), [])
     assert ("aten::mm", dims(8)) in ops(trace)
-    assert joined(trace).notes[0].endswith("which lies beside the trace and is of the same process.")
+    assert joined(trace).notes[0].endswith("a file beside the trace from the same process.")
     for other in (
         [event | {"pid": 10} for event in events],  # of another process
         capture(("gemm_a", 4), ("gemm_b", 8), start=30_000),  # of a later one with the same id

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rung.analysis.account import account
+from rung.analysis.breakdown import breakdown
 from rung.analysis.diff import BY, diff
 from rung.analysis.timeline import timeline
 from rung.errors import UsageError
@@ -140,9 +141,48 @@ def test_times_are_of_one_step():
     assert (row["base_total_ns"], row["new_total_ns"]) == (50, 100)
 
 
-def test_a_trace_without_gpu_events_is_refused():
-    with pytest.raises(UsageError, match="no GPU events"):
+def test_a_trace_without_gpu_events_is_not_compared_with_one_that_has_some():
+    with pytest.raises(UsageError, match="one trace has no GPU events, but the other trace has: record both"):
         diff(trace_of({"ts": 0, "dur": 5, "kind": "cpu_op"}), trace_of(*launched("aten::mm", "gemm", 100, 50, 1)))
+
+
+@given(st.lists(host_event, max_size=15), st.lists(host_event, max_size=15), st.integers(1, 4))
+@settings(max_examples=20, deadline=None)
+def test_without_gpu_events_the_tables_add_up_to_the_time_in_operators(base, new, steps):
+    try:
+        found = diff(trace_of(*base), trace_of(*new), base_steps=1, new_steps=steps)
+    except UsageError:  # no operator takes any time
+        assert not all(any(event["kind"] == "cpu_op" and event["dur"] for event in side) for side in (base, new))
+        return
+    assert (found.clock, set(found.tables)) == ("cpu", {"op", "shape", "category"})
+    for side in (found.base, found.new):
+        assert side.total_ns == sum(side.parts.values())
+        assert side.parts["computation_ns"] == side.busy_ns
+    for table in found.tables.values():
+        assert table["base_total_ns"].sum() == found.base.busy_ns
+        assert table["new_total_ns"].sum() == found.new.busy_ns
+
+
+def test_on_the_cpu_a_step_divides_as_its_breakdown_does():
+    ops = [("aten::linear", 0, 60), ("aten::addmm", 10, 40), ("aten::gelu", 70, 20), ("MmBackward0", 90, 10)]
+    step = {"ts": 0, "dur": 100, "kind": "annotation", "name": "ProfilerStep#3"}
+    base = trace_of(step, *({"ts": ts, "dur": dur, "kind": "cpu_op", "name": name} for name, ts, dur in ops))
+    found, parts = diff(base, base), breakdown(base, steps=1)
+    rows = {row["what"]: (row["base_ns"], row["base_count"]) for row in found.tables["op"].to_dicts()}
+    assert rows == {"aten::linear": (20, 1), "aten::addmm": (40, 1), "aten::gelu": (20, 1)}
+    assert found.base.step_ns == parts.step_ns == 100
+    assert found.base.parts["idle_ns"] == parts.parts["launch_gap"] == 20
+    assert found.notes[0] == "Neither trace has GPU events; times are CPU time."
+
+
+def test_on_the_cpu_ranks_are_read_one_by_one():
+    """Threads of two ranks have the same number here."""
+    ranks = [{"ts": 0, "dur": 50, "kind": "cpu_op", "name": "aten::mm", "rank": rank} for rank in (0, 1)]
+    found = diff(trace_of(*ranks), trace_of(*ranks[:1]), by=("op", "module"))
+    (row,) = found.tables["op"].to_dicts()
+    assert (row["base_ns"], row["new_ns"], row["base_total_ns"]) == (50, 50, 100)
+    assert any("tables only by category, op and shape" in note for note in found.notes)
+    assert any("per step and per rank" in note for note in found.notes)
 
 
 @real

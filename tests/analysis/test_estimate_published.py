@@ -50,7 +50,7 @@ def test_at_least_twenty_models_of_every_kind_are_checked():
 def test_every_model_is_estimated_in_every_mode_that_it_has(name, mode):
     found = model(name)
     if mode == "decode" and not found.decodes:
-        with pytest.raises(UsageError, match="no token after the other"):
+        with pytest.raises(UsageError, match="does not generate one token after another"):
             estimate(found, mode=mode)
         return
     result = estimate(found, mode=mode, seq=min(found.tokens or 128, 128) if found.decodes else None)
@@ -117,7 +117,7 @@ def test_layer_types_say_which_layers_have_a_window():
     late = model("qwen2-7b", use_sliding_window=True, sliding_window=4096, layer_types=kinds)
     assert [g.count for g in late.groups if g.layer] == [20, 8]
     assert model("qwen2-7b", sliding_window=0) == model("qwen2-7b")  # as transformers writes a window that is not used
-    with pytest.raises(InputError, match="28 layers: they should be as many"):
+    with pytest.raises(InputError, match="28 layers: there should be one for each layer"):
         model("qwen2-7b", use_sliding_window=True, sliding_window=4096, layer_types=kinds[1:])
 
 
@@ -143,7 +143,7 @@ def test_a_pipelines_folder_has_the_model_that_denoises(tmp_path):
         ("{", "is not JSON"),
         ("[]", "has no fields"),
         ("{}", "has no model_type and no _class_name"),
-        ('{"model_type": "rwkv"}', "is of a 'rwkv', which is not known; known are"),
+        ('{"model_type": "rwkv"}', "describes a 'rwkv', which Rung cannot estimate; it can estimate"),
         ('{"model_type": ["llama"]}', "has no model_type"),
         ('{"model_type": "llama"}', "lacks hidden_size or n_embd or d_model"),
         ('{"model_type": "gemma3"}', "lacks text_config"),
@@ -178,7 +178,7 @@ def test_a_field_that_is_missing_is_named(name):
         ({"hidden_size": -4096}, "has -4096 as hidden_size: it should be a whole number"),
         ({"hidden_size": "4096"}, "has '4096' as hidden_size"),
         ({"hidden_size": True}, "has True as hidden_size"),
-        ({"hidden_size": 4097}, "do not divide it"),
+        ({"hidden_size": 4097}, "do not divide: give head_dim"),
         ({"num_key_value_heads": 7}, "should be a multiple"),
         ({"tie_word_embeddings": "no"}, "should be true or false"),
         ({"num_hidden_layers": 2**40}, "whole number from 1 to 2^31"),

@@ -305,7 +305,7 @@ JOBS = Jobs("", "", "", (), lambda numbers: False)
 
 @pytest.mark.parametrize("address", ["slurm://", "slurm://0", "slurm://gpu"])
 def test_workers_of_slurm_are_counted(address: str) -> None:
-    with pytest.raises(UsageError, match="say how many workers SLURM is to start, as slurm://8"):
+    with pytest.raises(UsageError, match="say how many workers SLURM should start, as in slurm://8"):
         on_slurm(address, JOBS)
 
 

@@ -201,7 +201,7 @@ def test_prompts_that_hold_up_decoding_are_a_finding_and_gain_no_throughput():
     rows = {row["finding"]: row for row in findings(served(400, 0)).to_dicts()}
     row = rows["held_up_decoding"]
     assert row["share"] == pytest.approx(3 * 400 / (3 * 400 + 10 * 100))
-    assert row["evidence"] == "3 of 9 times between tokens have a prompt in them, 500 µs instead of 100 µs (medians)"
+    assert row["evidence"] == "3 of 9 gaps between tokens contain a prompt and take 500 µs instead of 100 µs (medians)"
     assert (row["speedup_low"], row["speedup_high"]) == (1, 1)
     assert "--chunked-prefill-size" in row["do"]
     assert row["rungs"] == []
@@ -210,4 +210,4 @@ def test_prompts_that_hold_up_decoding_are_a_finding_and_gain_no_throughput():
 
 def test_a_wait_of_the_gpu_for_the_host_says_how_much_of_it_is_before_decoding():
     rows = {row["finding"]: row for row in findings(served(100, 50)).to_dicts()}
-    assert rows["host_bound"]["evidence"].endswith("% of it before steps that decode, 50 µs each")
+    assert rows["host_bound"]["evidence"].endswith("% of it before decode steps, 50 µs each")

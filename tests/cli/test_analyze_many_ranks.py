@@ -107,4 +107,4 @@ def test_a_file_that_is_no_partial_is_named(folder: Path, capsys: Any, tmp_path:
     capsys.readouterr()
     found = asked(capsys, partials)
     assert found["ranks"] == RANKS - 1
-    assert f"{damaged} is damaged, or no partial" in " ".join(found["notes"])
+    assert f"{damaged} is damaged or not a partial" in " ".join(found["notes"])

@@ -41,6 +41,38 @@ def test_the_exit_code_says_slower(capsys):
     assert run(capsys, "diff", quick, quick, "--fail-if-slower")[0] == 0
 
 
+def test_traces_of_a_cpu_are_compared_by_operator(capsys, tmp_path):
+    for name, dur in (("base", 400), ("new", 300)):
+        events = [
+            {
+                "ph": "X",
+                "cat": "user_annotation",
+                "name": "ProfilerStep#1",
+                "pid": 1,
+                "tid": 1,
+                "ts": 0,
+                "dur": dur + 100,
+            },
+            {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 50, "dur": dur},
+        ]
+        (tmp_path / f"{name}.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    files = [tmp_path / "base.json", tmp_path / "new.json"]
+    code, out, err = run(capsys, "diff", *files)
+    assert (code, err) == (0, "")
+    assert "The step is 1.25× faster." in out
+    assert "times are CPU time" in out
+    assert [line.split()[:2] for line in out.splitlines() if "aten::mm" in line] == [["aten::mm", "faster"]]
+    assert "kernels" not in out
+    assert run(capsys, "diff", *files, "--html", tmp_path / "page.html")[0] == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "<h2>A step</h2>" in page
+    assert "Python and dispatch" in page
+    assert 'data-table="kernel"' not in page
+    code, out, err = run(capsys, "diff", files[0], DDP / "ranks2-slow-gpu")
+    assert (code, out) == (2, "")
+    assert "base.json has no GPU events, but the other trace has" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -108,7 +108,7 @@ def test_names_in_a_configuration_cannot_steer_a_terminal(capsys, tmp_path):
     assert main(["estimate", "--hf", str(tmp_path)]) == 3
     err = capsys.readouterr().err
     assert "\x1b" not in err
-    assert "which is not known" in err
+    assert "which Rung cannot estimate" in err
 
 
 @pytest.mark.parametrize(

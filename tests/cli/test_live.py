@@ -21,6 +21,8 @@ import pytest
 from rung.cli import live
 from rung.cli.common import say
 from rung.cli.live import CLEAR
+from rung.records.progress import Warned
+from rung.report.progress import progress_lines
 
 COMMAND = (sys.executable, "-c", "from rung.cli.main import command; command()")
 log = logging.getLogger("rung.somewhere")
@@ -102,6 +104,23 @@ def test_a_terminal_that_was_never_told_its_width_shows_whole_lines(monkeypatch:
             with live.live():
                 log.info("warming up")
         assert "0:00  warming up\r" in text()
+
+
+def test_lines_of_a_climb_fit_the_terminal_and_stay_whole_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    event = Warned("the step time did not settle during warm-up: the machine or the workload drifts.")
+    with terminal(40) as (descriptor, _), os.fdopen(os.dup(descriptor), "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        broken = progress_lines(event, live.line_width())
+    assert broken == [
+        "  note: the step time did not settle",
+        "    during warm-up: the machine or the",
+        "    workload drifts.",
+    ]
+    with (tmp_path / "log").open("w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        assert progress_lines(event, live.line_width()) == [f"  note: {event.text}"]
 
 
 def screen(text: str) -> list[str]:

@@ -77,7 +77,7 @@ def test_until_the_end_each_new_sentence_is_a_line(folder: Path, capsys: pytest.
 
 def test_where_there_is_no_such_job_a_sentence_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", "13", "--once"]) == 3
-    assert "no rank of a job '13' has written anything: .rung/watch has train-12" in capsys.readouterr().err
+    assert "no rank of a job '13' has written anything (.rung/watch has train-12)" in capsys.readouterr().err
     (folder / "rank-00000.jsonl").write_text("nothing\n")
     (folder / "rank-00001.jsonl").write_text("")
     assert main(["watch", "12", "--once"]) == 3

@@ -87,7 +87,7 @@ class Replayed:
 
     def warm(self, seconds: float) -> Any:
         self.first()
-        apart = ["the weights of the ranks go apart."] if self.fused == "apart" and Ranks.here.world > 1 else []
+        apart = ["the weights of the ranks diverge."] if self.fused == "apart" and Ranks.here.world > 1 else []
         return {**self.said["warm"], "apart": apart}
 
     def estimate(self) -> float:

@@ -135,7 +135,7 @@ def test_arguments_that_a_recipe_cannot_stand_beside_are_refused(
         with pytest.raises(UsageError, match=words):
             RecipeCallback(REWRITE).on_train_begin(asked, None, None)
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with pytest.raises(UsageError, match="beside FSDP"):
+    with pytest.raises(UsageError, match="does not work with FSDP"):
         RecipeCallback(REWRITE).on_train_begin(args, None, None)
 
 

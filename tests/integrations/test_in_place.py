@@ -98,7 +98,7 @@ def test_nothing_is_said_of_fused_steps_where_the_loop_has_them() -> None:
 
 def test_replays_are_left_out_where_gradients_are_summed_up() -> None:
     assert trained(Attention(), ("reduce-overhead",)).left_out == {}
-    with pytest.warns(UserWarning, match="write over the gradients"):
+    with pytest.warns(UserWarning, match="overwrites the gradients"):
         assert list(trained(Attention(), ("reduce-overhead",), accumulates=True).left_out) == ["reduce-overhead"]
 
 
@@ -134,15 +134,15 @@ def test_variables_that_the_process_lacks_are_said() -> None:
 
 
 def test_what_cannot_be_meant_together_is_refused() -> None:
-    with pytest.raises(UsageError, match="in float16, and the recipe's bf16 in bfloat16"):
+    with pytest.raises(UsageError, match="in float16, but the recipe's bf16 runs it in bfloat16"):
         trained(Attention(), ("bf16",), float16=True)
     compiled = Attention()
     compiled.compile()
-    with pytest.raises(UsageError, match="Attention is compiled already"):
+    with pytest.raises(UsageError, match="Attention is already compiled"):
         trained(compiled)
     bound = Attention()
     trained(bound)
-    with pytest.raises(UsageError, match="compiled already"):
+    with pytest.raises(UsageError, match="already compiled"):
         trained(bound)
 
 

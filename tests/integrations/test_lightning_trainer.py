@@ -141,7 +141,7 @@ def test_what_a_recipe_cannot_stand_beside_is_refused(tmp_path: Path) -> None:
         pass
 
     asked = type("Asked", (), {"strategy": FSDPStrategy()})()
-    with pytest.raises(UsageError, match="not applied with FSDPStrategy"):
+    with pytest.raises(UsageError, match="does not work with FSDPStrategy"):
         RecipeCallback(REWRITE).on_train_start(asked, Module())
 
 

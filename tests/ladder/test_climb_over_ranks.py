@@ -79,7 +79,7 @@ def test_a_rank_that_dies_ends_its_candidate_and_not_the_climb(tmp_path: Path, r
 @pytest.mark.parametrize(
     ("words", "parallel", "says"),
     [
-        (["--fused", "apart"], "ddp", "does not train one model: the weights of the ranks go apart."),
+        (["--fused", "apart"], "ddp", "does not train one model: the weights of the ranks diverge."),
         ([], "own", "leave --launcher out"),
     ],
 )

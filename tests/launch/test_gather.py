@@ -52,7 +52,7 @@ def test_a_file_comes_whole_from_another_host(folder: Path, content: bytes, shar
             place = wrote(str(path), content)
         assert (place == path) == shared
         assert path.read_bytes() == content
-        assert gathering.lacking() == ["rank 0 of 2 never said what it wrote: its files may be missing."]
+        assert gathering.lacking() == ["rank 0 of 2 never listed its files: they may be missing."]
         assert sorted(os.listdir(folder)) == ["recording"]
         assert os.listdir(folder / "recording") == ["trace.rank1.json.gz"]
         assert shared or not place.exists()
@@ -69,15 +69,15 @@ def test_a_file_that_is_cut_off_after_it_was_written_is_named(folder: Path, monk
             files.told(path)
     assert (
         gathering.lacking()[0]
-        == f"recording/trace is cut off: 4 of 10 bytes came, of rank 1 on {socket.gethostname()}."
+        == f"recording/trace is cut off: 4 of 10 bytes arrived, of rank 1 on {socket.gethostname()}."
     )
 
 
 @pytest.mark.parametrize(
     ("sha256", "sent", "says"),
     [
-        (hashlib.sha256(b"1234567890").hexdigest(), b"1234", "ended before it had said what it wrote"),
-        (hashlib.sha256(b"others").hexdigest(), b"1234567890", "t is not what was written: its SHA-256 is another"),
+        (hashlib.sha256(b"1234567890").hexdigest(), b"1234", "ended before it listed its files"),
+        (hashlib.sha256(b"others").hexdigest(), b"1234567890", "t changed on the way: its SHA-256 differs"),
     ],
 )
 def test_what_breaks_off_or_changes_on_its_way_is_named(sha256: str, sent: bytes, says: str, folder: Path) -> None:
@@ -115,5 +115,8 @@ def test_a_coordinator_that_cannot_be_reached_is_named(folder: Path, monkeypatch
     gathering = Gathering(folder, here=True)
     gathering._server.server_close()
     monkeypatch.setenv(FILES, gathering.variables[FILES])
-    with pytest.raises(WorkloadError, match=r"rank 1 on .* cannot reach 127.0.0.1, port \d+, which awaits"), writing():
+    with (
+        pytest.raises(WorkloadError, match=r"rank 1 on .* cannot reach 127.0.0.1, port \d+, to send its files"),
+        writing(),
+    ):
         pass

@@ -93,7 +93,7 @@ def test_what_slurm_refuses_is_told(cluster: Path) -> None:
 def test_a_job_that_slurm_ended_is_told_after_what_it_answered(cluster: Path) -> None:
     done = run("analyze", "trace.json", "--slurm", "1", "--walltime", "10:00", env={"STANDIN_STATE": "TIMEOUT"})
     assert done.returncode == 4
-    assert "job 1 ran out of its time of 10:00; give it more with --walltime. What it wrote is in" in done.stderr
+    assert "job 1 reached its time limit of 10:00; raise it with --walltime. What it wrote is in" in done.stderr
     assert "trace.json" in done.stdout
 
 

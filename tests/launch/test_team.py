@@ -106,7 +106,9 @@ def test_ranks_that_somebody_else_ends_are_told_at_once(make: Make) -> None:
     for guard in guards:
         os.kill(guard, signal.SIGTERM)
     began = time.monotonic()
-    with pytest.raises(WorkerFailed, match="the launcher, or who started it, ended the ranks during sleep"):
+    with pytest.raises(
+        WorkerFailed, match="the launcher, or the process that started it, ended the ranks during sleep"
+    ):
         team.receive("sleep", 600)
     assert time.monotonic() - began < 30
 
@@ -160,7 +162,7 @@ def test_what_ranks_print_is_in_the_log_once_they_end(make: Make, tmp_path: Path
 @pytest.mark.parametrize(("count", "missing"), [(2, "rank 2 of 3"), (0, "any rank")])
 def test_a_launcher_that_ends_early_is_told_with_the_ranks_that_lack(make: Make, count: int, missing: str) -> None:
     with pytest.raises(
-        WorkerFailed, match=f"the launcher (ended with exit code|was stopped after).* before {missing} was there"
+        WorkerFailed, match=f"the launcher (ended with exit code|was stopped after).* before {missing} connected"
     ):
         make(count, 3, joining=5.0).call("who", 60)
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from rung.report.layout import Cell, Column, styled, table_of, width_of, wrap
+from rung.report.layout import Cell, Column, hanging, styled, table_of, width_of, wrap
 
 COLUMNS = [Column("name", wraps=True), Column("first\nsecond", right=True), Column("why", wraps=True)]
 ROWS = [
@@ -20,6 +20,19 @@ def test_lines_break_between_words_and_long_words_anywhere() -> None:
     assert wrap("abcdefgh ij", 3) == ["abc", "def", "gh", "ij"]
     assert wrap("a\n\n  b ", 10) == ["a", "", "  b"]
     assert wrap("", 10) == [""]
+    assert wrap("it takes 784.419 ms a step", 19) == ["it takes 784.419 ms", "a step"]
+    assert wrap("it takes 784.419 ms a step", 18) == ["it takes", "784.419 ms a step"]
+
+
+def test_a_line_goes_on_further_in_and_a_path_stays_whole() -> None:
+    assert hanging("  note: one two three", 14) == ["  note: one", "    two three"]
+    assert hanging("run directory: .rung/20261126-231617-tiny", 20) == [
+        "run directory:",
+        "  .rung/20261126-231617-tiny",
+    ]
+    assert hanging("  " + "x" * 30, 20) == ["  " + "x" * 30]
+    assert hanging("ready after 12.5 s", 16) == ["ready after", "  12.5 s"]
+    assert hanging("", 20) == [""]
 
 
 def test_wide_characters_take_two_columns_and_marks_none() -> None:
@@ -65,4 +78,5 @@ def test_colors_come_without_changing_the_layout() -> None:
 def test_long_texts_take_no_long_time(text: str) -> None:
     began = time.monotonic()
     wrap(text, 80)
+    hanging(text, 80)
     assert time.monotonic() - began < 5

@@ -91,7 +91,7 @@ def test_on_the_hosts_clock_the_time_outside_of_operators_is_no_wait_for_a_launc
 def test_a_rank_without_gpu_events_is_in_no_mean_of_the_gpus():
     found = over(part(0, 90, 10), on_the_host(1, 40, 60))
     assert (found.across.ranks, found.across.clock, found.across.share) == (1, "gpu", 0.9)
-    assert found.across.notes == ["No GPU event of rank 1: the figures are of the other ranks."]
+    assert found.across.notes == ["Rank 1 has no GPU events; the figures are of the other ranks."]
     assert not [line for line in analyze_lines(found, 100) if "more ranks" in line]
 
 

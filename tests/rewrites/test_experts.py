@@ -246,12 +246,12 @@ def swapped():
     [
         (different, "not alike"),
         (swapped, "not alike"),
-        (lambda: Experts(router=EXPERTS + 2), "none of its experts"),
-        (Counting, "something else reads"),
-        (Residual, "not zero before"),
+        (lambda: Experts(router=EXPERTS + 2), "outside of the loop"),
+        (Counting, "is used elsewhere"),
+        (Residual, "does not start as zeros"),
         (Dropping, "is written to"),
         (Capacity, "is written to"),
-        (lambda: Experts([Normed() for _ in range(EXPERTS)]), "more than layers"),
+        (lambda: Experts([Normed() for _ in range(EXPERTS)]), "more than linear layers"),
     ],
     ids=["different", "activations swapped", "more choices", "counting", "residual", "dropping", "capacity", "normed"],
 )

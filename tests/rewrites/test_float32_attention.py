@@ -175,7 +175,7 @@ def in_16_bits(q, k, v):
 
 
 @pytest.mark.usefixtures("_as_reference")
-@pytest.mark.parametrize(("fn", "why"), [(straight, "layout of its own"), (in_16_bits, "another size or dtype")])
+@pytest.mark.parametrize(("fn", "why"), [(straight, "non-contiguous strides"), (in_16_bits, "another size or dtype")])
 def test_a_result_that_would_be_another_is_left(fn, why):
     given = [torch.randn(BATCH, n, TOKENS, WIDTH) for n in (HEADS, GROUPS, GROUPS)]
     if fn is straight and fn(*given).is_contiguous():

@@ -57,7 +57,7 @@ def test_rows_are_taken_before_the_layer(spelling):
 @pytest.mark.parametrize(
     ("read", "says"),
     [
-        (lambda y: (y[:, -1], y), "read elsewhere"),
+        (lambda y: (y[:, -1], y), "used elsewhere"),
         (lambda y: y[..., :10], ""),
         (lambda y: y.softmax(1)[:, -1], ""),
         (lambda y: y[:, torch.tensor([0, 1])], ""),
@@ -148,7 +148,7 @@ def test_a_chunked_loss_is_traced_with_its_gradients(small):
     [
         ({"label_smoothing": 0.1}, "label smoothing"),
         ({"weight": torch.ones(CLASSES)}, "class weights"),
-        ({}, "small enough to be held"),
+        ({}, "small enough to keep"),
     ],
 )
 def test_a_loss_that_is_left_alone_says_why(options, says):

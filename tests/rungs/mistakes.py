@@ -241,7 +241,7 @@ OPTIMIZER = [
         ("betas exchanged", partial(adamw, betas=(0.999, 0.9)), "change of .* over"),
         ("eps a hundred times", partial(adamw, eps=1e-6), "change of .* over"),
         ("steps not counted", uncounted, "change of .* over"),
-        ("one weight left out", lambda params: adamw(params[:-1]), "steps 7 parameters, the baseline's 8|change of"),
+        ("one weight left out", lambda params: adamw(params[:-1]), "steps 7 parameters, but the baseline's steps 8|change of"),
         ("no step at all", idle, "change of .* over"),
     )
 ]  # fmt: skip
@@ -349,7 +349,7 @@ FORMATS = [
     Mistake("bf16", "inputs in 8 bits", library(eighth), "output is off by", precision="bf16"),
     Mistake("bf16", "the weights themselves cast", weights(torch.Tensor.bfloat16), "dtypes of the weights", small.TRAINED, "bf16"),
     Mistake("bf16", "all 2 % too large", library(lambda m, x: m._conv_forward(x, m.weight, m.bias) * 1.02, nn.Conv2d), "scale of output", small.IMAGES, "bf16"),
-    Mistake("channels-last", "the weights' memory read in another order", weights(reread), "changes the weights when it is prepared", small.IMAGES),
+    Mistake("channels-last", "the weights' memory read in another order", weights(reread), "preparing the candidate changes weights", small.IMAGES),
     Mistake("channels-last", "results in another order", library(lambda m, x: nn.Conv2d.forward(m, x).mT, nn.Conv2d), "output is off by", small.IMAGES),
     Mistake("model-sdpa", "the causal mask forgotten", attend(sdpa), "output is off by", small.ATTENTION),
     Mistake("model-sdpa", "another scale", attend(partial(sdpa, is_causal=True, scale=1.0)), "output is off by", small.ATTENTION),

@@ -279,7 +279,7 @@ def test_a_workload_that_writes_to_all_descriptors_is_one_sentence(temporary: Pa
     assert run.returncode == 4, said
     assert "Traceback" not in said
     error = json.loads(answer)["error"]
-    assert "no answer that can be read" in error
+    assert "no readable answer" in error
     log = Path(error.rpartition(": ")[2])
     assert log.parent.parent == temporary
     assert log.is_file()

@@ -148,7 +148,9 @@ def test_each_rank_has_the_gpu_of_its_number_on_the_host(rank: Ranks, wanted: st
 
 
 def test_more_ranks_than_gpus_are_refused() -> None:
-    with pytest.raises(WorkloadError, match=r"rank 5 has no GPU of its own: it is the 4\. on its host, which has 2"):
+    with pytest.raises(
+        WorkloadError, match=r"rank 5 has no GPU of its own: it is number 4 on its host, which has 2 GPUs"
+    ):
         Ranks(5, 8, 3).device(None, 2)
 
 

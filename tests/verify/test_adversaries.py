@@ -113,7 +113,7 @@ def test_a_cheat_is_refused_by_verification(cheat: Any, mode: str, says: str) ->
 
 
 def test_a_random_state_that_is_frozen_is_refused() -> None:
-    assert "the same results run after run" in verified(cheats.frozen, w=dropping()).failures[0]
+    assert "the same results in every run" in verified(cheats.frozen, w=dropping()).failures[0]
     assert verified(honest, w=dropping()).passed
 
 

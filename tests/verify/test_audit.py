@@ -81,7 +81,7 @@ def micro_batches(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 def test_a_forward_that_calls_backward_itself_is_told_to_leave_it_out() -> None:
     said = refused(forward=micro_batches, loss=lambda output, batch: output)
     assert "calls backward() itself" in said
-    assert "return the loss (of micro-batches, their sum)" in said
+    assert "return the loss (the sum over micro-batches)" in said
 
 
 def test_a_loss_without_a_gradient_is_said_to_be_one() -> None:
@@ -109,7 +109,7 @@ def divided(model: nn.Module, batch: torch.Tensor) -> dict[str, Any]:
 def test_what_is_not_finite_is_named_with_its_place(forward: Callable[..., Any], loss: Any, says: str) -> None:
     said = refused(forward=forward, loss=loss)
     assert says in said
-    assert "give other inputs, or weights made otherwise" in said
+    assert "change the inputs or how the weights are initialized" in said
 
 
 def test_random_numbers_in_the_forward_may_come_with_the_inputs() -> None:
@@ -174,7 +174,7 @@ def test_a_model_of_one_shape_is_audited_on_that_one() -> None:
 
 
 def test_a_derived_shape_that_fails_is_still_refused_where_nobody_has_said_that_there_is_one_alone() -> None:
-    assert "made for 64 rows, not for 3; give Workload(other_shapes=" in refused(model=Fixed)
+    assert "made for 64 rows, not for 3; name shapes that it takes in Workload(other_shapes=" in refused(model=Fixed)
 
 
 def test_a_named_shape_that_fails_is_refused() -> None:

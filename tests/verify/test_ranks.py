@@ -33,9 +33,9 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
         ("no numbers", ""),
         ("same data", "ranks 0 and 1 get the same batch"),
         pytest.param("same data, shards", "ranks 0 and 1 get the same batch", marks=NEEDS_SHARDS),
-        ("unsynchronized", "the weights of the ranks go apart"),
-        ("no exchange", "the weights of the ranks go apart"),
-        ("one parameter", "the weights of the ranks go apart"),
+        ("unsynchronized", "the weights of the ranks diverge"),
+        ("no exchange", "the weights of the ranks diverge"),
+        ("one parameter", "the weights of the ranks diverge"),
         ("wrong gradients", "the gradient of 0.weight is not the mean"),
     ],
 )

@@ -62,7 +62,7 @@ def test_ranks_that_do_not_wait_for_each_other_are_compared_by_their_steps() -> 
     plain = {"own_ns": None, "exchange_ns": None}
     found = said(lines(0, **plain), lines(1, step_ns=150 * MS, **plain))
     assert texts(found) == ["rank 1 on node-1 takes 50 % longer than the median rank, for the last 30 s"]
-    assert "own pace is not known" in found.notes[0]
+    assert "does not know each rank's own pace" in found.notes[0]
 
 
 def test_a_host_whose_ranks_are_all_slow_is_one_sentence() -> None:
@@ -102,7 +102,7 @@ def test_a_slow_clock_without_a_reason_is_told_beside_others_of_its_kind() -> No
 
 def test_a_rank_that_stopped_writing_is_silent_and_one_that_ended_is_not() -> None:
     stopped = [line(1, NOW - 35 - 5.0 * k) for k in reversed(range(6))]
-    assert texts(said(lines(0), stopped)) == ["rank 1 on node-1 has not been heard of for 35 s"]
+    assert texts(said(lines(0), stopped)) == ["rank 1 on node-1 has not reported for 35 s"]
     stopped[-1] = line(1, NOW - 35, ended=True)
     assert not said(lines(0), stopped).findings
 
@@ -110,7 +110,7 @@ def test_a_rank_that_stopped_writing_is_silent_and_one_that_ended_is_not() -> No
 def test_a_job_of_which_nothing_is_heard_is_silent_and_one_that_ended_has_ended() -> None:
     found = said(lines(0), lines(1), now=NOW + 180)
     assert found.state == "silent"
-    assert texts(found)[0].startswith("no rank has been heard of for 3 min")
+    assert texts(found)[0].startswith("no rank has reported for 3 min")
     done = [[*lines(k, 5), line(k, ended=True)] for k in range(2)]
     assert said(*done, now=NOW + 180).state == "ended"
 
@@ -136,12 +136,12 @@ def test_a_job_that_stands_still_names_the_rank_that_is_behind() -> None:
     waits = [line(0, idle=90, step=41, stands="train.py:30, in main")]
     stuck = [line(1, idle=95, step=40, stands="data.py:7, in read")]
     assert texts(said(waits, stuck)) == [
-        "no rank has ended a step for 90 s: rank 1 on node-1 stands at step 41 (at data.py:7, in read), others are further"
+        "no rank has finished a step for 90 s: rank 1 on node-1 is at step 41 (at data.py:7, in read), the others are ahead"
     ]
     same = [line(1, idle=95, step=41, stands="data.py:7, in read")]
     more = [line(k, idle=90, step=41, stands="train.py:30, in main", world=3) for k in (0, 2)]
     assert texts(said([more[0]], same, [more[1]])) == [
-        "no rank has ended a step for 90 s; rank 1 on node-1 is at data.py:7, in read"
+        "no rank has finished a step for 90 s; rank 1 on node-1 is at data.py:7, in read"
     ]
 
 
@@ -157,7 +157,7 @@ def test_buffers_that_ddp_broadcasts_are_told_of() -> None:
 
 def test_what_being_watched_costs_is_said_where_it_is_dear() -> None:
     found = said(lines(0, cost=0.03), lines(1, cost=0.03))
-    assert found.notes == ["being watched takes 3.0% of the time: write lines less often, with rung.watch(every=30)"]
+    assert found.notes == ["watching costs 3.0% of the time: write less often, with rung.watch(every=30)"]
 
 
 def test_of_thousands_of_ranks_a_few_lines_are_shown_the_slowest_among_them() -> None:
@@ -167,7 +167,7 @@ def test_of_thousands_of_ranks_a_few_lines_are_shown_the_slowest_among_them() ->
     shown = watch_lines(said(*ranks), 100)
     assert len(shown) < MOST + 12
     assert sum(text.startswith("! rank") for text in shown) == 3
-    assert any("holds for 17 more" in text for text in shown)
+    assert any("is true of 17 more" in text for text in shown)
     assert any(text.startswith("7 ") for text in shown)
 
 

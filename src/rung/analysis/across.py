@@ -43,7 +43,7 @@ class Sums:
         others = [str(rank) for rank, own in self.ranks if own != clock]
         if others:
             some = ", ".join(others[:MOST_NAMED]) + (", ..." if len(others) > MOST_NAMED else "")
-            notes.append(f"No GPU event of rank {some}: the figures are of the other ranks.")
+            notes.append(f"Rank {some} has no GPU events; the figures are of the other ranks.")
         number = found.ranks * steps
         rows = [
             Spread(

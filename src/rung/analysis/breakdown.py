@@ -68,7 +68,7 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
     step is the trace's window / steps: first to last GPU event, or on the CPU clock the profiled steps.
     """
     if steps < 1:
-        raise UsageError(f"A breakdown needs steps of at least 1, not {steps}: give the number of recorded steps.")
+        raise UsageError(f"The number of recorded steps must be at least 1, not {steps}.")
     softmax, scores = scores_of(trace)
     gpu = classified(trace)
     totals = host_time(trace, scores) if gpu.is_empty() else gpu_time(trace, gpu)
@@ -88,7 +88,7 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
         if step_ns < busy:
             notes.append(
                 f"The measured step ({step_ns / 1e6:.3f} ms) is shorter than the busy time of a profiled "
-                f"step ({busy / 1e6:.3f} ms), which stands in for it: the profiler slows the work down."
+                f"step ({busy / 1e6:.3f} ms), which is used instead: the profiler slows the work down."
             )
             step_ns = busy
         gaps = totals.launch_gap + totals.idle

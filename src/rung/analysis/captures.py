@@ -100,20 +100,20 @@ class _Tally:
             return
         done = sum(self.joined.values())
         if done:
-            where = "" if captured.asked else ", which lies beside the trace and is of the same process"
+            where = "" if captured.asked else ", a file beside the trace from the same process"
             yield f"{done} of {self.replayed} kernels replayed by graphs have the operators that {_listed(self.joined)} recorded{where}."
         for graphs, kernels in self.unplaced.items():
-            yield f"Of {kernels} of them the operator and its inputs are certain, the module and the line of Python are not: {graphs} are alike."
+            yield f"{kernels} of them have a certain operator and inputs, but an uncertain module and line of Python: {graphs} are alike."
         for graphs, kernels in self.ambiguous.items():
-            yield f"{kernels} replayed kernels fit {graphs}, whose operators differ: they stay without. Give --capture only the file of the size that was replayed."
+            yield f"{kernels} replayed kernels fit {graphs}, whose operators differ, so they get none. Give --capture only the file of the batch size that was replayed."
         for what, kernels in self.different.items():
-            yield f"{kernels} replayed kernels stay without an operator: {what}."
+            yield f"{kernels} replayed kernels get no operator: {what}."
         if self.unfit:
             names = _listed(dict.fromkeys(Path(source).name for source in captured.sources))
             yield f"{self.unfit} replayed kernels fit no graph captured in {names}."
             unnamed = captured.launches["kernel"].null_count()
             if unnamed:
-                yield f"{unnamed} of {captured.launches.height} captured launches do not name their kernels (Kineto writes the names on ROCm alone)."
+                yield f"{unnamed} of {captured.launches.height} captured launches do not name their kernels (Kineto writes the names only on ROCm)."
 
 
 @once
@@ -291,7 +291,7 @@ def _difference(names: _Names, match: _Match) -> str:
     if Counter(names) == Counter(match.graph.names):
         return f"the kernels of {match.graph} ran in another order, and several of one name have different inputs"
     was, captured = (readable(str(of[first]))[:70] for of in (names, match.graph.names))
-    return f"{match.graph} captured others in their place (kernel {first + 1} is {was}, captured was {captured})"
+    return f"{match.graph} captured other kernels (kernel {first + 1} is {was}, but {captured} was captured)"
 
 
 def _listed(names: Sequence[str] | Counter[str] | dict[str, None]) -> str:

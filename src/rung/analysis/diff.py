@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
+import numpy as np
 import polars as pl
+from msgspec import UNSET
 
 from rung.analysis.account import account
 from rung.analysis.captures import joined
+from rung.analysis.classified import scores_of
+from rung.analysis.host_time import HostCalls, host_calls
 from rung.analysis.overview import gpu_names
 from rung.analysis.per_step import divisor, of_steps
 from rung.analysis.steps import found_steps
@@ -15,6 +20,7 @@ from rung.analysis.timeline import timeline
 from rung.errors import UsageError
 from rung.records.diff import Changed, Difference, Side
 from rung.records.record import record_of
+from rung.trace.ranks import named_ranks
 from rung.trace.table import Trace
 
 # What rows are aligned by → the columns of `account`. Kernel names change with vendor and version; the others do not.
@@ -26,6 +32,7 @@ BY = {
     "category": ["category"],
     "kernel": ["name"],
 }
+ON_HOST = ("op", "shape", "category")  # what operators are aligned by, where neither trace has GPU events
 PARTS = ("computation_ns", "exposed_communication_ns", "exposed_memcpy_ns", "idle_ns")
 SAME_SHARE = 0.02  # of the larger of the two
 SAME_STEP_SHARE = 0.0005  # of the base's step
@@ -53,12 +60,16 @@ class Diff:
     the base's step; base_total_ns and new_total_ns are sums over the whole trace, which add up to busy_ns exactly.
     change: faster, slower, same (within 2 %, or 0.05 % of the step), appeared, vanished. base_kernel, new_kernel: the
     kernel that took most of it.
+
+    clock: "gpu"; "cpu" where neither trace has GPU events. Then times are the operators' own on the host, as in the breakdown of such a
+    trace, "of one GPU" means of one rank, and there are no kernels.
     """
 
     base: Side
     new: Side
     tables: dict[str, pl.DataFrame]
     notes: tuple[str, ...]
+    clock: Literal["gpu", "cpu"] = "gpu"
 
     @property
     def ratio(self) -> float:
@@ -80,6 +91,7 @@ class Diff:
             notes=list(self.notes),
             slower=self.ratio > 1,
             failed=failed,
+            clock="cpu" if self.clock == "cpu" else UNSET,
         )
 
 
@@ -90,8 +102,10 @@ def diff(
 
     steps: how many were recorded; as the trace says where they are not given. Then, where more than a little of the GPU's
     time was launched before the first marked step, that is left out, and a note says so.
-    Raises UsageError for a trace without GPU events.
+    Raises UsageError where one trace has GPU events and the other has none, or where there is no time to compare.
     """
+    if _clock(base, new) == "cpu":
+        return _on_host(base, new, base_steps, new_steps, by)
     base, base_steps, cut_base = whole_steps(base, base_steps, "base")
     new, new_steps, cut_new = whole_steps(new, new_steps, "new")
     sides = (_side(base, base_steps), _side(new, new_steps))
@@ -104,9 +118,93 @@ def diff(
         if key in tables and not any(events[key].str.starts_with("(").not_().any() for events in accounts):
             del tables[key]
             notes.append(
-                "No nn.Module is recorded in either trace (torch.profiler: with_stack=True): nothing to align by module."
+                "Neither trace records nn.Modules, so nothing is aligned by module (record with torch.profiler(with_stack=True))."
             )
     return Diff(sides[0], sides[1], tables, tuple(dict.fromkeys(notes)))
+
+
+def _clock(base: Trace, new: Trace) -> str:
+    """The clock that both traces can be compared on."""
+    without = [trace for trace in (base, new) if timeline(trace).is_empty()]
+    if len(without) == 1:
+        raise UsageError(
+            f"{without[0].source or 'one trace'} has no GPU events, but the other trace has: record both with "
+            "torch.profiler(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
+        )
+    return "cpu" if without else "gpu"
+
+
+def _on_host(base: Trace, new: Trace, base_steps: int | None, new_steps: int | None, by: tuple[str, ...]) -> Diff:
+    """The operators' own times, of traces without GPU events."""
+    sides, accounts = [], []
+    notes = ["Neither trace has GPU events; times are CPU time."]
+    for name, trace, steps in (("base", base, base_steps), ("new", new, new_steps)):
+        steps = _at_least_one(max(1, found_steps(trace)) if steps is None else steps)
+        ranks = _ranks(trace)
+        side, events = _host_side(trace, ranks, steps)
+        sides.append(side)
+        accounts.append(events)
+        notes += [f"{name}: {note}" for rank in ranks for note in rank.notes]
+    wanted = by or ON_HOST
+    if not set(wanted) <= set(ON_HOST):
+        notes.append("Without GPU events there are tables only by category, op and shape.")
+    if _unlike(sides[0], sides[1]):
+        notes.append("Times are per step and per rank, as the traces have different numbers of steps or ranks.")
+    tables = {key: _table((sides[0], sides[1]), accounts, BY[key]) for key in wanted if key in ON_HOST}
+    return Diff(sides[0], sides[1], tables, tuple(dict.fromkeys(notes)), "cpu")
+
+
+def _ranks(trace: Trace) -> list[HostCalls]:
+    """The operators of each rank: threads of several may have the same numbers."""
+    scores, rank = scores_of(trace)[1], pl.col("rank")
+    return [
+        host_calls(replace(trace, events=trace.events.filter(rank.is_null() if one is None else rank == one)), scores)
+        for one in named_ranks(trace.events)
+    ]
+
+
+def _host_side(trace: Trace, ranks: list[HostCalls], steps: int) -> tuple[Side, pl.DataFrame]:
+    """A side, and its operators with the columns of `account` that there are; own_ns in whole ns that add up to busy_ns."""
+    calls = pl.concat([rank.calls for rank in ranks]) if ranks else pl.DataFrame()
+    if calls.is_empty():
+        raise UsageError(
+            f"{trace.source or 'the trace'} has neither GPU events nor operators, so there is nothing to compare: "
+            "record it with torch.profiler around the work."
+        )
+    until = np.rint(np.cumsum(calls["own_ns"].to_numpy())).astype(np.int64)
+    events = calls.select(
+        pl.Series("own_ns", np.diff(until, prepend=0)),
+        pl.lit(None, pl.String).alias("name"),
+        pl.col("dims").fill_null(""),
+        "category",
+        op="name",
+    )
+    busy = int(until[-1])
+    total = max(busy, sum(rank.window for rank in ranks))
+    if not total:
+        raise UsageError(f"the operators of {trace.source or 'the trace'} take no time: there is nothing to compare.")
+    return Side(
+        source=trace.source,
+        device="",
+        ranks=len(ranks),
+        gpus=len(ranks),
+        steps=steps,
+        total_ns=total,
+        busy_ns=busy,
+        parts={**dict.fromkeys(PARTS, 0), "computation_ns": busy, "idle_ns": total - busy},
+        kernels=calls.height,
+        step_ns=total / (len(ranks) * steps),
+    ), events
+
+
+def _at_least_one(steps: int) -> int:
+    if steps < 1:
+        raise UsageError(f"the number of recorded steps is {steps}; it must be at least 1.")
+    return steps
+
+
+def _unlike(base: Side, new: Side) -> bool:
+    return base.gpus != new.gpus or base.steps != new.steps
 
 
 def whole_steps(trace: Trace, steps: int | None, name: str = "base") -> tuple[Trace, int, str]:
@@ -116,18 +214,12 @@ def whole_steps(trace: Trace, steps: int | None, name: str = "base") -> tuple[Tr
     steps, before = divisor(trace)
     if not before:
         return trace, steps, ""
-    note = (
-        f"{name}: what was launched before its recorded steps is left out (--{name}-steps N takes the whole recording)."
-    )
+    note = f"{name}: work that was launched before the recorded steps is left out (--{name}-steps N takes the whole recording)."
     return of_steps(trace, None), found_steps(trace), note
 
 
 def _side(trace: Trace, steps: int) -> Side:
-    if steps < 1:
-        raise UsageError(f"the number of recorded steps is {steps}; it must be at least 1.")
     rows = timeline(trace).filter(pl.col("step").is_null())
-    if rows.is_empty():
-        raise UsageError(f"{trace.source or 'the trace'} has no GPU events: record it with the GPU's activities.")
     sums = rows.sum().row(0, named=True)
     if not sums["total_ns"]:
         raise UsageError(f"the GPU events of {trace.source or 'the trace'} take no time: there is nothing to compare.")
@@ -136,7 +228,7 @@ def _side(trace: Trace, steps: int) -> Side:
         device=", ".join(gpu_names(trace)),
         ranks=rows["rank"].n_unique(),
         gpus=rows.height,
-        steps=steps,
+        steps=_at_least_one(steps),
         total_ns=sums["total_ns"],
         busy_ns=sums["busy_ns"],
         parts={part: sums[part] for part in PARTS},
@@ -209,7 +301,7 @@ def _notes(sides: tuple[Side, Side], accounts: list[pl.DataFrame], traces: tuple
     notes = []
     for name, side, events, trace in zip(("base", "new"), sides, accounts, traces, strict=True):
         if not events["linked"].any():
-            notes.append(f"{name}: no launches are recorded, so nothing belongs to an operator.")
+            notes.append(f"{name}: no launches are recorded, so no kernel belongs to an operator.")
             continue
         notes += [f"{name}: {note}" for note in joined(trace).notes]
         outside = events.filter(~pl.col("linked"))
@@ -223,6 +315,6 @@ def _notes(sides: tuple[Side, Side], accounts: list[pl.DataFrame], traces: tuple
         ) / max(1, side.busy_ns)
         if replayed > 0.005:
             notes.append(f"{name}: {replayed:.0%} of the busy time was replayed by graphs and belongs to no operator.")
-    if sides[0].gpus != sides[1].gpus or sides[0].steps != sides[1].steps:
-        notes.append("Times are of one step of one GPU: the traces differ in how many of these they have.")
+    if _unlike(*sides):
+        notes.append("Times are per step and per GPU, as the traces have different numbers of steps or GPUs.")
     return notes

@@ -48,19 +48,19 @@ def gpu_time(trace: Trace, events: pl.DataFrame) -> Totals:
     rows = list(sums.iter_rows())
     if 0 < scale < 0.99:
         notes.append(
-            f"Streams overlap: {busy / scale / 1e6:.3g} ms of GPU work in {busy / 1e6:.3g} ms; times here are scaled to that."
+            f"Streams overlap: {busy / scale / 1e6:.3g} ms of GPU work in {busy / 1e6:.3g} ms; times here are scaled down to the second."
         )
 
     unlinked = events.filter(~pl.col("linked"))
     if unlinked.height == events.height:
         notes.append(
-            "No launches were recorded: a wait for one counts as idle, and kernels are told by their names alone."
+            "No launches were recorded: waits for a launch count as idle, and kernels are classified by name alone."
         )
     elif unlinked.height:
         share = int(unlinked["dur"].sum()) / max(1, int(events["dur"].sum()))
         notes.append(
             f"{share * 100:.0f} % of GPU time ({unlinked.height} x) was launched outside the recorded window: it counts, "
-            "but cannot be joined with its operators."
+            "but has no operators."
         )
     replayed = events.filter("graph", pl.col("op").is_null())
     if replayed.height:

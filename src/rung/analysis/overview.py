@@ -21,9 +21,7 @@ from rung.trace.ranks import named_ranks
 from rung.trace.table import Trace
 
 MOST_RANKS = 64
-SERIALIZED = (
-    "hardware counters were read: kernels ran one at a time, and times, gaps and shares are not those of a run without."
-)
+SERIALIZED = "hardware counters were read, so kernels ran one at a time; times, gaps and shares differ from those of a normal run."
 
 
 def overview(trace: Trace, *, steps: int = 1) -> Overview:

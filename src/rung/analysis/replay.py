@@ -137,7 +137,7 @@ def known_calls(trace: Trace, op: str, shapes: str = "") -> pl.DataFrame:
     found = calls_of(trace, op, shapes)
     if found.is_empty() and calls_of(trace, op).is_empty():
         raise UsageError(
-            f"no operator {op} is in {trace.source or 'the trace'}: `--show ops` of rung analyze lists them."
+            f"{trace.source or 'the trace'} has no operator {op}: `--show ops` of rung analyze lists them."
         )
     return found
 
@@ -159,9 +159,7 @@ def replay(trace: Trace, op: str, *, shapes: str = "", index: int = 0) -> Replay
         call = read_call(op, row["dims"], row["dtypes"], row["strides"], row["concrete"], item)
         inputs = _inputs(call, row["dtypes"], row["strides"])
     except Unknown:
-        raise UsageError(
-            f"this call of {op} was not recorded with shapes that can be used: record with record_shapes=True."
-        ) from None
+        raise UsageError(f"this call of {op} has no usable shapes: record with record_shapes=True.") from None
     try:
         work = cost(call)
     except Unknown:
@@ -176,7 +174,7 @@ def full_name(op: str) -> str:
     name = op if "::" in op else f"aten::{op}"
     if not _NAME.fullmatch(name) or name.startswith("aten::triton_"):
         raise UsageError(
-            f"{op[:80]!r} is not an operator that PyTorch can be asked for by name: give one as in aten::mm "
+            f"{op[:80]!r} is not the name of a PyTorch operator: give one like aten::mm "
             "(kernels that torch.compile generated have none)."
         )
     return name

@@ -60,7 +60,7 @@ def _before_decoding(facts: Facts, share: float) -> str:
     within = facts.share(steps["gap_ns"].sum()) / share if share else 0.0
     if within < 0.1:
         return ""
-    return f"; {min(1.0, within) * 100:.0f} % of it before steps that decode, {duration(steps['gap_ns'].mean())} each"  # type: ignore[arg-type]
+    return f"; {min(1.0, within) * 100:.0f} % of it before decode steps, {duration(steps['gap_ns'].mean())} each"  # type: ignore[arg-type]
 
 
 def held_up_decoding(facts: Facts) -> Seen | None:
@@ -76,7 +76,7 @@ def held_up_decoding(facts: Facts) -> Seen | None:
     if share < 0.05 or free.is_empty():
         return None
     medians = [duration(float(part["token_time_ns"].median())) for part in (held, free)]  # type: ignore[arg-type]
-    said = f"{held.height} of {decoding.height} times between tokens have a prompt in them, {medians[0]} instead of {medians[1]}"
+    said = f"{held.height} of {decoding.height} gaps between tokens contain a prompt and take {medians[0]} instead of {medians[1]}"
     return Seen(share, f"{said} (medians)")
 
 
@@ -106,7 +106,7 @@ def unexplained_idle(facts: Facts) -> Seen | None:
     why = (
         "no launch of a kernel was recorded"
         if not facts.linked()
-        else "what ended the waits was launched outside of it"
+        else "the work that ended the waits was launched outside of the recording"
     )
     return Seen(share, why) if share >= 0.05 else None
 
@@ -227,7 +227,7 @@ def exposed_communication(facts: Facts) -> Seen | None:
     waited /= max(1.0, waited + moved)
     return Seen(
         share,
-        said + (f"; {waited * 100:.0f} % of the time in them is waiting for other ranks" if waited >= 0.05 else ""),
+        said + (f"; {waited * 100:.0f} % of their time is waiting for other ranks" if waited >= 0.05 else ""),
     )
 
 

@@ -28,7 +28,7 @@ from rung.cli.common import (
     typed,
 )
 from rung.cli.kubernetes import add_options as add_kubernetes_options
-from rung.cli.live import live
+from rung.cli.live import line_width, live
 from rung.cli.output import show_styled
 from rung.cli.ranks import add_rank_options, check_ranks
 from rung.cli.remember import remembered
@@ -186,7 +186,7 @@ def run(parsed: argparse.Namespace) -> int:
     new: Run | None = None
 
     def told(event: Event) -> None:
-        for line in progress_lines(event):
+        for line in progress_lines(event, line_width()):
             say(line)
         if isinstance(event, NEW_ANSWER):
             keep_page(climb.run)

@@ -44,7 +44,7 @@ example, two plain functions on a busy CPU:
   A  ops.py:old
   B  ops.py:new
   step   A 1.42 ms (1.38 ms – 1.57 ms), B 40.1 µs (37.6 µs – 53.3 µs)
-  equal  yes: all 18 comparisons of what a step gives and changes, in full precision
+  equal  yes, by all 18 comparisons of a step's results and updates, in full precision
   B is faster than A: 38.2× (33.5–42.6) at 99.8% confidence, 16 rounds in one process.
 
 more:

@@ -32,8 +32,9 @@ more:
   rung diff base.db new.db --fail-if-slower 3%            for CI: exit code 1 if 3 % slower or more
 
 Times are of one step of one GPU. Rows are aligned by operator, not by kernel name, since kernel
-names change with vendors and versions; --by kernel aligns by kernel name. A trace shows one run. To
-know whether a small difference is real, repeat the runs with `rung compare`.
+names change with vendors and versions; --by kernel aligns by kernel name. Traces without GPU events
+are compared by the CPU time of their operators. A trace shows one run. To know whether a small
+difference is real, repeat the runs with `rung compare`.
 """
 NAMES = ("category", "op", "shape", "module", "instance", "kernel")
 

@@ -119,8 +119,7 @@ class Live(Doing):
             self._terminal.flush()
 
     def _fitted(self, text: str) -> str:
-        wide = os.get_terminal_size(self._terminal.fileno()).columns or 80  # 0: it was never told
-        return _cut(text, wide - 1)
+        return _cut(text, _columns(self._terminal) - 1)
 
 
 def in_notebook() -> bool:
@@ -187,6 +186,15 @@ def live(budget: float | None = None, below: Callable[[], str] = lambda: "") -> 
             log.removeHandler(_shown)
         log.setLevel(before)
         _shown = None
+
+
+def line_width() -> int | None:
+    """The columns of the terminal that `write` shows a line on; None where it shows it in a notebook or writes it to a file."""
+    return _columns(sys.stderr) if sys.stderr.isatty() and not in_notebook() else None
+
+
+def _columns(terminal: TextIO) -> int:
+    return os.get_terminal_size(terminal.fileno()).columns or 80  # 0: it was never told
 
 
 def write(text: str) -> None:

@@ -72,7 +72,7 @@ class Ranks:
         if gpus == 1 or self.local < gpus:  # a launcher may show each rank its own GPU alone
             return f"cuda:{0 if gpus == 1 else self.local}"
         raise WorkloadError(
-            f"rank {self.rank} has no GPU of its own: it is the {self.local + 1}. on its host, which has {gpus}; start "
+            f"rank {self.rank} has no GPU of its own: it is number {self.local + 1} on its host, which has {gpus} GPU{'s' * (gpus != 1)}; start "
             "fewer ranks a host, or add --device cpu."
         )
 

@@ -138,14 +138,14 @@ def _refuse(args: Any) -> None:
     """Raises UsageError for what a recipe cannot be applied beside."""
     if name := _sharded_by(args):
         raise UsageError(
-            f"a recipe is not applied beside {name}, which takes the model's weights apart: train with DDP (torchrun), or without RecipeCallback."
+            f"RecipeCallback does not work with {name}, which shards the model's weights: train with DDP (torchrun), or leave RecipeCallback out."
         )
     if args.n_gpu > 1:
         raise UsageError(
-            f"the Trainer would copy the model to {args.n_gpu} GPUs at every step (DataParallel), and copies run without the recipe: start it with torchrun, or show it one GPU (CUDA_VISIBLE_DEVICES=0)."
+            f"the Trainer would copy the model to {args.n_gpu} GPUs at every step (DataParallel), and the copies would run without the recipe: start it with torchrun, or show it one GPU (CUDA_VISIBLE_DEVICES=0)."
         )
     if args.torch_compile:
-        raise UsageError("TrainingArguments has torch_compile=True, and a recipe compiles the model itself: leave one of the two out.")  # fmt: skip
+        raise UsageError("TrainingArguments has torch_compile=True, but a recipe compiles the model itself: leave one of the two out.")  # fmt: skip
 
 
 def _sharded_by(args: Any) -> str | None:

@@ -52,12 +52,12 @@ class TrainsInPlace:
     ) -> None:
         """dynamic: as of `rung.apply`. Raises UsageError for a model or a loop that no recipe can be applied in, InputError for a file that is no recipe."""
         if getattr(model, CALL, None) is not None or hasattr(model, "_orig_mod"):
-            raise UsageError(f"{type(model).__name__} is compiled already: leave that out, a recipe compiles the model itself.")  # fmt: skip
+            raise UsageError(f"{type(model).__name__} is already compiled, but a recipe compiles the model itself: leave torch.compile out.")  # fmt: skip
         self._model, self.calls, self._stepped = model, 0, False
         _, wanted = recipe_for(recipe, model, "train", device_of(model))
         if loop.float16 and (in_bf16 := [name for name in wanted.rungs if plan_of([name]).bf16]):
             raise UsageError(
-                f"{loop.name} runs the model in float16, and the recipe's {in_bf16[0]} in bfloat16: choose bfloat16 there, or a recipe without it."
+                f"{loop.name} runs the model in float16, but the recipe's {in_bf16[0]} runs it in bfloat16: choose bfloat16 there, or a recipe without {in_bf16[0]}."
             )
         self.left_out = _left_out(wanted, loop)
         rungs = tuple(
@@ -90,7 +90,7 @@ class TrainsInPlace:
         """Warns once where the first step called a part of the model, and never the model."""
         if not self.calls and not self._stepped:
             warnings.warn(
-                f"the recipe is not in effect: the first training step did not call {type(self._model).__name__} itself, but perhaps a part or a method of it.",
+                f"the recipe is not in effect: the first training step did not call {type(self._model).__name__} itself (perhaps it called a submodule or a method); call the model.",
                 stacklevel=3,
             )
         self._stepped = True
@@ -113,17 +113,15 @@ def _left_out(recipe: Recipe, loop: Loop) -> dict[str, str]:
         plan, why = plan_of([name]), ""
         if plan.capture:
             why = (
-                f"{loop.name} clips gradients and steps the optimizer after the model was called, and a captured step would hold all of it; "
-                "in a loop of your own, rung.apply(model, recipe, loss=..., optimizer=...) captures it"
+                f"{loop.name} clips gradients and steps the optimizer outside of the model's call, but a captured step must contain both; "
+                "in a loop of your own, rung.apply(model, recipe, loss=..., optimizer=...) captures them"
             )
         elif plan.fused_optimizer and not (loop.optimizers and all(map(is_fused, loop.optimizers))):
             why = f"{loop.name} makes the optimizer; {loop.fused}"
         elif plan.replays and loop.accumulates:
-            why = (
-                "its replays write over the gradients of the call before, and here those of several calls are summed up"
-            )
+            why = "each replay overwrites the gradients of the call before, but this loop sums the gradients of several calls"
         elif plan.channels_last:
-            why = "an optimizer state that is saved would have its layout, and torch's fused optimizers misread it beside weights in the usual one"
+            why = "a saved optimizer state would be channels-last, and torch's fused optimizers misread that beside contiguous weights"
         elif variables := [f"{key}={unset[key]}" for key, _ in plan.env if key in unset]:
             why = f"start the process with {' '.join(variables)}"
         if why:

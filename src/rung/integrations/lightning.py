@@ -172,7 +172,7 @@ def _climbed(pl_module: torch.nn.Module, name: str | None) -> torch.nn.Module:
         return pl_module.get_submodule(name)
     except AttributeError:
         raise UsageError(
-            f"{type(pl_module).__name__} has no module {name!r}: RecipeCallback(recipe, module=...) takes one of its own, such as {', '.join(map(repr, trained)) or repr('')}."
+            f"{type(pl_module).__name__} has no module {name!r}: name one of its modules in RecipeCallback(recipe, module=...), such as {', '.join(map(repr, trained)) or repr('')}."
         ) from None
 
 
@@ -186,9 +186,9 @@ def _refuse(trainer: Any, whole: bool) -> None:
     strategy = type(trainer.strategy).__name__
     if strategy not in STRATEGIES:
         raise UsageError(
-            f"a recipe is not applied with {strategy}: train on a single device or with DDP, or without RecipeCallback."
+            f"RecipeCallback does not work with {strategy}: train on a single device or with DDP, or leave RecipeCallback out."
         )
     if whole and strategy == "DDPStrategy":
         raise UsageError(
-            "with DDP, Lightning calls the LightningModule for the whole training_step: put its layers into one module, and name that by RecipeCallback(recipe, module=...)."
+            "with DDP, Lightning calls the LightningModule for the whole training_step: put its layers into one module, and name that module in RecipeCallback(recipe, module=...)."
         )

@@ -40,7 +40,7 @@ class ProfiledSteps:
         folder of its own; options: what else torch.profiler records. Raises UsageError for steps that cannot be meant."""
         if not 2 <= first <= last:
             raise UsageError(
-                f"steps {first} to {last} cannot be recorded: the first is at least 2, as the step before it warms the profiler up, and the last is not before it."
+                f"steps {first} to {last} cannot be recorded: the first must be at least 2, because the step before it warms the profiler up, and the last must not be before the first."
             )
         self.first, self.last, self.ranks = first, last, tuple(ranks)
         self.folder: Path | None = None
@@ -62,7 +62,7 @@ class ProfiledSteps:
             return
         with self._never_stops_the_training():
             if torch.autograd._profiler_enabled():  # starting one more would silently end it
-                raise UsageError("another torch.profiler is recording at this step.")
+                raise UsageError("another torch.profiler is recording at this step; record other steps.")
             self._device = pick("cpu" if device.type == "cpu" else str(device))
             self.folder = new_folder(Path(".rung"), "training", self._out, rank if processes > 1 else None)
             self.folder.mkdir(parents=True, exist_ok=True)

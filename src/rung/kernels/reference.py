@@ -3,6 +3,8 @@
 Each takes the arguments of the kernel of its name, and its result has the dtype that the kernel's has.
 """
 
+from __future__ import annotations
+
 import torch
 from torch.nn import functional as F
 

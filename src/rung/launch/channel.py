@@ -136,7 +136,7 @@ class Reply:
 def unreadable(method: str, log: object) -> WorkerFailed:
     """For an answer that is none."""
     return WorkerFailed(
-        f"{said(method)} gave no answer that can be read: something wrote to a file descriptor of the worker's "
-        f"own, so let the workload write only to files that it opened. The worker's log: {log}",
+        f"{said(method)} gave no readable answer: the workload wrote to a file descriptor of the worker, "
+        f"so have it write only to files that it opened. The worker's log: {log}",
         "killed",
     )

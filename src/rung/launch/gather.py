@@ -92,12 +92,10 @@ class Gathering:
             of = f"rank {number} on {rank.host}"
             found += [f"{why}, of {of}." for why in rank.lacking]
             if not rank.ended:
-                found.append(f"{of} ended before it had said what it wrote: its files are missing or incomplete.")
+                found.append(f"{of} ended before it listed its files: they are missing or incomplete.")
         world = max((rank.world for rank in self._ranks.values()), default=0)
         absent = sorted(set(range(world)) - set(self._ranks))
-        return found + [
-            f"rank {number} of {world} never said what it wrote: its files may be missing." for number in absent
-        ]
+        return found + [f"rank {number} of {world} never listed its files: they may be missing." for number in absent]
 
     def _take(self, heard: BinaryIO, answers: BinaryIO) -> None:
         """All that one rank says."""
@@ -120,7 +118,7 @@ class Gathering:
         """Takes a file in, or reads it where it is; why it is not as it should be, or nothing."""
         given = PurePosixPath(name)
         if given.is_absolute() or ".." in given.parts:
-            raise ValueError(f"{name} lies outside of the folder")
+            raise ValueError(f"{name} lies outside the folder")
         path = self._folder / given
         found, digest = 0, hashlib.sha256()
         partial = path.with_name(f".{path.name}.partial")
@@ -143,8 +141,8 @@ class Gathering:
         finally:
             partial.unlink(missing_ok=True)
         if found != size:
-            return f"{name} is cut off: {found:,} of {size:,} bytes came"
-        return f"{name} is not what was written: its SHA-256 is another"
+            return f"{name} is cut off: {found:,} of {size:,} bytes arrived"
+        return f"{name} changed on the way: its SHA-256 differs"
 
 
 class Writing:
@@ -192,7 +190,7 @@ class Writing:
         """Waits until it was taken in."""
         assert self._connection
         if not self._connection.recv(3):
-            raise OSError("the coordinator takes no files any more")
+            raise OSError("the coordinator no longer accepts files")
 
 
 HERE = Writing(None, None, True, Path())  # of a process that is alone
@@ -211,7 +209,7 @@ def writing() -> Iterator[Writing]:
             connection = stack.enter_context(socket.create_connection((host, port), CONNECTING))
         except OSError as error:
             raise WorkloadError(
-                f"rank {ranks.rank} on {socket.gethostname()} cannot reach {host}, port {port}, which awaits the ranks' files: {error}."
+                f"rank {ranks.rank} on {socket.gethostname()} cannot reach {host}, port {port}, to send its files ({error}): open that port between the hosts."
             ) from None
         connection.settimeout(None)
         shared = (Path(root) / mark).exists()

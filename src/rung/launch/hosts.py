@@ -129,7 +129,7 @@ def _end_when_asked(code: int) -> None:
 
 def _lost(number: int) -> int:
     print(
-        f"rung: host {number} of this job was lost: its pod ended, or its connection did.", file=sys.stderr, flush=True
+        f"rung: host {number} of this job was lost: its pod ended or its connection broke.", file=sys.stderr, flush=True
     )
     return 1
 
@@ -204,7 +204,7 @@ def _gathered(count: int, port: int) -> list[_Peer]:
         while len(found) < count:
             if time.monotonic() > until:
                 raise WorkloadError(
-                    f"{count - len(found)} of {count} other hosts did not join within {JOINING:.0f} s: see whether their pods run."
+                    f"{count - len(found)} of {count} other hosts did not join within {JOINING:.0f} s: check that their pods run."
                 )
             with contextlib.suppress(OSError):  # TimeoutError is one
                 peer = _Peer(door.accept()[0])

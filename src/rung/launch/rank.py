@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
         os.setpgid(0, 0)  # its own process group, so that its guard ends no other rank with it
     if TEAM not in os.environ:
         raise UsageError(
-            f"the launcher passes no {TEAM} on, which says where the ranks are awaited: tell it to, as by `mpirun -x {TEAM}`."
+            f"the launcher does not pass on {TEAM}, which tells a rank where to connect: pass it on, as with `mpirun -x {TEAM}`."
         )
     host, port, token = os.environ[TEAM].split(" ")
     ranks = placed(os.environ)

@@ -136,7 +136,7 @@ def _quoted(path: Path) -> str:
 
 _WAIT = """\
 trap 'kill -TERM $child' TERM
-trap 'echo "rung: the time of the job is nearly over, so it stops here; give it more with --walltime." >&2; kill -TERM $child' USR1
+trap 'echo "rung: the job is about to reach its time limit, so it stops here; raise the limit with --walltime." >&2; kill -TERM $child' USR1
 wait $child; code=$?
 while kill -0 $child 2> /dev/null; do wait $child; code=$?; done
 echo $code > CODE
@@ -182,7 +182,7 @@ def container_runtime() -> str:
         if shutil.which(name):
             return name
     raise UsageError(
-        "--container needs pyxis (srun --container-image), apptainer or singularity, and this host has none of them: submit from one that has."
+        "--container needs pyxis (srun --container-image), apptainer or singularity, and this host has none of them: submit from a host that has one."
     )
 
 
@@ -245,7 +245,7 @@ def follow(job: int, folder: Path, tell: Callable[[str], None]) -> State:
 
 _DOING = {
     "RUNNING": "runs", "COMPLETING": "is ending", "COMPLETED": "has ended", "FAILED": "has failed", "CANCELLED": "was cancelled",
-    "TIMEOUT": "ran out of its time", "NODE_FAIL": "lost a node", "PREEMPTED": "had to make room for another", "OUT_OF_MEMORY": "ran out of memory",
+    "TIMEOUT": "reached its time limit", "NODE_FAIL": "lost a node", "PREEMPTED": "was preempted", "OUT_OF_MEMORY": "ran out of memory",
 }  # fmt: skip
 
 
@@ -269,11 +269,11 @@ def why(job: int, state: State, limit: str = "") -> str:
     """Why a job ended before its command did, as a sentence; empty where the command ended by itself."""
     where = f" on {state.hosts}" if state.hosts else ""
     sentences = {
-        "TIMEOUT": f"job {job} ran out of its time{f' of {limit}' if limit else ''}; give it more with --walltime.",
+        "TIMEOUT": f"job {job} reached its time limit{f' of {limit}' if limit else ''}; raise it with --walltime.",
         "CANCELLED": f"job {job} was cancelled.",
-        "PREEMPTED": f"job {job} had to make room for another{where}; submit it again.",
+        "PREEMPTED": f"job {job} was preempted{where}; submit it again.",
         "NODE_FAIL": f"job {job} lost a node of {state.hosts or 'its nodes'}; submit it again.",
-        "OUT_OF_MEMORY": f"job {job} was ended by SLURM{where}, because it took more memory than it was given; give it more with --sbatch.",
+        "OUT_OF_MEMORY": f"job {job} was ended by SLURM{where}, because it used more memory than it requested; request more with --sbatch.",
         "BOOT_FAIL": f"job {job} could not be started{where}; submit it again.",
         "DEADLINE": f"job {job} was ended at its deadline.",
     }  # fmt: skip

@@ -221,8 +221,8 @@ class Team(Caller):
                     if place in doors or int(hello["world"]) != (world or int(hello["world"])):
                         self.kill()
                         raise WorkerFailed(
-                            f"two processes say that they are rank {place[0]}, or that there are {world} and {hello['world']} ranks: the launcher "
-                            f"numbers them twice. Its output: {self.log}", "killed",
+                            f"two processes call themselves rank {place[0]}, or one counts {world} ranks and another {hello['world']}: the launcher "
+                            f"must number each rank once. Its output: {self.log}", "killed",
                         )  # fmt: skip
                     world, doors[place] = int(hello["world"]), (ready, hello)
             for gone in [guest for guest, state in guests.items() if state.over(time.monotonic())]:
@@ -251,7 +251,7 @@ class Team(Caller):
         self.kill()
         how = f"ended with exit code {code}" if code is not None else f"was stopped after {self._joining:.0f} s"
         raise WorkerFailed(
-            f"the launcher {how} before {who} was there.{self._last_line()} Its output: {self.log}", "killed"
+            f"the launcher {how} before {who} connected.{self._last_line()} Its output: {self.log}", "killed"
         )
 
     def _settled(self, method: str) -> bool:
@@ -289,7 +289,7 @@ class Team(Caller):
             if not ends:
                 return None
             return WorkerFailed(
-                f"the launcher, or who started it, ended the ranks during {said(method)}.{self._last_line()} Their output: {self.log}",
+                f"the launcher, or the process that started it, ended the ranks during {said(method)}.{self._last_line()} Their output: {self.log}",
                 "killed",
             )
         # What is refused, or lacks memory, is a cause; an error of communication may be what came of it elsewhere.

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from msgspec import UNSET, UnsetType
+
 from rung.records.measured import Nanoseconds
 from rung.records.record import SCHEMA, Part
 
 
 class Side(Part, kw_only=True):
     """One of the two traces. gpus: of all its ranks; total_ns, busy_ns, parts: sums over these, of `rung.analysis.timeline`; kernels: their
-    count; step_ns: of one step of one GPU."""
+    count; step_ns: of one step of one GPU. On the CPU clock gpus is the number of ranks, computation_ns the time in operators, idle_ns the time
+    outside of them, and kernels the number of operator calls."""
 
     source: str
     device: str
@@ -48,7 +53,7 @@ class Changed(Part, kw_only=True):
 
 class Difference(Part, kw_only=True, tag_field="kind", tag="diff"):
     """ratio: the new step's time over the base's; tables: by what rows are aligned by, the largest changes first; slower: ratio above 1;
-    failed: of --fail-if-slower."""
+    failed: of --fail-if-slower; clock: cpu where neither trace has GPU events."""
 
     schema: int = SCHEMA
     base: Side
@@ -58,3 +63,4 @@ class Difference(Part, kw_only=True, tag_field="kind", tag="diff"):
     notes: list[str]
     slower: bool
     failed: bool
+    clock: Literal["cpu"] | UnsetType = UNSET

@@ -17,7 +17,7 @@ from rung.trace import Trace
 
 TOP = 10
 NOTHING = (
-    "There is no timed event in it: nothing ran while the profiler recorded, or its schedule never came to an active step. "
+    "The trace has no timed event: nothing ran while the profiler recorded, or its schedule never reached an active step. "
     "Record again around the work."
 )
 UNKNOWN = "number unknown"  # how a reader ends what it could not count
@@ -86,7 +86,7 @@ def _facts(found: Overview, width: int) -> list[str]:
     head = f"{found.format}, {units.count(found.events)} events{counters}{steps}{many}{gpus}"
     source = f"{units.clean(found.source)}:"
     lines = [f"{source} {head}"] if len(source) + 1 + len(head) <= width else [source, *units.wrapped(head, width, "  ", "  ")]  # fmt: skip
-    for in_table, where in ((False, "not in the table"), (True, "counted, too")):
+    for in_table, where in ((False, "not in the table"), (True, "also counted")):
         rows = [row for row in found.completeness if row.in_table is in_table]
         if rows:
             lines += units.wrapped(f"{where}: {', '.join(map(_counted, rows))}", width, rest="  ")
@@ -123,7 +123,7 @@ def _part(part: OfRank, width: int, steps: int) -> list[str]:
         text = f"GPU {row.device}: {units.duration(row.total_ns)}, of it {', '.join(said)}; {kernels}"
         lines += units.wrapped(text, width, rest="  ")
     if record is None:
-        return [*lines, "no GPU event and no operator is in it: there is no time to break down."]
+        return [*lines, "it has no GPU events and no operators, so there is no time to break down."]
     what = f"A step, the mean of {steps}" if steps > 1 else "The recording"
     lines.append(f"{what}: {units.duration(record.step_ns)}")
     for line in breakdown_lines(record, bottleneck=False):

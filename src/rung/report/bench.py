@@ -95,13 +95,13 @@ def _climb_rows(climb: Climbed | None) -> list[tuple[str, str]]:
     if not climb:
         return []
     count, spread = climb.restarts, units.percent(climb.spread)
-    differ = f"whose processes differed by up to {spread}" if count > 1 else f"and processes differ by some {spread}"
+    differ = f"whose processes differed by up to {spread}" if count > 1 else f"and processes differ by about {spread}"
     away = f"{units.percent(abs(climb.slower))} {'slower' if climb.slower > 0 else 'faster'}"
-    explained = "their intervals overlap, given how much processes differ"
+    explained = "no clear difference, given how much processes differ"
     meant = (
         explained
         if climb.agrees
-        else "more than processes differ: compare load, clocks and settings with those of the climb"
+        else "by more than processes differ: compare load, clocks and settings with those of the climb"
     )
     return [
         (

@@ -15,7 +15,7 @@ SENTENCES = {
     "not equal": "B does not compute what A computes",
 }
 MORE_TIME = "To detect smaller changes, raise --budget or use a quieter machine."
-NOT_COMPARED = "results not compared: only the times are, so the sides may compute different things."
+NOT_COMPARED = "results not compared, only times: the sides may compute different things."
 WORDS = {"undecided": "not clear"}
 WAITED = 0.10  # a share of the time in which a side waited for a core, from which CPU time is shown beside wall time
 
@@ -64,7 +64,7 @@ def what_lines(result: Comparison | Ranking) -> list[tuple[str, str]]:
         rows.append(("memory", ", ".join(memory)))
     if proof:
         at = " and in ".join("full precision" if p == "exact" else p for p in proof.precisions)
-        rows.append(("equal", f"yes: all {proof.checks} comparisons of what a step gives and changes, in {at}"))
+        rows.append(("equal", f"yes, by all {proof.checks} comparisons of a step's results and updates, in {at}"))
     return rows
 
 

@@ -18,6 +18,7 @@ _PARTS = {
     "exposed_memcpy_ns": "exposed copies",
     "idle_ns": "idle",
 }
+_ON_HOST = {"computation_ns": "operators", "idle_ns": "Python and dispatch"}
 _HEADS = {
     "category": "by category",
     "op": "by operator",
@@ -30,20 +31,20 @@ _HEADS = {
 
 def diff_lines(found: Difference, *, width: int = 100, top: int = TOP) -> list[str]:
     """The two traces, how their steps divide, and for each table the largest changes."""
-    base, new = found.base, found.new
-    lines = [*(f"{name:<5} {_side(side)}" for name, side in (("base:", base), ("new:", new)))]
+    base, new, on_host = found.base, found.new, found.clock == "cpu"
+    lines = [*(f"{name:<5} {_side(side, on_host)}" for name, side in (("base:", base), ("new:", new)))]
     for note in found.notes:
         lines += textwrap.wrap(f"note: {units.clean(note)}", width, subsequent_indent="      ")
     lines += ["", verdict(found.ratio), ""]
-    rows = [("a step of a GPU", base.step_ns, new.step_ns)]
-    for part, title in _PARTS.items():
+    rows = [("a step" if on_host else "a step of a GPU", base.step_ns, new.step_ns)]
+    for part, title in (_PARTS | (_ON_HOST if on_host else {})).items():
         before, now = base.parts[part] / base.per, new.parts[part] / new.per
         if before or now:
             rows.append((f"  {title}", before, now))
     lines.append(f"{'':<24}{'base':>10}{'new':>10}{'change':>11}")
     lines += [f"{title:<24}{units.duration(a):>10}{units.duration(b):>10}{_signed(b - a):>11}" for title, a, b in rows]
     counts = [units.count(round(side.kernels / side.per, 1)) for side in (base, new)]
-    lines.append(f"{'kernels':<24}{counts[0]:>10}{counts[1]:>10}")
+    lines.append(f"{'operator calls' if on_host else 'kernels':<24}{counts[0]:>10}{counts[1]:>10}")
     for name, table in found.tables.items():
         lines += ["", *_table(_HEADS[name], table, width, top)]
     return lines
@@ -59,9 +60,9 @@ def verdict(ratio: float) -> str:
     return f"The step is {times:.2f}× {word}." if times < 9.995 else f"The step is {units.count(round(times))}× {word}."
 
 
-def _side(side: Side) -> str:
+def _side(side: Side, on_host: bool) -> str:
     many = f", {side.ranks} ranks" if side.ranks > 1 else ""
-    many += f", {side.gpus} GPUs" if side.gpus > 1 else ""
+    many += f", {side.gpus} GPUs" if side.gpus > 1 and not on_host else ""
     many += f", {side.steps} steps" if side.steps > 1 else ""
     device = f" ({units.clean(side.device)})" if side.device else ""
     return f"{units.clean(side.source)}{device}{many}"

@@ -33,6 +33,7 @@ _COARSE = {
     "exposed_memcpy_ns": ("copy", "exposed copies"),
     "idle_ns": ("idle", "idle"),
 }
+_COARSE_ON_HOST = {"computation_ns": ("other", "operators"), "idle_ns": ("launch_gap", "Python and dispatch")}
 
 
 def page(found: Diff, roofs: Sequence[Roofs]) -> str:
@@ -42,7 +43,7 @@ def page(found: Diff, roofs: Sequence[Roofs]) -> str:
     tables = []
     sides = _parts(found)
     for name, table in found.tables.items():
-        frame = table.with_columns(what=_kinds(table["what"])) if name == "category" else table
+        frame = table.with_columns(what=_kinds(table["what"], found.clock)) if name == "category" else table
         picture = diff_bars(
             record_of(list[Changed], frame.to_dicts()),
             f"{BY[name]}: what takes less time to the left, what takes more to the right",
@@ -52,7 +53,9 @@ def page(found: Diff, roofs: Sequence[Roofs]) -> str:
             (BY[name], Markup(picture), max(0, frame.height - same - MOST), same, html_table(name, "", frame))
         )
     return page_of("diff.html", ("page", "tables", "export"),
-        facts=facts,
+        facts=lambda side: facts(side, found.clock),
+        step=_step(found),
+        counted="operator calls" if found.clock == "cpu" else "kernels",
         verdict=verdict(found.ratio),
         base=found.base,
         new=found.new,
@@ -71,13 +74,14 @@ def _parts(found: Diff) -> list[dict[str, tuple[str, float]]]:
     sides = []
     for side, column in ((found.base, "base_ns"), (found.new, "new_ns")):
         if frame is None:
-            parts = {css: (title, side.parts[key] / side.per) for key, (css, title) in _COARSE.items()}
+            coarse = _COARSE_ON_HOST if found.clock == "cpu" else _COARSE
+            parts = {css: (title, side.parts[key] / side.per) for key, (css, title) in coarse.items()}
         else:  # its rows are the busy time, each moment once
             sums = dict.fromkeys(breakdowns.PARTS, 0.0)
             for kind, ns in frame.select("what", column).iter_rows():
                 sums[part_of(kind)] += ns
-            sums["idle"] = side.parts["idle_ns"] / side.per
-            parts = {key: (breakdowns.PARTS[key], ns) for key, ns in sums.items()}
+            sums["launch_gap" if found.clock == "cpu" else "idle"] = side.parts["idle_ns"] / side.per
+            parts = {key: (breakdowns.part(key, found.clock), ns) for key, ns in sums.items()}
         sides.append({css: part for css, part in parts.items() if part[1]})
     return sides
 
@@ -88,33 +92,37 @@ def _legend(sides: Sequence[dict[str, tuple[str, float]]]) -> list[tuple[str, st
     return sorted(known.items(), key=lambda part: order.index(part[0]))
 
 
-def _kinds(categories: pl.Series) -> pl.Series:
+def _kinds(categories: pl.Series, clock: str) -> pl.Series:
     """Categories of work in the words of the parts: elementwise -> "pointwise: elementwise"."""
 
     def said(category: str) -> str:
         if category in breakdowns.PARTS:
-            return breakdowns.PARTS[category]
+            return breakdowns.part(category, clock)
         return f"{breakdowns.PARTS['pointwise']}: {category}" if part_of(category) == "pointwise" else category
 
     return pl.Series(categories.name, [said(category) for category in categories], dtype=pl.String)
 
 
+def _step(found: Diff) -> str:
+    return "step" if found.clock == "cpu" else "step of a GPU"
+
+
 def _bars(found: Diff) -> list[tuple[str, list[tuple[str, str, float]]]]:
     return [
         (
-            f"{name}: {units.duration(side.step_ns)} per step of a GPU",
+            f"{name}: {units.duration(side.step_ns)} per {_step(found)}",
             [(css, title, ns) for css, (title, ns) in parts.items()],
         )
         for (name, side), parts in zip((("Base", found.base), ("New", found.new)), _parts(found), strict=True)
     ]
 
 
-def facts(side: Side) -> str:
+def facts(side: Side, clock: str) -> str:
     """What a side is: its GPU, how many there are, and how many steps were recorded."""
     many = [
         units.clean(side.device),
         f"{side.ranks} ranks" if side.ranks > 1 else "",
-        f"{side.gpus} GPUs" if side.gpus > 1 else "",
+        f"{side.gpus} GPUs" if side.gpus > 1 and clock == "gpu" else "",
         f"{side.steps} steps" if side.steps > 1 else "",
     ]
     return ", ".join(part for part in many if part)

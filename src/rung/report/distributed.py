@@ -45,7 +45,9 @@ def skew_line(table: pl.DataFrame) -> str:
     if not missing or len(missing) == table.height:
         return ""
     some = ", ".join(map(str, missing[:_MOST])) + (", ..." if len(missing) > _MOST else "")
-    return f"no trace of rank {some} (of {table.height} ranks): what they waited for, and who waited for them, is not known"
+    return (
+        f"no trace of rank {some} (of {table.height} ranks): how long they waited, and who waited for them, is unknown"
+    )
 
 
 def stragglers_line(table: pl.DataFrame) -> str:

@@ -81,7 +81,7 @@ def _time(found: Estimate) -> list[str]:
     if found.measured_floor_ns:
         lines.append(f"At the rates that benchmarks reached on it: {units.duration(found.measured_floor_ns)}.")
     if not found.peaks["checked"]:
-        lines.append("Its peaks are as the source is remembered, not checked against it (--json: the source).")
+        lines.append("Its peaks were not checked against their source, which --json names.")
     return lines
 
 

@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rung.report.units import WORD
+
 GAP = 2  # between columns
 _MOST = 24  # columns of a cell that does not wrap
 _LEAST_LAST, _LEAST_WRAPPED = 10, 8
@@ -50,11 +52,12 @@ def styled(text: str, style: str, color: bool) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most so many columns, broken between words; a longer word is broken anywhere. Other spaces stay."""
+    """Lines of at most so many columns, broken between words, a number never parted from its unit; a longer word is broken anywhere.
+    Other spaces stay."""
     lines = []
     for paragraph in text.expandtabs().split("\n"):
         line, used = "", 0
-        for word in re.findall(r"\s*\S+", paragraph.rstrip()):
+        for word in re.findall(WORD, paragraph.rstrip()):
             if line and used + width_of(word) > width:
                 lines.append(line)
                 line, used, word = "", 0, word.lstrip()
@@ -63,6 +66,19 @@ def wrap(text: str, width: int) -> list[str]:
             line, used = line + word, used + width_of(word)
         lines.append(line)
     return lines
+
+
+def hanging(text: str, width: int) -> list[str]:
+    """A line as lines of so many columns, the later ones further in. A longer word stays whole: it may be a path, which is copied."""
+    margin = " " * (len(text) - len(text.lstrip()) + 2)
+    lines, line = [], ""
+    for word in re.findall(WORD, text.rstrip()):
+        if line.strip() and width_of(line + word) > width:
+            lines.append(line)
+            line = margin + word.lstrip()
+        else:
+            line += word
+    return [*lines, line]
 
 
 def _pieces(word: str, width: int) -> Iterator[str]:

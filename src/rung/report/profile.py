@@ -16,7 +16,7 @@ def profile_lines(record: Profile, width: int = 100) -> list[str]:
     lines.append(f"kept in {units.clean(record.folder)}; `rung analyze` reads it again")
     if cost := record.overhead:
         recorded, bare = units.duration(cost.recorded_ns), units.duration(cost.bare_ns)
-        lines.append(f"a step took {recorded} while it was recorded and {bare} without ({_longer(cost.share)}; "
+        lines.append(f"a step took {recorded} while it was recorded and {bare} otherwise ({_longer(cost.share)}; "
                      f"{_of(cost.steps)}): the times below are the recorded ones.")  # fmt: skip
     if record.sensors:
         lines += [_sensors(gpu) for gpu in record.sensors.gpus]

@@ -30,6 +30,7 @@ from rung.report import units
 from rung.report.breakdowns import as_measured
 from rung.report.climb_traces import traces_of
 from rung.report.html import render
+from rung.report.layout import hanging
 from rung.report.terminal import answer_line, attempt_line, breakdown_lines, left_lines, mode_line, prediction_line
 from rung.report.words import ranks, recompilations
 from rung.runs import Run
@@ -38,11 +39,17 @@ PAGE = "report.html"
 NEW_ANSWER = (Answered, OnAllShapes, TakenBack)  # events after which the run directory has another result
 
 
-def progress_lines(event: Event) -> list[str]:
-    """An event of a climb in words, in the order in which they are to be said."""
+def progress_lines(event: Event, width: int | None = None) -> list[str]:
+    """An event of a climb in words, in the order in which they are to be said. width: columns of the terminal, for which long lines are
+    broken; in a file they stay whole."""
+    lines = _lines(event)
+    return lines if width is None else [part for line in lines for part in hanging(line, width)]
+
+
+def _lines(event: Event) -> list[str]:
     match event:
         case Begins(target):
-            return [f"checking {target}: does it run, is it deterministic, what is in its graph ..."]
+            return [f"checking {target}: that it runs and is deterministic, and what its graph holds ..."]
         case Opened(directory, manifest):
             w, e = manifest.workload, manifest.environment
             on = f"{e.device.name} (torch {e.torch or 'unknown'}); numerics: {manifest.numerics}"

@@ -55,9 +55,13 @@ def one_line(text: Any) -> str:
     return " ".join(clean(text).split())
 
 
+_SPACE_BEFORE_UNIT = r"(?<=\d) (?=(?:%|[nµm]?s|[KMGT]?i?B|[MGT]B/s)(?!\w))"
+WORD = rf"\s*(?:\S|{_SPACE_BEFORE_UNIT})+"  # with the space before it; a number and its unit are one
+
+
 def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
     """The text in lines of at most `width`, a number never parted from its unit; first, rest: what they begin with."""
-    glued = re.sub(r"(?<=\d) (?=(?:%|[nµm]?s|[KMGT]?i?B|[MGT]B/s)(?!\w))", "\u00a0", text)
+    glued = re.sub(_SPACE_BEFORE_UNIT, "\u00a0", text)
     lines = textwrap.wrap(glued, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
     return [line.replace("\u00a0", " ") for line in lines]
 

@@ -34,12 +34,12 @@ def fold_batch_norm(graph: fx.Graph) -> tuple[int, list[str]]:
 
 def _obstacle(layer: fx.Node, norm: fx.Node) -> str:
     if argument(norm, 5, "training", default=False) is not False:
-        return "it takes its statistics from the batch"
+        return "it uses the statistics of the batch, as in training"
     if len(layer.users) > 1:
-        return "the convolution's own result is read elsewhere"
+        return "the convolution's result is used elsewhere, too"
     tensors = [item for item in (*layer.args[1:3], *norm.args[1:5]) if isinstance(item, fx.Node)]
     if layer.kwargs or {*norm.kwargs} - {"training", "momentum", "eps"} or len(tensors) < 3:
-        return "its arguments are not spelled as torch's own modules spell them"
+        return "its arguments are not in the form that torch's own modules use"
     values = [value(item) for item in tensors]
     if len({v.dtype for v in values if v is not None}) != 1 or None in values:
         return "weights and statistics have different dtypes"

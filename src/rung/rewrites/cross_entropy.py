@@ -56,8 +56,8 @@ def _path(loss: fx.Node) -> _Path | str | None:
     for item in (node, *steps):
         if len(item.users) != 1:
             if any(user.op == "output" for user in _followers(item)):
-                return "the logits are returned, so they must be made anyway; Workload(output=False) asks a training step for its loss alone"
-            return "the logits are used elsewhere, so they must be made anyway"
+                return "the logits are returned, so they must be computed anyway; with Workload(output=False) a training step returns its loss alone"
+            return "the logits are used elsewhere, so they must be computed anyway"
     return _Path(node, steps[::-1])
 
 
@@ -105,7 +105,7 @@ def _obstacle(loss: fx.Node, path: _Path) -> str:
         return "a tensor is written, or autocast changes, between the layer and the loss"
     size = logits.numel() * 4
     if size < LEAST_BYTES:
-        return f"its logits are {size / 2**20:.0f} MiB in float32: small enough to be held"
+        return f"its logits are {size / 2**20:.0f} MiB in float32: small enough to keep"
     return ""
 
 
@@ -114,7 +114,7 @@ def odd_loss(loss: fx.Node) -> str:
     if argument(loss, 2, "weight") is not None:
         return "it has class weights"
     if argument(loss, 3, "size_average") is not None or argument(loss, 5, "reduce") is not None:
-        return "it says its reduction in torch's old way"
+        return "it uses torch's deprecated arguments for the reduction"
     if not isinstance(argument(loss, 4, "ignore_index", default=-100), int):
         return "its ignore_index is not a plain number"
     return ""

@@ -188,10 +188,10 @@ def read_loop(out: fx.Node, turns: list[Turn]) -> tuple[list[Turn], list[list[fx
     if chosen.dim() != 2 or chosen.shape != weights.shape or len(chosen) != len(source):
         raise Left("its tokens and their weights differ in number")
     if sorted(t.choice.number for t in turns) != list(range(count)) or _choices(first.choice.chosen) != count:
-        raise Left("a token may choose what is none of its experts")
+        raise Left("a token may choose an expert outside of the loop")
     added = {turn.added for turn in turns}
     if kind(out) not in ("zeros_like", "zeros", "new_zeros") or any(u < last and u not in added for u in out.users):
-        raise Left("what it adds to is not zero before")
+        raise Left("the tensor that it adds to does not start as zeros")
     turns = sorted(turns, key=lambda turn: turn.choice.number)
     bodies = [_body(turn) for turn in turns]
     if any(_spelled(turn, body) != _spelled(turns[0], bodies[0]) for turn, body in zip(turns, bodies, strict=True)):
@@ -200,12 +200,12 @@ def read_loop(out: fx.Node, turns: list[Turn]) -> tuple[list[Turn], list[list[fx
     known = {node for body in bodies for node in body} | {node for turn in turns for node in turn.around}
     wheres = {turn.choice.where for turn in turns}
     if any(not (_of_sizes(node) or (kind(node) == "getitem" and node.args[0] in wheres)) for node in own - known):
-        raise Left("something else reads what an expert makes, or who chose it")
+        raise Left("an expert's result, or the choice of experts, is used elsewhere")
     chosen_by = {storage(item) for turn in turns for item in (turn.choice.chosen, turn.choice.mask)}
     memory = {storage(first.source), storage(first.weights), *chosen_by}
     start = min(wheres)
     if any(may_touch(node, chosen_by) for node in between(first.choice.chosen, start)):
-        raise Left("a token may choose what is none of its experts: the choice is written to")
+        raise Left("a token may choose an expert outside of the loop: the choice is written to")
     inside = between(start, last)
     if any(switches_mode(n) or (n not in own and written(n) and may_touch(n, memory)) for n in inside):
         raise Left("a tensor is written, or autocast changes, inside of it")
@@ -248,7 +248,7 @@ def _body(turn: Turn) -> list[fx.Node]:
         elif _by_row(node):
             todo += node.all_input_nodes
         else:
-            raise Left(f"an expert computes more than layers and functions of their elements ({node.name})")
+            raise Left(f"an expert computes more than linear layers and elementwise functions ({node.name})")
         found.add(node)
     return sorted(found)
 

@@ -73,7 +73,7 @@ def _joined(graph: fx.Graph, layers: list[fx.Node], dtype: torch.dtype) -> tuple
         raise Left("its rows and weights have different dtypes")
     weight, bias = joined_input(graph, weights), joined_input(graph, biases) if biases else None
     if weight is None or (biases and bias is None):
-        raise Left("the weights of its experts cannot be laid next to one another")
+        raise Left("the weights of its experts cannot be packed into one tensor")
     return weight, bias
 
 

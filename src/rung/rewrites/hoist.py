@@ -26,7 +26,7 @@ def hoist_constants(graph: fx.Graph) -> tuple[int, list[str]]:
     count, skipped = 0, []
     for node, first in _tables(graph).items():
         if any(user.op == "output" for alias in aliases(node) for user in alias.users):
-            table: fx.Node | str = "it is returned, and who has it may write to it"
+            table: fx.Node | str = "it is returned, so the caller may write to it"
         else:
             table = made.get(first) or _table(graph, node)
         if isinstance(table, str):

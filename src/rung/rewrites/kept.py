@@ -61,9 +61,9 @@ def keep_casts(graph: fx.Graph) -> tuple[int, list[str]]:
 def _obstacle(members: Sequence[fx.Node], touched: set[int | None]) -> str:
     homes: list[Home] = [node.meta[HOME] for node in members]
     if not all(home.parameter for home in homes):
-        return "it is not a parameter that counts its versions"
+        return "it is not a parameter with a version counter"
     if not all(home.alone for home in homes) or any(node.meta["example_value"].dim() == 0 for node in members):
-        return "it is a part of other memory, or a single number"
+        return "it shares its memory with another tensor, or is a single number"
     if touched & {storage(node) for node in members}:
         return "the step itself may write to it"
     return ""

@@ -44,7 +44,7 @@ def _chain(layer: fx.Node) -> tuple[list[fx.Node], fx.Node, tuple[Any, ...]] | s
         slices = [user for user in node.users if index_of(user) is not None]
         if len(node.users) != 1:
             fewer = [user for user in slices if _elements(user) < _elements(layer)]
-            return "its whole result is read elsewhere" if fewer else None
+            return "its whole result is used elsewhere" if fewer else None
         user = next(iter(node.users))
         index = index_of(user)
         if index is not None:

@@ -53,7 +53,7 @@ def _obstacle(loss: fx.Node) -> str:
     if number(argument(loss, 7, "label_smoothing", default=0.0)) is None:
         return "its label smoothing is not a plain number"
     if not logits.requires_grad:
-        return "nothing is trained by it"
+        return "no gradient flows through it"
     return kernel_ops.obstacle(logits, target)
 
 

@@ -73,7 +73,7 @@ def _rewrite(graph: fx.Graph, found: Rotation) -> str:
     x, dtype = _source(found)
     copied = free_readers(out)
     if copied and not result.is_contiguous():
-        return "its result leaves the graph in a layout of its own"
+        return "its result is returned with non-contiguous strides"
     before = out.prev
     with graph.inserting_before(out):
         x = x if value(x).dtype == dtype else graph.call_method("to", (x, dtype))  # type: ignore[union-attr]

@@ -62,11 +62,11 @@ def _obstacle(node: fx.Node, sums: list[fx.Node], memory: dict[int | None, list[
     wide = [item for item in (node, *(summands(node) or ())) if item.meta["example_value"].dtype == WIDE]
     homes = {storage(item) for item in wide}
     if None in homes:
-        return "the memory of what it adds cannot be told"
+        return "the memory of one of its operands is unknown"
     held = [other for home in homes for other in memory[home]]
     writers = {user for item in held for user in item.users if homes & {storage(w) for w in written(user)}}
     if writers - {other for other in sums if in_place(other)}:
-        return "what it adds, or its result, is written in place"
+        return "one of its operands, or its result, is written in place"
     if in_place(node):
         # Out of place, the old value stays where it was: nobody may look there for the new one, here or afterwards.
         before = [item for item in memory[storage(node)] if item < node]

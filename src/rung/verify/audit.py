@@ -40,8 +40,8 @@ def _no_gradient(step: Step, batch: Any) -> str:
     if loss.requires_grad:
         return ""
     if any(p.grad is not None for p in step.model.parameters()):
-        return "its forward or loss calls backward() itself, which is called for it here; return the loss (of micro-batches, their sum) and leave backward() out."
-    return "its loss has no grad_fn, so nothing can be trained by it (detached, or computed under no_grad?); return the loss as it is computed."
+        return "its forward or loss calls backward() itself, but Rung calls it; return the loss (the sum over micro-batches) and leave backward() out."
+    return "its loss has no grad_fn, so it trains nothing (was it detached, or computed under no_grad?); return the loss as it is computed."
 
 
 def _place(step: Step, batch: Any, name: str) -> str:
@@ -79,16 +79,16 @@ def audit(workload: Workload, device: Device) -> list[str]:
         wrong = seen[0].values[odd].isfinite().logical_not()
         raise WorkloadError(
             f"workload {workload.name!r}: its {_place(step, to_device(first, device), odd)} is not finite on fresh weights ({int(wrong.sum())} of "
-            f"{wrong.numel()} numbers), and nothing can be told from that; give other inputs, or weights made otherwise."
+            f"{wrong.numel()} numbers), so no candidate can be compared with it; change the inputs or how the weights are initialized."
         )
     if _apart(seen[1], seen[2]):
         raise WorkloadError(
-            f"workload {workload.name!r}: two runs of it from equal weights, on one batch and from one seed, differ: the model keeps something "
-            "from call to call (a counter, an attribute, what it writes to its inputs), so no candidate can be compared with it."
+            f"workload {workload.name!r}: two runs of it from equal weights, on one batch and from one seed, differ: the model keeps state "
+            "between calls (a counter, an attribute, a write to its inputs), so no candidate can be compared with it; make each call independent."
         )
     if _apart(seen[0], seen[1]):
         raise WorkloadError(
-            f"workload {workload.name!r}: its result depends on torch's random state (dropout at a rate that is written in the forward, sampling?), "
+            f"workload {workload.name!r}: its result depends on torch's random state (sampling, or a dropout rate fixed in forward?), "
             "so no candidate can be compared with it; switch the randomness off for the climb, or draw it in inputs(seed)."
         )
     if workload.mode == "infer":
@@ -97,7 +97,7 @@ def audit(workload: Workload, device: Device) -> list[str]:
             now = state(step.model)
             moved = next((name for name in values if not identical(values[name], now[name])), "a buffer")
             raise WorkloadError(
-                f"workload {workload.name!r}: {moved} changes from call to call, and its results with it, so no candidate can be compared with it."
+                f"workload {workload.name!r}: its results change from call to call because {moved} does, so no candidate can be compared with it; keep it constant in inference."
             )
     for make in shapes(workload)[1:]:
         try:
@@ -105,7 +105,7 @@ def audit(workload: Workload, device: Device) -> list[str]:
         except Exception as error:
             raise WorkloadError(
                 f"workload {workload.name!r}: it runs on inputs(1), but on another shape it raised "
-                f"{type(error).__name__}: {first_line(error)}; give Workload(other_shapes=(lambda seed: ...,))."
+                f"{type(error).__name__}: {first_line(error)}; name shapes that it takes in Workload(other_shapes=(lambda seed: ...,))."
             ) from error
     if workload.mode == "infer":
         return []
@@ -116,7 +116,7 @@ def audit(workload: Workload, device: Device) -> list[str]:
         shown = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
         raise WorkloadError(
             f"workload {workload.name!r}: {len(without)} of {len(trainable)} trainable parameters get no gradient "
-            f"({shown}): part of the model runs outside autograd, so it does not train; mend that first."
+            f"({shown}): part of the model runs outside autograd, so it does not train; fix that first."
         )
     return without
 

@@ -105,9 +105,9 @@ def refuse_unseen(workload: Workload, seen: Seen) -> None:
         raise WorkloadError(f"workload {workload.name!r}: its output holds no tensor, so nothing can be verified.")
     kinds = ", ".join(dict.fromkeys(seen.unseen))
     raise WorkloadError(
-        f"workload {workload.name!r}: its output is made of {kinds}, in which nothing can be seen; return a dict, a dataclass, or "
-        "register it with torch.utils._pytree.register_pytree_node"
-        f"{', or give Workload(output=False), to compare loss and gradients alone.' if training else '.'}"
+        f"workload {workload.name!r}: its output consists of {kinds}, which Rung cannot compare; return a dict or a dataclass, or "
+        "register the type with torch.utils._pytree.register_pytree_node"
+        f"{', or set Workload(output=False) to compare only loss and gradients.' if training else '.'}"
     )
 
 
@@ -220,8 +220,8 @@ def _why(what: str, theirs: Any, right: Any, error: float) -> str:
     if math.isfinite(error) or not bool(_held(theirs).isfinite().all()):
         return ""
     if theirs.shape != right.shape or theirs.layout != right.layout:
-        return f"{what} is of another shape than the untouched model's"
-    return f"{what} is zero in the untouched model and not in the candidate"
+        return f"{what} has another shape than in the untouched model"
+    return f"{what} is zero in the untouched model but not in the candidate"
 
 
 def _rms(t: torch.Tensor) -> float:

@@ -43,16 +43,16 @@ def other_randomness(baseline: Any, candidate: Any, batch: Batch, warm: int) -> 
     theirs = _runs(candidate, weights, batch, warm)
     for name in random:
         if name not in theirs or theirs[name].shape != mine[name].shape or not np.isfinite(theirs[name]).all():
-            return f"with dropout on, the candidate's {name} is missing, of another form or not finite"
+            return f"with dropout on, the candidate's {name} is missing, has another shape or is not finite"
     if not any(_scatters(theirs[name]) for name in random):
-        return "the candidate gives the same results run after run where the baseline's dropout makes them differ"
+        return "the candidate gives the same results in every run, but the baseline's dropout makes them differ"
     unlike = _unlike({name: (mine[name], theirs[name]) for name in random})
     if unlike is None:
         return None
     ratio = float(theirs[unlike].std(axis=0).mean() / mine[unlike].std(axis=0).mean())
     return (
-        f"with dropout on, the candidate's {unlike} is not distributed as the baseline's: over {RUNS} runs it scatters "
-        f"{ratio:.2f} times as much"
+        f"with dropout on, the candidate's {unlike} has another distribution than the baseline's: over {RUNS} runs its "
+        f"standard deviation is {ratio:.2f} times as large"
     )
 
 

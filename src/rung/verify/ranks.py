@@ -38,15 +38,13 @@ class TrainedTogether:
         said = []
         tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
         if same := _the_same(Ranks.here.all(_sums(tensors))):
-            said.append(
-                f"ranks {same[0]} and {same[1]} get the same batch: `inputs` gives the same for every seed, or takes no notice of its rank."
-            )
+            said.append(f"ranks {same[0]} and {same[1]} get the same batch: `inputs` ignores its seed or the rank.")
         if self._workload.mode != "train":
             return said
         if apart := self.gone_apart():
-            said.append(f"{apart}: their gradients are not exchanged, or not all of them.")
+            said.append(f"{apart}: not all of their gradients are exchanged.")
         elif self._whole and self._called is not self._model and (odd := self._not_averaged(batch)):
-            said.append(f"the gradient of {odd} is not the mean of what the ranks' own batches give.")
+            said.append(f"the gradient of {odd} is not the mean of the gradients on the ranks' own batches.")
         return said
 
     def gone_apart(self) -> str:
@@ -54,7 +52,7 @@ class TrainedTogether:
         shards that is not asked."""
         trained = self._workload.mode == "train" and self._alike
         return (
-            "the weights of the ranks go apart"
+            "the weights of the ranks diverge"
             if trained and not _equal_on_all(_sums(list(self._model.parameters())))
             else ""
         )

@@ -123,15 +123,15 @@ class Training:
     def _why(self, name: str, right: torch.Tensor, too_large: bool) -> str:
         """What an infinite error of a change means that is finite itself."""
         if too_large and bool(right.any()):
-            return f"change of {name} is more than twice what the untouched model changes of any weight"
+            return f"change of {name} is more than twice the largest change in the untouched model"
         what = f"elements of {name}" if bool(right.any()) else name
-        return f"the untouched model does not change {what} over {self.count} steps and the candidate does"
+        return f"the candidate changes {what} over {self.count} steps, but the untouched model does not"
 
     def other_integers(self, baseline: torch.nn.Module, candidate: torch.nn.Module) -> list[str]:
         """Of what is no real or complex number, as counters are, what the candidate's steps left otherwise."""
         theirs = state(candidate)
         return [
-            f"after {self.count} steps the candidate's {n} is another than the baseline's"
+            f"after {self.count} steps the candidate's {n} differs from the baseline's"
             for n, t in self._looked_at(baseline)
             if not inexact(t) and not identical(t, theirs[n])
         ]
@@ -141,11 +141,11 @@ def other_settings(mine: Any, theirs: Any) -> list[str]:
     """What an optimizer was told that the workload's own was not: three steps may hardly show it."""
     said = []
     for a, b in zip(_groups(mine), _groups(theirs), strict=False):
-        said += [f"the candidate's optimizer has {k} = {b.get(k)}, the baseline's {a[k]}"
+        said += [f"the candidate's optimizer has {k} = {b.get(k)}, but the baseline's has {a[k]}"
                  for k in a if k not in HOW and k in b and a[k] != b[k]]  # fmt: skip
         if len(a["params"]) != len(b["params"]):
             said.append(
-                f"the candidate's optimizer steps {len(b['params'])} parameters, the baseline's {len(a['params'])}"
+                f"the candidate's optimizer steps {len(b['params'])} parameters, but the baseline's steps {len(a['params'])}"
             )
     return said
 

@@ -36,8 +36,8 @@ def unsteady(
             mine = _spread(baseline, weights, batch, False)
             if theirs > max(ALLOWED[numerics] * mine, FLOOR[numerics]):
                 return [
-                    f"{RUNS} runs of the candidate on one batch are up to {theirs:.1e} apart, of the untouched model {mine:.1e} "
-                    f"({numerics}): something in it reads what is not written yet, or computes in no fixed order"
+                    f"{RUNS} runs of the candidate on one batch differ by up to {theirs:.1e}, those of the untouched model by {mine:.1e} "
+                    f"({numerics}): the candidate reads uninitialized memory, or computes in no fixed order"
                 ]
     return []
 

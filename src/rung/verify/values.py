@@ -36,7 +36,7 @@ def other_values(truth: Seen, mine: Seen, theirs: Seen, case: str, left_out: Col
     decides, and neither is right."""
     said = []
     for name, own in mine.plain.items():
-        right, other = truth.plain.get(name), theirs.plain.get(name, "of another kind")
+        right, other = truth.plain.get(name), theirs.plain.get(name, "of another type")
         shown = f"{other!r:.40}" if name in theirs.plain else other
         agreed = _finite(own, right) or _equal(own, right)
         if name not in left_out and agreed and not _finite(own, other) and not _equal(own, other):
@@ -57,7 +57,7 @@ def other_integers(truth: Seen, mine: Seen, theirs: Seen, case: str, names: Coll
         right, own, other = truth.values[name], mine.values[name], theirs.values[name]
         if own.shape == right.shape == other.shape and (wrong := int(((other != own) & (own == right)).sum())):
             said.append(
-                f"the candidate's {name} differs in {wrong} of {own.numel()} numbers that depend on no float ({case})"
+                f"the candidate's {name} differs in {wrong} of {own.numel()} values that rounding cannot change ({case})"
             )
     return said
 

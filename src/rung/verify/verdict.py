@@ -10,7 +10,7 @@ from rung.plan import Numerics
 from rung.records import measured
 from rung.records.record import record_of
 
-NOTHING = "nothing of it could be compared: its output, a loss or gradients hold nothing that can be seen"
+NOTHING = "nothing could be compared: the output, loss and gradients hold no values that Rung can read"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Check:
             return f"{self.why or f'{self.what} is not finite'} ({self.precision}, {self.case})"
         return (
             f"{self.what} is off by {self.error:.1e}, {self.error / max(self.noise, 1e-30):.0f}x the untouched "
-            f"model's own {self.noise:.1e}; {self.tolerance:.1e} is allowed ({self.precision}, {self.case})"
+            f"model's own error of {self.noise:.1e}; {self.tolerance:.1e} is allowed ({self.precision}, {self.case})"
         )
 
 

@@ -232,7 +232,7 @@ class _At:
         """Weights that are others once the candidate is prepared: nothing else would show it, because every run is
         given weights of its own."""
         moved = [n for n, w in state(self.model).items() if not identical(w, state(prepared)[n])]
-        return [f"the candidate changes the weights when it is prepared, {moved[0]} first"] if moved else []
+        return [f"preparing the candidate changes weights, {moved[0]} first"] if moved else []
 
     def _shape(self, index: int) -> str:
         """What a shape is called: who reads it may not know that the second one was derived."""
@@ -275,8 +275,8 @@ class _At:
         given = self._noisy(weights, seed)  # the baseline's own may be an ulp off
         moved_by = [(not identical(theirs[n], w), not identical(own[n], given[n])) for n, w in weights.items()]
         for who, says in (
-            ((True, False), "the candidate changes the weights, {}"),
-            ((False, True), "the candidate leaves as it was what the workload updates, {}"),
+            ((True, False), "the candidate changes weights, {}"),
+            ((False, True), "the candidate does not update what the workload updates, {}"),
         ):
             moved = [n for n, by in zip(weights, moved_by, strict=True) if by == who]
             if moved:
@@ -290,8 +290,8 @@ class _At:
                 truth, mine = self._both(weights, batch, seed)
             except Exception as error:
                 raise WorkloadError(
-                    f"workload {self.workload.name!r}: the untouched workload raised {type(error).__name__} while it was "
-                    f"compared with: {first_line(error)}"
+                    f"workload {self.workload.name!r}: the untouched workload raised {type(error).__name__} while a candidate "
+                    f"was compared with it: {first_line(error)}"
                 ) from error
             refuse_unseen(self.workload, mine)
             if self.asked.agreed(truth.finite and mine.finite):

@@ -38,7 +38,7 @@ def folder_for(variables: Mapping[str, str], script: str) -> Path:
 
 def find(named: str | None) -> Path:
     """The folder that a user means: a path, a job's name or number, or the one that was written to last. Raises InputError where there is none."""
-    how = "the ranks of a job write there once its program calls rung.watch(model) (docs/internals/many-gpus.md)."
+    how = "the ranks of a job write there once its program calls rung.watch(model); see docs/internals/many-gpus.md."
     if named is None:
         written = sorted(ROOT.glob("*/rank-*.jsonl"), key=_written)
         if not written:
@@ -51,7 +51,7 @@ def find(named: str | None) -> Path:
             return path
     known = ", ".join(sorted(path.name for path in ROOT.glob("*/"))[:5])
     there = f"{ROOT} has {known}" if known else f"{ROOT} has nothing"
-    raise InputError(f"no rank of a job {named!r} has written anything: {there}; {how}")
+    raise InputError(f"no rank of a job {named!r} has written anything ({there}): {how}")
 
 
 def _written(path: Path) -> float:

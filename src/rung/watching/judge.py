@@ -55,7 +55,7 @@ def judged(folder: Path, ranks: Sequence[Sequence[Sample]], now: float) -> Watch
         state = "silent"
     found: list[Finding] = []
     if state == "silent":
-        text = f"no rank has been heard of for {_seconds(now - newest_at)}: the job was killed, or {folder} is not what it writes to"
+        text = f"no rank has reported for {_seconds(now - newest_at)}: the job was killed, or it writes to another folder than {folder}"
         found.append(Finding(kind="silent", ranks=[], text=text))
     elif state == "running":
         found += [*_silent(seen, last), *_missing(seen, last, newest_at), *_stalled(seen, last, step_ns)]
@@ -110,7 +110,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 def _silent(seen: Sequence[WatchedRank], last: Sample) -> list[Finding]:
     lost = [rank for rank in seen if not rank.ended and rank.seen > _patience(last)]
-    return _told("silent", lost, lambda rank: f"{_name(rank)} has not been heard of for {_seconds(rank.seen)}")
+    return _told("silent", lost, lambda rank: f"{_name(rank)} has not reported for {_seconds(rank.seen)}")
 
 
 def _missing(seen: Sequence[WatchedRank], last: Sample, newest_at: float) -> list[Finding]:
@@ -133,15 +133,15 @@ def _stalled(seen: Sequence[WatchedRank], last: Sample, step_ns: float | None) -
     stuck = [rank for rank in here if rank.idle > limit]
     if len(stuck) < len(here) or len(here) < 2:
         return _told(
-            "stalled", stuck, lambda rank: f"{_name(rank)} has not ended a step for {_seconds(rank.idle)}{_at(rank)}"
+            "stalled", stuck, lambda rank: f"{_name(rank)} has not finished a step for {_seconds(rank.idle)}{_at(rank)}"
         )
     behind = min(rank.step for rank in stuck)
     first = [rank for rank in stuck if rank.step == behind]
-    text = f"no rank has ended a step for {_seconds(min(rank.idle for rank in stuck))}"
+    text = f"no rank has finished a step for {_seconds(min(rank.idle for rank in stuck))}"
     if len(first) < len(stuck):
         one = first[0]
-        more = f" and {len(first) - 1} more stand" if len(first) > 1 else " stands"
-        text += f": {_name(one)}{more} at step {behind + 1}{_at(one)}, others are further"
+        more = f" and {len(first) - 1} more are" if len(first) > 1 else " is"
+        text += f": {_name(one)}{more} at step {behind + 1}{_at(one)}, the others are ahead"
     elif places := Counter(rank.stands for rank in stuck if rank.stands).most_common():
         rarest = next(rank for rank in stuck if rank.stands == places[-1][0])
         text += f"; {_name(rarest)} is at {rarest.stands}" if len(places) > 1 else f"; all are at {rarest.stands}"
@@ -252,16 +252,16 @@ def _slow_clocks(seen: Sequence[WatchedRank]) -> list[Finding]:
 def _notes(seen: Sequence[WatchedRank], last: Sample, costs: Sequence[float]) -> Iterable[str]:
     if last.world > 1 and any(rank.step_ns for rank in seen) and not any(rank.own_ns for rank in seen):
         yield (
-            "each rank's own pace is not known, so a rank for which others wait looks like them: give the model that "
+            "Rung does not know each rank's own pace, so a slow rank looks like the ranks that wait for it: pass the model that "
             "DistributedDataParallel wraps to rung.watch(model)"
         )
     if last.world > 1 and last.broadcasts:
         yield (
-            "DDP broadcasts the model's buffers before each forward, where ranks wait for each other, too, so one that is late before it may "
-            "not show: where no buffer changes in training, make DistributedDataParallel with broadcast_buffers=False"
+            "DDP broadcasts the model's buffers before each forward, which can hide a rank that is late before it: "
+            "if no buffer changes in training, pass broadcast_buffers=False to DistributedDataParallel"
         )
     if costs and statistics.median(costs) > DEAR:
-        yield f"being watched takes {statistics.median(costs):.1%} of the time: write lines less often, with rung.watch(every=30)"
+        yield f"watching costs {statistics.median(costs):.1%} of the time: write less often, with rung.watch(every=30)"
 
 
 def _told(kind: Kind, ranks: Sequence[WatchedRank], sentence: Callable[[WatchedRank], str]) -> list[Finding]:
@@ -269,7 +269,7 @@ def _told(kind: Kind, ranks: Sequence[WatchedRank], sentence: Callable[[WatchedR
     found = [Finding(kind=kind, ranks=[rank.rank], text=sentence(rank)) for rank in ranks[:FEW]]
     if rest := ranks[FEW:]:
         listed = ", ".join(str(rank.rank) for rank in rest[:FEW]) + (" and others" if len(rest) > FEW else "")
-        text = f"the same ({kind}) holds for {len(rest)} more: {_plural(len(rest))} {listed}"
+        text = f"the same ({kind}) is true of {len(rest)} more: {_plural(len(rest))} {listed}"
         found.append(Finding(kind=kind, ranks=[rank.rank for rank in rest], text=text))
     return found
 

@@ -44,7 +44,7 @@ def estimate(
            "tensor-parallel": tensor_parallel, "data-parallel": data_parallel})  # fmt: skip
     if source and model.source == 0:
         raise UsageError(
-            f"--source is for models with an encoder or a text beside the image, and {model.name} has none."
+            f"--source is for models with an encoder, or with a text beside the image; {model.name} has neither, so leave it out."
         )
     decode, train = mode == "decode", mode == "train"
     step = Step(batch, 1 if decode else seq, seq, source, dtype, train, cached=decode)
@@ -110,9 +110,9 @@ def _check(model: Architecture, mode: str, dtype: str, sharding: str, numbers: d
     if mode == "train" and dtype == "fp8":
         raise UsageError("--dtype fp8 is estimated for inference only: choose bf16 to train.")
     if mode == "decode" and not model.decodes:
-        raise UsageError(f"{model.name} makes no token after the other: choose --mode infer or train.")
+        raise UsageError(f"{model.name} does not generate one token after another: choose --mode infer or train.")
     if mode != "train" and (numbers["data-parallel"] > 1 or sharding != "ddp"):
-        raise UsageError("--data-parallel and --sharding are about training: add --mode train.")
+        raise UsageError("--data-parallel and --sharding are for training: add --mode train.")
 
 
 def _optimizer(model: Architecture, step: Step, ranks: int) -> Work:

@@ -28,7 +28,7 @@ def on_dask(address: str) -> Engine:
     host, colon, port = address.removeprefix(SCHEME).rstrip("/").rpartition(":")
     if not address.startswith(SCHEME) or not (host and colon and port.isdigit()):
         raise UsageError(
-            f"--engine {address}: give the address of a Dask scheduler, as dask://node7:8786, or slurm://WORKERS."
+            f"--engine {address}: give the address of a Dask scheduler, such as dask://node7:8786, or slurm://WORKERS."
         )
     try:
         import distributed
@@ -71,7 +71,7 @@ def on_slurm(address: str, jobs: Jobs) -> Engine:
     UsageError where it is not installed, or the address is none."""
     count = address.removeprefix(SLURM)
     if not (count.isdecimal() and int(count)):
-        raise UsageError(f"--engine {address}: say how many workers SLURM is to start, as slurm://8.")
+        raise UsageError(f"--engine {address}: say how many workers SLURM should start, as in slurm://8.")
     try:
         import distributed
         from dask_jobqueue import SLURMCluster
@@ -114,7 +114,7 @@ def _would_be_taken(script: str) -> None:
                 ["sbatch", "--test-only", file.name], capture_output=True, text=True, timeout=60, check=False
             )
         except OSError:
-            raise UsageError("there is no sbatch here: --engine slurm:// is for a host of a SLURM cluster.") from None
+            raise UsageError("sbatch was not found: run --engine slurm:// on a host of a SLURM cluster.") from None
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise InputError(f"SLURM refuses a job with a worker: {said[0].removeprefix('sbatch: ')[:300]}")

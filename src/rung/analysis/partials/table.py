@@ -152,7 +152,7 @@ def tables_in(files: Sequence[Path], ranks: Sequence[int], name: str) -> pl.Data
 
 
 def _no_partial(file: Path, error: BaseException) -> InputError:
-    return InputError(f"{file} is damaged, or no partial ({type(error).__name__}): reduce its trace again.")
+    return InputError(f"{file} is damaged or not a partial ({type(error).__name__}): reduce its trace again.")
 
 
 class _Versioned(msgspec.Struct):

@@ -36,7 +36,7 @@ def _line(machine: Machine, row: Mapping[str, Any], mounts: dict[str, str]) -> L
     if kind in _NETWORK:
         level, matters = WARN, f"on {kind}: many small files, and locks between nodes"
     elif not _writable(machine, place):
-        level, matters = WARN, "not writable: each process compiles everything again"
+        level, matters = WARN, "not writable, so each process compiles everything again"
     elif chosen is None and place.startswith(temporary):
         level, matters = NOTE, "in the temporary folder: lost after a restart, and in each new container"
     there = "" if machine.path(place).is_dir() else ", not there yet"

@@ -86,14 +86,14 @@ def _amd(machine: Machine, here: Here) -> Iterator[Line]:
     levels = [machine.text(card / "power_dpm_force_performance_level") for card in here.cards]
     if known := [level for level in levels if level]:
         auto = set(known) == {"auto"}
-        matters = "" if auto else "clocks are not the driver's own choice: figures hold for this setting only"
+        matters = "" if auto else "the driver does not choose the clocks itself: figures hold only for this setting"
         yield Line("GPU", "clocks", together(known), OK if auto else NOTE, auto, matters,
                    () if auto else ("sudo rocm-smi --resetclocks",), _KERNEL)  # fmt: skip
     for name, usual in (("compute", "SPX"), ("memory", "NPS1")):
         modes = [m for card in here.cards if (m := machine.text(card / f"current_{name}_partition"))]
         if modes:
             whole = set(modes) == {usual}
-            matters = "" if whole else "each device is a part of a chip, and its peaks with it"
+            matters = "" if whole else "each device is a part of a chip and has a part of its peaks"
             yield Line("GPU", f"{name} partition", together(modes), OK if whole else NOTE, whole, matters,
                        () if whole else (f"sudo amd-smi set --{name}-partition {usual}",), "AMD GPU partitioning guide")  # fmt: skip
     yield _others(here.users)
@@ -129,10 +129,10 @@ def _nvidia(machine: Machine, here: Here, asked: dict[str, Future[str | None]]) 
     keeps = [gpu["persistence_mode"] for gpu in gpus]
     if "Disabled" in keeps:
         yield Line("GPU", "persistence mode", together(keeps), NOTE, True,
-                   "the driver unloads when nobody uses it: the first call of every program then takes seconds",
+                   "the driver unloads when it is unused, so the first call of a program takes seconds",
                    ("sudo nvidia-smi -pm 1",), "NVIDIA driver persistence guide")  # fmt: skip
     if "Enabled" in (parts := [gpu["mig.mode.current"] for gpu in gpus]):
-        yield Line("GPU", "MIG", together(parts), NOTE, False, "each device is a part of a chip, and its peaks with it",
+        yield Line("GPU", "MIG", together(parts), NOTE, False, "each device is a part of a chip and has a part of its peaks",
                    (), "NVIDIA MIG user guide")  # fmt: skip
     answer = asked["processes"].result() if "processes" in asked else None
     if answer is None:
@@ -154,7 +154,7 @@ def _power_cap(caps: list[tuple[float, float] | None], command: str, source: str
             for cap in caps]  # fmt: skip
     lower = {i: cap[1] for i, cap in enumerate(caps) if cap and cap[0] < cap[1]}
     change = tuple(command.replace("GPU", str(i)).replace("WATTS", f"{usual:.0f}") for i, usual in lower.items())
-    matters = "clocks fall under heavy work sooner than they need to" if lower else ""
+    matters = "under heavy work, clocks fall sooner than they must" if lower else ""
     default = all(cap == usual for cap, usual in known)
     yield Line("GPU", "power cap", together(said), WARN if lower else OK, default, matters, change, source)
 
@@ -164,7 +164,7 @@ def _others(pids: list[str]) -> Line:
         return Line("GPU", "other processes", "none")
     shown = ", ".join(pids[:8]) + (f" and {len(pids) - 8} more" if len(pids) > 8 else "")
     return Line("GPU", "other processes", f"{len(pids)} (pid {shown})", WARN, None,
-                "what they use, a measurement lacks", (f"ps -o pid,user,etime,cmd -p {','.join(pids[:8])}",))  # fmt: skip
+                "they take a share of the GPU from what you measure", (f"ps -o pid,user,etime,cmd -p {','.join(pids[:8])}",))  # fmt: skip
 
 
 def _visible(machine: Machine, here: Here) -> Iterator[Line]:
@@ -175,9 +175,9 @@ def _visible(machine: Machine, here: Here) -> Iterator[Line]:
     value = ", ".join(f"{name}={text}" for name, text in chosen.items())
     twice = len([name for name in chosen if name != "GPU_DEVICE_ORDINAL"]) > 1 and len(set(chosen.values())) > 1
     none = any(text.strip() in ("", "-1") for text in chosen.values())
-    matters = "no GPU is visible" if none else "programs see these GPUs only, and count them anew from 0"
+    matters = "no GPU is visible" if none else "programs see only these GPUs, numbered from 0"
     if twice:
-        matters = "several of them apply one after the other: the second counts what the first has left"
+        matters = "several of them apply in turn: each numbers the GPUs that the one before left visible"
     yield Line("GPU", "visibility", value, WARN if twice or none else NOTE, False, matters,
                tuple(f"unset {name}" for name in chosen if twice or none), "ROCm documentation, GPU isolation" if here.vendor == "amd" else "CUDA programming guide")  # fmt: skip
 

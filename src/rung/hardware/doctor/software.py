@@ -72,7 +72,7 @@ def _torch(machine: Machine, here: Here, asked: Future[str | None] | None) -> It
         return
     answer = _answer(asked.result())
     if answer is None:
-        matters = "importing it is slow or fails; --wait 30 gives it more time"
+        matters = "importing it is slow or fails; --wait 30 waits longer"
         yield Line("software", "torch's GPUs", "torch did not answer in time", UNKNOWN, None, matters)
         return
     count, archs = answer.get("count"), answer.get("archs") or []

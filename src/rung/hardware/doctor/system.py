@@ -30,7 +30,7 @@ def _numa(machine: Machine) -> Iterator[Line]:
         return
     nodes = len(machine.found("/sys/devices/system/node", "node[0-9]*"))
     costs = value != 0 and nodes > 1
-    matters = "the kernel unmaps pages to see who uses them, which stalls the host beside a GPU; test both ways"
+    matters = "the kernel unmaps pages to see which CPUs use them, which stalls the host; measure with and without"
     yield Line("system", "NUMA balancing", f"{'on' if value else 'off'}, {nodes or '?'} NUMA node{'s' if nodes != 1 else ''}",
                WARN if costs else OK, (value != 0) == (nodes > 1), matters if costs else "",
                ("sudo sysctl kernel.numa_balancing=0",) if costs else (), _TUNING)  # fmt: skip
@@ -48,7 +48,7 @@ def _iommu(machine: Machine, here: Here) -> Iterator[Line]:
     if off or through or here.vendor != "amd":
         yield Line("system", "IOMMU", value, OK, not chosen, source=_TUNING)
         return
-    matters = "every transfer between GPUs, network and host is translated; large multi-GPU nodes may fail or slow down"
+    matters = "the IOMMU translates every transfer between GPUs, network and host; large multi-GPU nodes may fail or slow down"
     change = ("# add iommu=pt to GRUB_CMDLINE_LINUX in /etc/default/grub, then: sudo update-grub && sudo reboot",)
     yield Line("system", "IOMMU", value, WARN if here.count > 1 else NOTE, not chosen, matters, change, _TUNING)
 
@@ -60,7 +60,7 @@ def _huge_pages(machine: Machine) -> Iterator[Line]:
         yield Line("system", "huge pages", "not shown", UNKNOWN)
         return
     never = chosen[1] == "never"
-    matters = "large buffers of the host take many small pages: copies and data loading suffer"
+    matters = "large host buffers take many small pages, which slows copies and data loading"
     yield Line("system", "huge pages", chosen[1], NOTE if never else OK, chosen[1] == "madvise", matters if never else "",
                ("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",) if never else (),
                "Linux kernel documentation, transparent hugepages")  # fmt: skip
@@ -74,7 +74,7 @@ def _governor(machine: Machine) -> Iterator[Line]:
         return
     fast = set(counted) == {"performance"}
     slow = "powersave" in counted and machine.text("/sys/devices/system/cpu/intel_pstate/status") != "active"
-    matters = "the host launches kernels at the speed of its clock, which has to rise first; timings scatter"
+    matters = "the host's clock has to rise before it launches kernels at full speed, so timings scatter"
     yield Line("system", "CPU governor", ", ".join(f"{name} ({count})" if len(counted) > 1 else name for name, count in counted.items()),
                OK if fast else WARN if slow else NOTE, None, "" if fast else matters,
                () if fast else ("sudo cpupower frequency-set -g performance",),

@@ -53,7 +53,7 @@ def _misspelt(machine: Machine) -> Iterator[Line]:
 def _chosen(row: Mapping[str, Any], value: str, default: str) -> Line:
     same = value == default
     level: Level = OK if same else WARN if row.get("unread") or value in row.get("slow", ()) else NOTE
-    matters = "already the default: it changes nothing" if same else f"{row['does']}; {row['when']}"
+    matters = "already the default, so it changes nothing" if same else f"{row['does']}; {row['when']}"
     if not same:
         matters += f" (default {default or 'unset'})" if not row.get("unread") else ""
     return Line("variables", row["name"], value or "(empty)", level, same, matters,

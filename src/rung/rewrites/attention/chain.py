@@ -123,7 +123,7 @@ def _upward(softmax: fx.Node) -> _Above:
         elif (masked := read_mask(node)) is not None:
             upper, mask = masked
             if found.cap is not None:
-                raise Skip("the mask lies inside of the cap")
+                raise Skip("the mask is applied before the cap")
             if found.scale != 1.0:
                 raise Skip("the scores are scaled after the mask")
             found.masks.append(mask)
@@ -189,7 +189,7 @@ def _downward(softmax: fx.Node, sink: bool) -> tuple[list[fx.Node], fx.Node, flo
             if user.args[:1] != (node,) or len(user.args) < 2:
                 raise Skip("the probabilities are not the left side of the second matmul")
             if sink:
-                raise Skip("a score is added to each row, and its share is not dropped before the values")
+                raise Skip("each row has an extra score (a sink) whose probability is not dropped before the values")
             return list(reversed(seen)), user, dropout
         if kind(user) == "dropout" and user.args[:1] == (node,):
             rate = _dropout_rate(user)

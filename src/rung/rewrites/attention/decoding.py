@@ -32,7 +32,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node, alike: dict[fx.Node, fx.Node]) -> s
     if q.shape[2] != 1 or not isinstance(mask, fx.Node) or shape is None:
         return ""
     if shape.dtype != torch.bool:
-        return "its mask is added to the scores, and does not only hide keys"
+        return "its mask is added to the scores, and does more than hide keys"
     sizes = (1,) * (4 - shape.dim()) + tuple(shape.shape)
     if sizes[1:] != (1, 1, k.shape[2]) or sizes[0] not in (1, q.shape[0]):
         return "its mask differs from head to head"

@@ -134,7 +134,7 @@ def obstacle(query: torch.Tensor, dropout: float, trained: bool, sink: bool = Fa
     if query.device.type == "cpu" and trained:
         return "FlexAttention has no backward pass on a CPU"
     if query.device.type == "cpu" and sink:
-        return "FlexAttention does not tell the sums of its scores on a CPU"
+        return "FlexAttention does not return the log-sum-exp of its scores on a CPU"
     if query.device.type != "cpu" and query.shape[-1] < NARROWEST:
         return f"its heads have {query.shape[-1]} elements; FlexAttention takes {NARROWEST} or more"
     return ""
@@ -175,7 +175,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node, every: bool) -> str | None:
         return reason
     copied = free_readers(node)
     if copied and (result is None or not result.is_contiguous()):
-        return "its result leaves the graph in a layout of its own"
+        return "its result is returned with non-contiguous strides"
     key, values = unrepeated(node, key, values, q) or (key, values)
     told = {
         "scale": float(q.shape[-1] ** -0.5 if scale is None else scale),

@@ -43,7 +43,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
     if q.shape[0] != k.shape[0] or k.shape != v.shape or q.shape[3] != k.shape[3]:
         return "its inputs differ in size, or are broadcast"
     if not k.shape[1] or q.shape[1] % k.shape[1]:
-        return "its heads of queries are not a multiple of those of keys"
+        return "its number of query heads is not a multiple of its number of key heads"
     whole = value(node)
     if whole is None or (whole.shape, whole.dtype) != (q.shape, q.dtype):
         return "its result has another size or dtype than its kernel's (autocast)"
@@ -52,10 +52,10 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
     if q.shape[3] not in WIDTHS:
         return f"its heads have {q.shape[3]} elements; the kernel takes {' or '.join(map(str, WIDTHS))}"
     if any(t.shape[2] * t.stride(2) >= FARTHEST for t in (q, k, v)):
-        return "a sequence lies too far apart for offsets of 32 bits"
+        return "the rows of a sequence are too far apart for 32-bit offsets"
     copied = free_readers(node)
     if copied and not whole.is_contiguous():
-        return "its result leaves the graph in a layout of its own"
+        return "its result is returned with non-contiguous strides"
     key, values = unrepeated(node, key, values, q) or (key, values)
     # Read while the graph is compiled: where products are to be exact, the kernel's are.
     tf32 = matmul_precision_name() != "highest"

@@ -31,7 +31,7 @@ def write_out(graph: fx.Graph) -> tuple[int, list[str]]:
     """Put in the place of every such node what it computes, which rewrites nothing; and what stays closed, and why."""
     for node in graph.find_nodes(op="call_function", target=F.multi_head_attention_forward):
         _replace(node, *_computed(node))
-    reason = "torch's fast path in evaluation is one operator, which is left as it is"
+    reason = "torch's fast path in evaluation is one operator, which this pass leaves alone"
     closed = [node for target in FAST_PATHS for node in graph.find_nodes(op="call_function", target=target)]
     return 0, [f"{FAST_PATHS[node.target]} at {source_line(node)}: {reason}" for node in closed]
 
@@ -77,7 +77,7 @@ def _computed(node: fx.Node) -> tuple[list[_Call], Any]:
 
 def _known(node: fx.Node) -> torch.Tensor:
     if (tensor := value(node)) is None:
-        raise TypeError("the sizes in the graph are open")
+        raise TypeError("the graph has dynamic sizes")
     return tensor
 
 

@@ -71,7 +71,7 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
     if chain.cap is not None and not flex:
         raise Skip("the scores are capped (`tanh`), which scaled_dot_product_attention cannot do")
     if chain.sink is not None and not flex:
-        raise Skip("each row has a score of no key (a sink), which scaled_dot_product_attention cannot do")
+        raise Skip("each row has a score without a key (a sink), which scaled_dot_product_attention cannot do")
     dtype = compute_dtype(chain)
     rank = len(tensor.shape) if (tensor := value(chain.scores)) is not None else 0
     query, key_t, values = _shape(chain.query, rank), _shape(chain.key, rank), _shape(chain.value, rank)

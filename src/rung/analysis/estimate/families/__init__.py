@@ -23,10 +23,10 @@ def architecture(configuration: Configuration) -> Architecture:
     kind = configuration.kind
     if not kind:
         raise InputError(
-            f"{configuration.where} has no model_type and no _class_name: it is not a configuration of a model."
+            f"{configuration.where} has no model_type and no _class_name: give a model's config.json or its folder."
         )
     raise InputError(
-        f"{configuration.where} is of a {kind!r:.60}, which is not known; known are {', '.join(sorted(READERS))}."
+        f"{configuration.where} describes a {kind!r:.60}, which Rung cannot estimate; it can estimate {', '.join(sorted(READERS))}."
     )
 
 

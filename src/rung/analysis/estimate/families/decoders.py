@@ -150,7 +150,9 @@ def _windows(c: Configuration, traits: Traits, layers: int) -> list[int | None]:
         return [None] * layers
     if kinds:
         if len(kinds) != layers:
-            raise InputError(f"{c.where} has {len(kinds)} layer_types for {layers} layers: they should be as many.")
+            raise InputError(
+                f"{c.where} has {len(kinds)} layer_types for {layers} layers: there should be one for each layer."
+            )
         return [window if kind == "sliding_attention" else None for kind in kinds]
     if traits.windows == "late":
         first = c.count("max_window_layers", layers)
@@ -177,7 +179,7 @@ def _attention(c: Configuration, traits: Traits, window: int | None) -> Block:
     kv_heads = _kv_heads(c, heads)
     if heads % kv_heads:
         raise InputError(
-            f"{c.where} has {heads} heads and {kv_heads} of keys and values: the first should be a multiple."
+            f"{c.where} has {heads} heads and {kv_heads} key-value heads: the first should be a multiple of the second."
         )
     return Attention(
         hidden,
@@ -205,9 +207,7 @@ def _kv_heads(c: Configuration, heads: int) -> int:
 def divided(c: Configuration, hidden: int, heads: int) -> int:
     """The width of a head. Raises InputError where heads do not divide hidden."""
     if hidden % heads:
-        raise InputError(
-            f"{c.where} has hidden size {hidden} and {heads} heads, which do not divide it: give head_dim."
-        )
+        raise InputError(f"{c.where} has hidden size {hidden}, which its {heads} heads do not divide: give head_dim.")
     return hidden // heads
 
 
@@ -240,7 +240,7 @@ def _experts(
 ) -> Experts:  # fmt: skip
     experts, top_k = c.integer(*names), c.integer("num_experts_per_tok", "experts_per_token")
     if top_k > experts:
-        raise InputError(f"{c.where} has {top_k} experts a token of {experts}: that is more than there are.")
+        raise InputError(f"{c.where} chooses {top_k} experts a token, but has only {experts}.")
     return Experts(
         hidden, ffn, experts, top_k, bias=bias, router_bias=router_bias, shared=shared, shared_gate=shared_gate
     )
