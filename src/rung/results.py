@@ -96,8 +96,8 @@ class Comparison(_Result[records.Comparison | records.Ranking]):
 
     @property
     def verdict(self) -> str:
-        """Of B: faster, slower, same, inconclusive or not equal; of more than two sides: ranked, inconclusive or not
-        equal."""
+        """What is said of B, which is faster, slower, same, inconclusive or not equal. More than two sides are ranked,
+        inconclusive or not equal."""
         return self.document.verdict
 
     @property
@@ -108,7 +108,7 @@ class Comparison(_Result[records.Comparison | records.Ranking]):
 
     @property
     def speedup(self) -> Interval | None:
-        """Time of A over time of B with its interval: above 1 where B is faster. None for more than two sides."""
+        """Time of A over time of B, with its interval. It is above 1 where B is faster, and None for more than two sides."""
         found = self._compared
         return Interval(**plain(found.speedup)) if found else None
 
@@ -119,7 +119,7 @@ class Comparison(_Result[records.Comparison | records.Ranking]):
 
     @property
     def ranks(self) -> dict[str, int]:
-        """Of more than two sides: the place of each, shared by those that could not be told apart."""
+        """The place of each of more than two sides. Those that could not be told apart share theirs."""
         document = self.document
         return dict(document.ranking.ranks) if isinstance(document, records.Ranking) and document.ranking else {}
 
@@ -182,7 +182,7 @@ class Climbed(_Result[climb.ClimbRun]):
 
     @property
     def status(self) -> str:
-        """How far the recipe was checked: provisional, verified or confirmed; empty without one."""
+        """The status of the recipe, which is provisional, verified or confirmed; empty without one."""
         return (self.document.result and self.document.result.status) or ""
 
     @property

@@ -16,6 +16,8 @@ from rung.analysis.analyses import ANALYSES, described, table
 from rung.cli.main import main
 from rung.trace import read
 
+DDP = Path(__file__).parents[1] / "data" / "ddp"
+
 
 def event(kind: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": kind, "name": name, "pid": 0 if "device" in args else 7, "tid": 1, "ts": ts, "dur": dur,
@@ -50,6 +52,16 @@ def test_one_screen_says_what_it_is_how_busy_it_was_and_what_is_left_out(path: P
     assert "25 % of GPU time (1 x) was launched outside the recorded window" in out
     assert "matrix products       30.0 µs   60%" in out
     assert "Cijk_Ailk_Bljk_MT64x64" in out
+
+
+@pytest.mark.parametrize("folder", ["ranks2-slow-gpu", "ranks2-slow-gpu/rank0.json.gz"])
+def test_top_says_how_many_kernels_the_screen_has(folder: str, capsys: Any) -> None:
+    def most(*words: str) -> int:
+        assert main(["analyze", str(DDP / folder), "--no-cache", *words]) == 0
+        text = capsys.readouterr().out.partition("  most time:\n")[2]
+        return len(text.partition("\n\n")[0].splitlines())
+
+    assert most("--top", "3") == 3 < most() < most("--top", "0")
 
 
 def test_the_document_has_the_same_in_nanoseconds(path: Path, capsys: Any) -> None:

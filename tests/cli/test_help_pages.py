@@ -59,6 +59,15 @@ def test_no_line_is_wider_than_a_terminal(
     assert [line for line in shown if len(line) > WIDTH] == []
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_no_line_ends_within_an_option(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*name.split(), "--help"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if re.search(r"\w-$|--$", line)] == []
+
+
 def test_the_program_lists_every_command_once() -> None:
     names = re.findall(r"^    (\w+) ", _parser(None).format_help(), re.MULTILINE)
     assert names == [name for group in GROUPS.values() for name in group]

@@ -130,7 +130,7 @@ def _row(action: argparse.Action) -> list[str]:
     text = (action.help or "") % {"default": action.default}
     stated = DEFAULT.search(text)
     default = stated[1] if stated else ""
-    if not stated and action.default not in (None, False, "", (), argparse.SUPPRESS):
+    if not stated and action.default not in (None, False, "", (), [], argparse.SUPPRESS):
         default = str(action.default)
     return [code(_typed(action)), DEFAULT.sub("", text), default]
 

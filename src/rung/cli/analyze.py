@@ -251,7 +251,7 @@ def page(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
     from rung.report.analyze import analyze_lines, answer
 
     found = answer(trace, steps, note)
-    return plain(found) if parsed.json else "\n".join(analyze_lines(found, tables.width()))
+    return plain(found) if parsed.json else "\n".join(analyze_lines(found, tables.width(), parsed.top))
 
 
 def asked(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Answer:

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
@@ -31,6 +32,13 @@ ROOT = Path(".rung")
 TARGETS = "tiny-transformer, path.py:name, module:name, kernelbench:path.py, hf:NAME, timm:NAME or diffusers:NAME"
 IN_JOB = "RUNG_IN_JOB"  # a variable of a job of SLURM's (launch/slurm.py): what would submit one runs in it
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Breaks a line of help between words, and not within --an-option."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 def add_command(
@@ -54,7 +62,7 @@ def add_command(
         help=help_text,
         description=help_text[0].upper() + help_text[1:] + ("" if help_text.endswith("?") else "."),
         epilog=example,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
         add_help=False,
         allow_abbrev=False,
     )

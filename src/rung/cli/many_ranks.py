@@ -164,4 +164,4 @@ def _page(found: Merged, parsed: argparse.Namespace) -> Any:
     overview.findings = record_of(list[Finding], rows)
     without = set(HEADLINES) - set(found.tables)
     overview.headlines = headlines(lambda name: found.tables[name], overview.steps, without)
-    return plain(overview) if parsed.json else "\n".join(analyze_lines(overview, tables.width()))
+    return plain(overview) if parsed.json else "\n".join(analyze_lines(overview, tables.width(), parsed.top))

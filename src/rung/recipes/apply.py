@@ -221,7 +221,7 @@ class Applied:
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
-        """The optimizer that `step` uses, and the only one: what optimizer= made may have been made anew. Schedulers
+        """The optimizer that `step` uses, and the only one. What optimizer= made may have been made anew. Schedulers
         and hooks belong to it."""
         return self._step.optimizer if self._step else None
 

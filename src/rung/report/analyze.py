@@ -34,9 +34,11 @@ def answer(trace: Trace, steps: int, note: str = "") -> Overview:
     return found
 
 
-def analyze_lines(found: Overview, width: int = 100) -> list[str]:
+def analyze_lines(found: Overview, width: int = 100, top: int | None = None) -> list[str]:
     """The bottleneck and what to do first; the GPUs, where the time went and the kernels that took most of it (of several
     ranks beside each other); then a sentence of each analysis.
+
+    top: how many kernels, 0 for all that the overview has; left out, few.
     """
     lines = _facts(found, width)
     many, findings = found.ranks > 1, found.findings
@@ -55,11 +57,11 @@ def analyze_lines(found: Overview, width: int = 100) -> list[str]:
     elif record and record.clock == "gpu":
         lines += ["", "Do first: nothing stands out (--show targets,roofline has the figures)."]
     if many and found.across:
-        for block in (rank_lines(found, width), across_lines(found.across, steps, width)):
+        for block in (rank_lines(found, width), across_lines(found.across, steps, width, top)):
             lines += ["", *block] if block else []
     else:
         for part in found.parts:
-            lines += ["", *_part(part, width, steps)]
+            lines += ["", *_part(part, width, steps, top)]
     said = found.headlines
     if said:
         margin = max(map(len, said)) + 2
@@ -103,7 +105,7 @@ def _counted(row: Counted) -> str:
     return f"{many}{units.clean(row.what)}{time}"
 
 
-def _part(part: OfRank, width: int, steps: int) -> list[str]:
+def _part(part: OfRank, width: int, steps: int, top: int | None) -> list[str]:
     lines = []
     record = part.breakdown
     for row in part.timeline:
@@ -130,8 +132,9 @@ def _part(part: OfRank, width: int, steps: int) -> list[str]:
         lines += units.wrapped(line, width, "  ", "    ") if line.startswith("Note") else [f"  {line}"]  # fmt: skip
     if record.top:
         lines.append("  most time:")
-        longest = max(len(units.duration(ns)) for _, _, ns, _ in record.top[:TOP])
-        for title, category, ns, count in record.top[:TOP]:
+        most = record.top[: TOP if top is None else top or None]
+        longest = max(len(units.duration(ns)) for _, _, ns, _ in most)
+        for title, category, ns, count in most:
             share = ns / record.step_ns if record.step_ns else 0.0
             start = f"    {units.duration(ns):>{longest}}  {share:>4.0%}  {category:<13} {_times(count):>6} x  "
             lines.append(start + shortened(readable(units.one_line(title)), max(20, width - len(start))))

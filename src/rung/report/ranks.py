@@ -59,8 +59,11 @@ def rank_lines(found: Overview, width: int) -> list[str]:
     return [*lines, f"... and {left} more ranks: --show timeline"] if left else lines
 
 
-def across_lines(record: Across, steps: int, width: int) -> list[str]:
-    """Where the time of a step goes in the mean of the ranks, the least and the most, and the kernels that take most."""
+def across_lines(record: Across, steps: int, width: int, top: int | None = None) -> list[str]:
+    """Where the time of a step goes in the mean of the ranks, the least and the most, and the kernels that take most.
+
+    top: how many kernels, 0 for all that the record has; left out, few.
+    """
     what = f"A step, the mean of {steps}," if steps > 1 else "The recording,"
     step_ns = record.step_ns or 1.0
     head = f"{what} over {record.ranks} rank{'s' if record.ranks > 1 else ''}: {units.duration(record.step_ns)}"
@@ -82,7 +85,7 @@ def across_lines(record: Across, steps: int, width: int) -> list[str]:
     for note in record.notes:
         lines += units.wrapped(f"Note: {units.clean(note)}", width, "  ", "    ")
     lines.append("  most time:")
-    for kernel in record.top[:TOP]:
+    for kernel in record.top[: TOP if top is None else top or None]:
         start = f"  {units.duration(kernel.mean_ns):>9}  {kernel.mean_ns / step_ns:>4.0%}  {kernel.category:<13} {units.count(kernel.mean_count):>6} x  "
         some = f" (on {kernel.ranks} of {record.ranks} ranks)" if kernel.ranks < record.ranks else ""
         lines.append(
