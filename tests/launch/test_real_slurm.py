@@ -261,7 +261,7 @@ def test_a_cancelled_climb_says_how_it_goes_on_and_a_rank_that_dies_ends_its_can
     follower.send_signal(signal.SIGINT)
     said = follower.communicate(timeout=90)[1]
     assert follower.returncode == 130
-    again = next(line for line in said.splitlines() if line.startswith("go on with: rung ")).split()[4:]
+    again = next(line for line in said.splitlines() if line.startswith("continue with: rung ")).split()[3:]
     assert again == ["climb", "--resume", str(newest(cluster)), "--slurm", "2", "--nproc-per-node", "1"]
     refused = run(words(*again[:3]))
     assert refused.returncode == 2
@@ -318,7 +318,7 @@ def test_a_climb_whose_time_is_over_stops_itself(cluster: Path) -> None:
     said = follower.communicate(timeout=200)[1]
     assert follower.returncode == 130
     assert "the time of the job is nearly over" in said
-    assert f"go on with: rung climb --resume {newest(cluster)} --slurm 2 --nproc-per-node 1 --walltime 2" in said
+    assert f"continue with: rung climb --resume {newest(cluster)} --slurm 2 --nproc-per-node 1 --walltime 2" in said
     assert time.monotonic() - began < 180
 
 
