@@ -58,6 +58,15 @@ def test_a_file_comes_whole_from_another_host(folder: Path, content: bytes, shar
         assert shared or not place.exists()
 
 
+def test_a_file_in_a_folder_that_only_the_rank_has_made_comes_into_one_here(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Gathering(folder, here=True) as gathering, monkeypatch.context() as patch:
+        elsewhere(gathering, patch)
+        wrote(str(folder / "samples" / "rank1" / "samples.csv"), b"gpu")
+    assert (folder / "samples" / "rank1" / "samples.csv").read_bytes() == b"gpu"
+
+
 def test_a_file_that_is_cut_off_after_it_was_written_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "recording" / "trace"
     with Gathering(folder, here=True) as gathering, monkeypatch.context() as patch:

@@ -261,7 +261,7 @@ def test_a_cancelled_climb_says_how_it_goes_on_and_a_rank_that_dies_ends_its_can
     follower.send_signal(signal.SIGINT)
     said = follower.communicate(timeout=90)[1]
     assert follower.returncode == 130
-    again = next(line for line in said.splitlines() if line.startswith("go on with: rung ")).split()[4:]
+    again = next(line for line in said.splitlines() if line.startswith("continue with: rung ")).split()[3:]
     assert again == ["climb", "--resume", str(newest(cluster)), "--slurm", "2", "--nproc-per-node", "1"]
     refused = run(words(*again[:3]))
     assert refused.returncode == 2
@@ -279,6 +279,38 @@ def test_a_cancelled_climb_says_how_it_goes_on_and_a_rank_that_dies_ends_its_can
     assert "Its last line: the last words" in attempt["why"]
 
 
+ARRAY = """#!/bin/bash
+#SBATCH --array=4-5 --requeue --open-mode=append --output=array-%a.log
+exec {climb} --out array
+"""
+
+
+@pytest.mark.long
+def test_tasks_of_an_array_have_runs_of_their_own_and_find_them_when_they_are_started_anew(cluster: Path) -> None:
+    climb_ = words("climb", "model.py:slow", "--device", "cpu", "--rungs", "fused-optimizer", "--budget", "30")
+    (cluster / "array.sh").write_text(ARRAY.format(climb=" ".join(climb_)))
+    array = run(["sbatch", "--parsable", "array.sh"]).stdout.strip()
+    log = cluster / "array-4.log"
+    until = time.monotonic() + 90
+    while not (log.exists() and "baseline:" in log.read_text()) and time.monotonic() < until:
+        time.sleep(0.5)
+    subprocess.run(["scontrol", "requeue", f"{array}_4"], check=True)
+    time.sleep(3)  # steps that were ended keep their place for a moment
+    (number,) = {
+        line.split()[1] for line in run(["squeue", "-h", "-o", "%i %A"]).stdout.splitlines() if f"{array}_4" in line
+    }
+    subprocess.run(["scontrol", "update", f"jobid={number}", "starttime=now+5"], check=True)
+    until = time.monotonic() + 150
+    while run(["squeue", "-h"]).stdout.strip() and time.monotonic() < until:
+        time.sleep(1)
+    said = log.read_text()
+    assert "SLURM started this job anew; going on with array/task4" in said
+    assert said.count("measuring the baseline") == 1
+    for task in (4, 5):
+        manifest = json.loads((cluster / "array" / f"task{task}" / "manifest.json").read_text())
+        assert manifest["status"] == "complete"
+
+
 @pytest.mark.long
 def test_a_climb_whose_time_is_over_stops_itself(cluster: Path) -> None:
     began = time.monotonic()
@@ -286,7 +318,7 @@ def test_a_climb_whose_time_is_over_stops_itself(cluster: Path) -> None:
     said = follower.communicate(timeout=200)[1]
     assert follower.returncode == 130
     assert "the job is about to reach its time limit" in said
-    assert f"go on with: rung climb --resume {newest(cluster)} --slurm 2 --nproc-per-node 1 --walltime 2" in said
+    assert f"continue with: rung climb --resume {newest(cluster)} --slurm 2 --nproc-per-node 1 --walltime 2" in said
     assert time.monotonic() - began < 180
 
 

@@ -155,7 +155,7 @@ def test_two_jobs_of_one_second_have_folders_of_their_own(cluster: Path) -> None
         (["--slurm", "2"], "`rung analyze` runs on one node: use --slurm 1"),
         (["--slurm", "0"], "1 or more"),
         (["--slurm", "1", "--sbatch", "'"], "--sbatch '"),
-        (["--slurm", "1", "--sbatch=--array=0-3"], "--sbatch --array=0-3 would run the command several times"),
+        (["--slurm", "1", "--sbatch=--array=0-3"], "--sbatch --array=0-3 would run one command several times"),
     ],
 )
 def test_what_cannot_run_in_a_job_is_refused_before_it_is_submitted(cluster: Path, more: list[str], said: str) -> None:

@@ -15,7 +15,7 @@ from rung.profilers import profile as planning
 from rung.profilers.collect import read_kept
 from rung.profilers.presets import Preset
 from rung.profilers.profile import Target, new_folder, planned
-from rung.profilers.rank_sensors import silent
+from rung.profilers.rank_sensors import gathered, silent
 from rung.profilers.steps import Recorded
 from rung.records.profile import Profile, SampledGpu, SampledRank
 from rung.report.profile import rank_sensor_lines
@@ -125,3 +125,13 @@ def test_ranks_whose_sensors_do_not_answer_are_named() -> None:
         len(rank_sensor_lines(many)) == 12
     )  # an empty line, a heading, eight ranks, those left out, what the columns are
     assert "rank 0 (a)" in silent(many)[0]
+    assert "1 (c), 2 (c), 3 (c) and 5 more: " in silent([SampledRank(rank=k, host="c") for k in range(9)])[0]
+
+
+def test_what_a_rank_said_is_read_even_where_that_of_another_was_cut_off(tmp_path: Path) -> None:
+    for rank in (0, 10, 2):
+        folder = tmp_path / f"rank{rank}"
+        folder.mkdir()
+        (folder / "answer.json").write_bytes(msgspec.json.encode(SampledRank(rank=rank, host="a")))
+    (tmp_path / "rank2" / "answer.json").write_text('{"rank": 2')
+    assert [one.rank for one in gathered(tmp_path)] == [0, 10]

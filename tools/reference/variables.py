@@ -35,6 +35,8 @@ OTHERS = {
     "CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES": "The GPUs that Rung may use.",
     "RANK, WORLD_SIZE, LOCAL_RANK, OMPI_COMM_WORLD_…, SLURM_…": "Which rank a process is, as torchrun, MPI or SLURM say it.",
     "SLURM_JOB_ID, TORCHELASTIC_RUN_ID": "The number of the job, which names the folder that `rung watch` reads.",
+    "SLURM_ARRAY_TASK_ID, SLURM_RESTART_COUNT": "The task of an array, which has folders of its own; whether SLURM started the job anew "
+    "([many GPUs](../internals/many-gpus.md)).",
     "ROCM_PATH, CUDA_HOME": "Where profilers and vendor tools are, if they are not on `PATH`.",
     "TORCHINDUCTOR_CACHE_DIR": "If you set it, Rung leaves compiled code to this cache of torch's.",
     "AITER_CONFIG_GEMM_BF16": "Tables of tuned shapes for the rung `aiter-gemm`, in place of those of aiter.",

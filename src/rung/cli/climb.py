@@ -158,7 +158,9 @@ def run(parsed: argparse.Namespace) -> int:
     options = {} if parsed.resume else target_options(parsed)
     if parsed.target and not parsed.resume:
         check_early(parsed.target, parsed.device)  # before a second of imports
+    from rung.cli.requeued import earlier, mark
     from rung.ladder.climb import Request, resume, start
+    from rung.launch.slurm_task import of_task
     from rung.records.climb import ClimbRun
     from rung.records.record import record_of
     from rung.report.progress import NEW_ANSWER, PAGE, keep_page, now_line, progress_lines, write_page
@@ -183,6 +185,20 @@ def run(parsed: argparse.Namespace) -> int:
         raise UsageError("--nproc-per-node 1 is one process, which a climb runs without it: leave it out.")
     if parsed.write_workload:
         return write_workload(parsed.target or "", options, parsed.write_workload)
+    if parsed.out:
+        parsed.out = of_task(parsed.out)
+    elif parsed.resume and (of_task(parsed.resume) / "manifest.json").is_file():
+        parsed.resume = of_task(parsed.resume)
+    going_on = parsed.resume or earlier(parsed.out)
+    if going_on and not parsed.resume:
+        begun = Run.open_(going_on)
+        if (
+            record := begun.record()
+        ).manifest.status == "complete":  # the next command of the job's script has its turn
+            say(f"SLURM started this job anew; {going_on} had ended")
+            print(to_json(begun.data()) if parsed.json else summary(record))
+            return exit_code(record)
+        say(f"SLURM started this job anew; going on with {going_on}")
     new: Run | None = None
 
     def told(event: Event) -> None:
@@ -195,8 +211,8 @@ def run(parsed: argparse.Namespace) -> int:
         say(f"this climb runs in job {job[0].job}; following it")
         return followed(job[0].job, job[1])
     try:
-        if parsed.resume:
-            climb = resume(parsed.resume, told, parsed.budget, parsed.launcher or "")
+        if going_on:
+            climb = resume(going_on, told, parsed.budget, parsed.launcher or "")
         else:
             request = Request(
                 parsed.target,
@@ -216,12 +232,13 @@ def run(parsed: argparse.Namespace) -> int:
             )
             climb = start(request, ROOT, parsed.out, told)
             new = climb.run
+            mark(new)
         with live(climb.request.budget, lambda: now_line(climb.state.now())):
             data = climb.climb(dry=parsed.dry_run)
     except KeyboardInterrupt:
         if new:
             new.drop_if_empty()  # its --out can be given again
-        return stopped(new or Run(parsed.resume or Path()), parsed.json)
+        return stopped(new or Run(going_on or Path()), parsed.json)
     except BaseException:
         if new:
             new.drop_if_empty()
@@ -236,6 +253,11 @@ def run(parsed: argparse.Namespace) -> int:
             write_page(climb.run, record)
         if not parsed.json:
             print(f"report: {climb.run.directory / PAGE}")
+    return exit_code(record)
+
+
+def exit_code(record: ClimbRun) -> int:
+    """1 where all that was kept was taken back."""
     return 1 if record.result and record.result.taken_back and not record.result.kept else 0
 
 

@@ -61,6 +61,7 @@ def add_options(parser: argparse.ArgumentParser, dry_run: bool = True) -> None:
 def in_job(parsed: argparse.Namespace) -> int:
     """Submits the command that was typed, follows it, and prints its answer; returns its exit code. Ctrl-C cancels the job."""
     from rung.launch.slurm import RECORD, SCRIPT, script, submit
+    from rung.launch.slurm_task import of_task, task
     from rung.records.record import plain
     from rung.records.slurm_job import SlurmJob
     from rung.runs import to_json, write_whole
@@ -69,9 +70,13 @@ def in_job(parsed: argparse.Namespace) -> int:
     wanted = _wanted(parsed)
     cwd = Path.cwd()
     stamp = datetime.now().astimezone()
-    folder = cwd / JOBS / f"{stamp:%Y%m%d-%H%M%S}-{parsed.command}"
+    own = "" if task() is None else f"-task{task()}"  # where it is typed in a task of an array
+    folder = cwd / JOBS / f"{stamp:%Y%m%d-%H%M%S}-{parsed.command}{own}"
     folder = folder if parsed.dry_run else _made(folder)
     words, of_job = _words(parsed)
+    if parsed.command in ("climb", "profile") and parsed.out:
+        parsed.out = of_task(parsed.out)
+        words = _with_out(words, parsed.out)
     run, begins = None, False
     if parsed.command == "climb":
         begins = not parsed.resume
@@ -166,6 +171,7 @@ def _print_answer(folder: Path) -> None:
 def _wanted(parsed: argparse.Namespace) -> Wanted:
     """Raises UsageError for what cannot run in a job."""
     from rung.launch.slurm import Container, Wanted, container_runtime
+    from rung.launch.slurm_task import task
 
     counts = getattr(parsed, "nproc_per_node", ())
     if len(counts) > 1:
@@ -184,8 +190,11 @@ def _wanted(parsed: argparse.Namespace) -> Wanted:
         raise UsageError(f"--sbatch {parsed.sbatch}: {error}.") from None
     if odd := next((option for option in more if option.startswith(("--array", "-a"))), None):
         raise UsageError(
-            f"--sbatch {odd} would run the command several times into the same files: submit each by itself."
+            f"--sbatch {odd} would run one command several times: write a script with the commands of the tasks, and submit it by "
+            f"`sbatch {odd}`. In a task of an array, `--out DIR` is DIR/taskN."
         )
+    if (number := task()) is not None:  # typed in a task of an array
+        more = (f"--job-name=rung-{parsed.command}-task{number}", *more)
     device, devices = getattr(parsed, "device", None), (getattr(parsed, "devices", None) or "").split(",")
     if parsed.command == "climb" and parsed.resume:
         from rung.runs import Run
@@ -231,6 +240,15 @@ def _words(parsed: argparse.Namespace, options: Sequence[str] = OURS) -> tuple[l
         elif word != "--dry-run":
             found.append(word)
     return [*found, *(["--", *parsed.program] if parsed.program else [])], of_job
+
+
+def _with_out(words: Sequence[str], out: Path) -> list[str]:
+    """The words of a command with another value of --out."""
+    before = ["", *words]
+    return [
+        str(out) if last == "--out" else f"--out={out}" if word.startswith("--out=") else word
+        for last, word in zip(before, words, strict=False)
+    ]
 
 
 def _check(parsed: argparse.Namespace) -> None:

@@ -34,7 +34,7 @@ from rung.launch.team import NAME, PORT, REACHED_BY
 
 KEY = "RUNG_HOSTS_KEY"
 HOST = "{host}"
-FIRST = 29400  # the port at which the first host awaits the others
+FIRST = 29400  # the port at which the first host awaits the others, where it has an address of its own
 JOINING = 600.0  # seconds in which all hosts have to be there
 RETRY = 0.5  # seconds
 GRACE = 5.0  # seconds for a command to end by itself
@@ -48,22 +48,30 @@ OWN = {
 
 
 def script(
-    words: Sequence[str], hosts: int, ranks: int, index: str, run: str = "", clear: bool = False, answer: str = ""
+    words: Sequence[str],
+    hosts: int,
+    ranks: int,
+    index: str,
+    run: str = "",
+    clear: bool = False,
+    answer: str = "",
+    port: str = str(FIRST),
 ) -> str:
     """What each host runs in bash, with Rung and Python on its path. words: of the command, from its name on; ranks: of each host, 0 for one
     process; index: the variable with the number of the host; run: the run directory of a climb that begins, which goes on where the host
-    is started anew; clear: what is left there by one that did not begin is removed; answer: a file for what the command prints."""
+    is started anew; clear: what is left there by one that did not begin is removed; answer: a file for what the command prints;
+    port: at which the first host awaits the others, in words of bash."""
     lines = ['start=$(cd / && python3 -c "import rung.launch; print(rung.launch.START)") || exit 3']
     more = f" --nproc-per-node {ranks}" if ranks else ""
     if hosts > 1:
         lines.append(
-            f'if [ "${index}" != 0 ]; then exec python3 "$start" rung.launch.hosts join "${REACHED_BY}:{FIRST}"; fi'
+            f'if [ "${index}" != 0 ]; then exec python3 "$start" rung.launch.hosts join "${REACHED_BY}:{port}"; fi'
         )
         agent = (
             f"python3 -m torch.distributed.run --nnodes={hosts} --node-rank={HOST} --nproc-per-node={ranks} --max-restarts=0 "
             f"--rdzv-backend=static --rdzv-endpoint=${REACHED_BY}:{PORT} --rdzv-id={NAME}"
         )
-        lines.append(f'launcher="python3 $start rung.launch.hosts run {hosts} {FIRST} {agent}"')
+        lines.append(f'launcher="python3 $start rung.launch.hosts run {hosts} {port} {agent}"')
         more = ' --launcher "$launcher"'
     given = "exec " + shlex.join(["rung", *words]) + more
     if run:
@@ -78,7 +86,7 @@ def script(
     lines.append("while kill -0 $child 2> /dev/null; do wait $child; code=$?; done")
     if hosts > 1:
         # A first host that was asked to end may be started anew, and then needs the others.
-        lines.append(f'[ -n "$asked" ] || python3 "$start" rung.launch.hosts end {hosts} {FIRST}')
+        lines.append(f'[ -n "$asked" ] || python3 "$start" rung.launch.hosts end {hosts} {port}')
     return "\n".join([*lines, "exit $code", ""])
 
 

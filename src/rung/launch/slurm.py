@@ -27,6 +27,9 @@ progress = logging.getLogger(__name__)
 IN_JOB = "RUNG_IN_JOB"  # a variable of the job, with the options that asked for it: what would submit it runs it there
 SCRIPT, ANSWER, LOG, RECORD, CODE = "job.sh", "answer", "log", "job.json", "exit-code"  # in the job's folder
 LOOKING = 2.0  # seconds between two looks
+JOINED_AT = (
+    f"$(({hosts.FIRST} + SLURM_JOB_ID % 3000))"  # a port: two jobs, as tasks of an array, may have the same first host
+)
 SILENT = 300.0  # seconds that SLURM may say nothing of a job before its follower gives up
 STOPPING = 30  # seconds before its time is over in which a job ends its measurement
 ALIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING")  # fmt: skip
@@ -104,7 +107,7 @@ def script(
     clear = run is not None and folder in run.parents  # what the user named is not ours to clear
     if wanted.container:
         inside = hosts.script(
-            words, wanted.nodes, wanted.ranks, "SLURM_NODEID", str(run or ""), clear, str(folder / ANSWER)
+            words, wanted.nodes, wanted.ranks, "SLURM_NODEID", str(run or ""), clear, str(folder / ANSWER), JOINED_AT
         )
         lines += [
             f"export {REACHED_BY}=$(hostname)",

@@ -15,6 +15,7 @@ import msgspec
 from rung.errors import UsageError
 from rung.launch import START, filled
 from rung.launch.slurm import IN_JOB
+from rung.launch.slurm_task import of_task, task
 from rung.profilers import counters, nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3, tools
 from rung.profilers.plan import RECORDING, SAMPLES, NotPlanned, Plan, Request, Run
 from rung.profilers.presets import Preset, preset
@@ -266,7 +267,7 @@ def _timed(plan: Plan, target: Target, folder: Path, seconds: float) -> Plan:
 
 
 def new_folder(root: Path, name: str, out: Path | None, number: int | None = None) -> Path:
-    """Where a recording goes: a folder that nobody else writes into. Of a rank of several, one of its own in it; number: of that rank, where
+    """Where a recording goes: a folder that nobody else writes into. Of a task of an array, and of a rank of several, one of its own in it; number: of that rank, where
     the variables of launchers may not say it."""
     # A job's script has SLURM_PROCID, too, and so has the command that it runs in a container.
     a_rank = "SLURM_STEP_ID" in os.environ and IN_JOB not in os.environ
@@ -276,7 +277,10 @@ def new_folder(root: Path, name: str, out: Path | None, number: int | None = Non
     if out is None:
         stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
         plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:60]
-        out = root / "profiles" / f"{stamp}-{plain}-{os.getpid()}"
+        own = "" if task() is None else f"-task{task()}"
+        out = root / "profiles" / f"{stamp}-{plain}-{os.getpid()}{own}"
+    else:
+        out = of_task(out)
     if rank is not None:
         out = out / f"rank{rank}"
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -21,6 +21,7 @@ from rung.records.record import record_of
 
 FOLDER = "rank{rank}"  # below the folder of the samples
 ANSWER = "answer.json"  # in it
+NAMED = 4  # ranks in a sentence
 
 
 class Steps:
@@ -55,7 +56,12 @@ def sensed(sensing: Sensing, device: Device, files: Writing) -> Iterator[Steps]:
 
 def gathered(folder: Path) -> list[SampledRank]:
     """What the ranks handed over, in their order. folder: of the samples."""
-    found = [msgspec.json.decode(path.read_bytes(), type=SampledRank) for path in folder.glob(f"rank*/{ANSWER}")]
+    found = []
+    for path in folder.glob(f"rank*/{ANSWER}"):
+        with contextlib.suppress(
+            msgspec.DecodeError
+        ):  # cut off: that it is, is told with the other files (`launch/gather.py`)
+            found.append(msgspec.json.decode(path.read_bytes(), type=SampledRank))
     return sorted(found, key=lambda one: one.rank)
 
 
@@ -64,5 +70,6 @@ def silent(ranks: list[SampledRank]) -> list[str]:
     lacking = [f"{one.rank} ({one.host})" for one in ranks if one.gpu is None]
     if not lacking:
         return []
-    return [f"no GPU's sensors can be read by rank{'s' * (len(lacking) > 1)} {', '.join(lacking)}: `rung doctor` on that host shows "
-            "what is there."]  # fmt: skip
+    more = f" and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
+    return [f"no GPU's sensors can be read by rank{'s' * (len(lacking) > 1)} {', '.join(lacking[:NAMED])}{more}: `rung doctor` on that "
+            "host shows what is there."]  # fmt: skip

@@ -26,3 +26,13 @@ class ListedJob(SlurmJob, kw_only=True, tag_field="kind", tag="slurm-job-state")
     folder: str
     state: str | None
     hosts: str
+
+
+class InJob(Part, kw_only=True):
+    """A climb that a job of the user's own runs. job: SLURM's number, which every task of an array has for itself; task: of an array;
+    command: as it was typed."""
+
+    schema: int = SCHEMA
+    job: str
+    task: int | None
+    command: str

@@ -116,10 +116,14 @@ class Run:
             begun = (exact / "manifest.json").exists()  # before it, a climb that was killed has nothing to go on with
             way = f", or go on with `rung climb --resume {shlex.quote(str(exact))}`" if begun else ", or empty it"
             raise UsageError(f"{exact} is not empty; give another --out{way}.")
-        while not exact and directory.exists():
-            k += 1
-            directory = base.with_name(f"{base.name}-{k}")
         try:
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            while not exact:
+                with contextlib.suppress(FileExistsError):  # another climb may begin in the same second
+                    directory.mkdir()
+                    break
+                k += 1
+                directory = base.with_name(f"{base.name}-{k}")
             (directory / "attempts").mkdir(parents=True)
             (directory / "traces").mkdir()
         except OSError as error:
@@ -129,6 +133,8 @@ class Run:
     @classmethod
     def open_(cls, directory: Path) -> Run:
         if not (directory / "manifest.json").is_file():
+            if tasks := sorted(directory.glob("task*/manifest.json")):
+                raise InputError(f"{directory} has a run of each task of an array: name one, as {tasks[0].parent}.")
             raise InputError(
                 f"{directory} is not a run directory: it has no manifest.json; `rung runs` lists those there are."
             )
