@@ -144,7 +144,6 @@ def test_what_yields_starts_where_room_comes_back_for_what_waits(
     assert started == ["passing", "small"]
     assert pool.waiting(yielding=False) == ["waits"]
     assert not pool.fits(waits)
-    assert pool.fits(waits, without=6)
     done(pool, small)
     file.touch()
     done(pool, waits)
@@ -238,6 +237,53 @@ def test_what_is_kept_for_later_use_is_given_up_where_its_memory_is_needed(pool:
     assert small.ready
     assert large.ready
     assert pool.held() == 10
+
+
+def test_for_what_runs_elsewhere_nothing_is_given_up_here(pool: Pool, started: list[str], tmp_path: Path) -> None:
+    """Nor does what yields here leave room for it."""
+    pool.most, pool.memory, pool.elsewhere = 6, 10, (Place("cuda:1", {}),)
+    file = tmp_path / "go on"
+    timed = pool.add(told("timed", "until", path=str(file), memory=4))
+    kept = pool.add(told("kept", "until", path=str(file), memory=4))
+    kept.spare = True
+    there, waits = (told(name, "until", path=str(file), memory=8) for name in ("there", "waits"))
+    there.apart = waits.apart = True
+    pool.add(there)
+    pool.add(waits)
+    assert started == ["timed", "kept", "there"]
+    assert not kept.ended
+    yields = told("yields", memory=2)
+    yields.yielding = True
+    pool.add(yields)
+    assert started[-1] == "yields"
+    file.touch()
+    done(pool, timed, there, waits, yields)
+    assert not kept.ended
+
+
+def test_where_nothing_goes_on_what_does_not_yield_starts_before_what_does(pool: Pool, started: list[str]) -> None:
+    pool.memory = 10
+    held = pool.add(told("held", memory=6))
+    done(pool, held)
+    yields, wanted = told("yields", memory=5), told("wanted", memory=6)
+    yields.yielding = True
+    pool._tasks += [yields, wanted]
+    done(pool, wanted)
+    assert started[:2] == ["held", "wanted"]
+
+
+def test_what_is_ready_gives_way_before_what_still_works(pool: Pool, tmp_path: Path) -> None:
+    """It finds its compiled code once more; and so does one that is added at once."""
+    pool.most, pool.memory = 5, 10
+    file = tmp_path / "go on"
+    ready = pool.add(told("ready", memory=3))
+    done(pool, ready)
+    works = pool.add(told("works", "until", path=str(file), memory=3))
+    ready.spare = works.spare = True
+    pool.add(told("wanted", memory=5), at_once=True)
+    assert (ready.ended, works.ended) == (True, False)
+    file.touch()
+    done(pool, works)
 
 
 def test_what_is_kept_for_later_use_gives_way_while_others_run_but_not_to_what_yields(

@@ -24,6 +24,7 @@ from rung.plan import Plan
 from rung.records import measured
 from rung.records.record import plain, record_of
 from rung.runs import to_json
+from rung.verify import witness
 from rung.verify.audit import audit
 from rung.verify.perturb import perturbed
 from rung.verify.reference import Reference, jittered
@@ -332,6 +333,36 @@ def test_complex_tensors_are_raised_and_moved_as_real_ones_are() -> None:
     assert not torch.equal(weights["w"], model.w)
     assert moved.dtype == torch.complex64
     assert 0 < float((moved - weights["w"]).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("plan", "dtype"), [(Plan(), torch.float64), (Plan(bf16=True), torch.float32)], ids=["exact", "bf16"]
+)
+@pytest.mark.parametrize("off", [0.0, 0.1])
+def test_what_was_timed_is_held_against_float64_or_in_bfloat16_against_float32(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, dtype: torch.dtype, off: float
+) -> None:
+    used: list[torch.dtype] = []
+
+    def reference(*arguments: Any, **more: Any) -> Reference:
+        made = Reference(*arguments, **more)
+        used.append(made.step.model.weight.dtype)
+        return made
+
+    monkeypatch.setattr(witness, "Reference", reference)
+    workload = linear(loss=lambda output, batch: output.square().mean())
+    step = Step(
+        replace(workload, loss=lambda output, batch: (1 + off) * output.square().mean()),
+        seeded_model(workload),
+        plan,
+        CPU,
+    )
+    watched, batch = witness.Watched(), workload.inputs(3)
+    watched.before(step, batch)
+    watched.after(step, step(batch))
+    said = witness.against_the_untouched(workload, plan, CPU, watched)
+    assert used == [dtype]
+    assert bool(said) is bool(off)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])

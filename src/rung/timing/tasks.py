@@ -159,6 +159,7 @@ class Pool:
         waits."""
         self._tasks.insert(0 if first else len(self._tasks), task)
         if at_once:
+            self._take_from_spares(task)
             self._start(task)
         self.pump()
         return task
@@ -171,38 +172,42 @@ class Pool:
             if task.passing and task.done:
                 task.end()
         self._tasks = [task for task in self._tasks if not (task.ended or task.error)]
-        largest: Task | None = None  # of those that still wait
+        largest: Task | None = None  # of those that still wait for the GPU that is timed
         for task in sorted(self._unstarted(), key=lambda task: task.yielding):
             if not task.yielding:
                 self._take_from_spares(task)
             place = self._room(task, largest if task.yielding else None)
             if place is not None:
                 self._start(task, place)
-            elif largest is None or _needs(task) > _needs(largest):
+            elif not self._goes_elsewhere(task) and (largest is None or _needs(task) > _needs(largest)):
                 largest = task
         if self._unstarted() and all(task.done for task in self._tasks if task.worker is not None):
             self._make_room()
         self._top_up()
 
     def _take_from_spares(self, task: Task) -> None:
-        """Gives up workers that are kept for later use, the last ones first, for a task that lacks their memory alone."""
-        if self.idle() <= 0 or not self.fits(task):
+        """Gives up workers that are kept for later use for a task that lacks their memory alone: those that are ready first, which are
+        soon so again, and the last ones first."""
+        if self.idle() <= 0 or self._goes_elsewhere(task) or not self.fits(task):
             return
-        for spare in reversed(self._spare()):
+        for spare in sorted(self._spare(), key=lambda spare: not spare.done):
             if self.held(waiting=[task]) <= self.memory:
                 return
             spare.end()
 
     def _spare(self) -> list[Task]:
-        """Tasks that hold memory and would be given up for others."""
-        return [task for task in self._tasks if task.spare and task.worker is not None and not task.ended]
+        """Tasks that hold memory and would be given up for others, the last ones first."""
+        return [task for task in reversed(self._tasks) if task.spare and task.worker is not None and not task.ended]
 
     def _make_room(self) -> None:
         """Gives up workers that are kept for later use: nothing else goes on that would make room."""
+        first = min(self._unstarted(), key=lambda task: task.yielding)
+        if self._goes_elsewhere(first):
+            self._start(first, 1)
+            return
         end_all(self._spare())
         self._tasks = [task for task in self._tasks if not task.ended]
-        first = self._unstarted()[0]
-        self._start(first, 1 if first.apart and self.elsewhere else 0)
+        self._start(first)
 
     def wait(self, until: Callable[[], bool], left: Callable[[], float]) -> bool:
         """Goes on until `until()` says so; False where `left()` seconds were gone before."""
@@ -229,7 +234,7 @@ class Pool:
 
     def lacks_memory(self) -> bool:
         """Whether tasks wait for the GPU's memory."""
-        waiting = [task for task in self._unstarted() if not (task.apart and self.elsewhere)]
+        waiting = [task for task in self._unstarted() if not self._goes_elsewhere(task)]
         return self.held(waiting=waiting) > self.memory
 
     def busy(self) -> list[str]:
@@ -243,13 +248,13 @@ class Pool:
         there = [task for task in there if task not in without] + [*waiting]
         return sum(task.memory for task in there) + max((task.in_turns for task in there), default=0.0)
 
-    def fits(self, task: Task, without: float = 0.0) -> bool:
-        """Whether there is memory for a task, that of workers included which are kept for later use; without: bytes that would be given
-        back before."""
-        if task.apart and self.elsewhere:
-            return True
-        spare = sum(kept.memory for kept in self._spare() if kept.place == 0)
-        return self.held(waiting=[task]) - spare - without <= self.memory
+    def fits(self, task: Task) -> bool:
+        """Whether there is memory for a task, that of workers included which are kept for later use."""
+        return self._goes_elsewhere(task) or self.held(waiting=[task], without=self._spare()) <= self.memory
+
+    def _goes_elsewhere(self, task: Task) -> bool:
+        """Whether a task never runs on the GPU that is timed."""
+        return task.apart and bool(self.elsewhere)
 
     def _leaves_room(self, task: Task, waits: Task) -> bool:
         """Whether another task that waits would find memory beside this one, once what verifies now has given its own back."""
@@ -265,9 +270,7 @@ class Pool:
         running = [t for t in self._tasks if t.worker is not None and not t.ended]
         if running and (self.idle() <= 0 or free_memory() < _host_bytes()):
             return None
-        if (
-            task.apart and self.elsewhere
-        ):  # never beside what is timed: what it takes is a guess, and others would lack it
+        if self._goes_elsewhere(task):  # never beside what is timed: what it takes is a guess, and others would lack it
             places = sorted(range(1, len(self.elsewhere) + 1), key=self.held)
             fits = [place for place in places if self.held(place, [task]) <= self.memory or not self.held(place)]
             return next(iter(fits), None)

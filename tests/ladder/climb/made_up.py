@@ -122,9 +122,6 @@ class Added:
     def held(self) -> float:
         return 0.0
 
-    def fits(self, task: Task, without: float = 0.0) -> bool:
-        return True
-
     def idle(self) -> int:
         return 4
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 from attempt_records import compared, restarts
-from made_up import GIB, MANIFEST, PASSED, answered, know, state
+from made_up import MANIFEST, PASSED, answered, know, state
 
 from rung.ladder.climb import attempt as attempts
-from rung.ladder.climb import verdict
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import numerics_of, part_of, parts_of
@@ -24,7 +23,7 @@ from rung.records.climb import Attempt
 from rung.records.measured import Figure
 from rung.rungs import BY_NAME, Rung
 from rung.timing.duel import Duel
-from rung.timing.tasks import Pool, Task
+from rung.timing.tasks import Task
 
 FUSED, SDPA, BF16 = BY_NAME["fused-optimizer"], BY_NAME["sdpa"], BY_NAME["bf16"]
 WRONG = {**PASSED, "passed": False, "failures": ["exact: gradients: fc.weight differs"]}
@@ -175,9 +174,13 @@ def test_a_verification_that_was_begun_for_one_is_never_taken_for_that_of_anothe
 
 def test_the_worker_of_what_is_kept_is_that_of_the_best_from_then_on(made: State, tries: Tried) -> None:
     before = made.champion = answered("baseline", made.side([]))
+    before.spare = True  # while its candidate was verified
+    tries(SDPA, 0.5, "slower")
+    assert made.champion is before
+    assert not before.spare  # the next one is timed beside it
     tries(FUSED, 2.0)
-    assert made.champion is tries.workers[0]
-    assert tries.workers[0].ready
+    assert made.champion is tries.workers[1]
+    assert tries.workers[1].ready
     assert before.ended
 
 
@@ -216,14 +219,22 @@ def test_what_only_noise_hides_stays_provisional(made: State, tries: Tried) -> N
 
 @pytest.mark.parametrize(
     ("gain", "then", "ends"),
-    [(1.09, 1.0, "faster"), (1.06, 1.0, "cut"), (1.118, 1.048, "cut"), (1.10, 1.09, "faster")],
+    [
+        (1.09, 1.0, "faster"),
+        (1.06, 1.0, "cut"),
+        (1.118, 1.048, "cut"),
+        (1.10, 1.09, "faster"),
+        (1.10, 1.1005, "faster"),
+    ],
 )
+@pytest.mark.parametrize("gpu", [True, False])
 @pytest.mark.parametrize("within_restarts", [True, False])
 def test_a_candidate_that_the_budget_cuts_off_is_faster_where_all_restarts_so_far_say_so(
-    made: State, monkeypatch: pytest.MonkeyPatch, gain: float, then: float, ends: str, within_restarts: bool
+    made: State, monkeypatch: pytest.MonkeyPatch, gain: float, then: float, ends: str, within_restarts: bool, gpu: bool
 ) -> None:
-    """Its verification may have passed by then: without a verdict a slower recipe would be the answer."""
-    know(made, mode="train", gpu=True)
+    """Its verification may have passed by then: without a verdict a slower recipe would be the answer. On a CPU one restart is too few."""
+    know(made, mode="train", gpu=gpu)
+    ends = "cut" if not gpu and then == 1.0 else ends
     record = attempts.opened(made, FUSED)
     gains = [gain, *([then] if then > 1 else [])]
     duel = Duel(restarts=[Restart([[g, 1.0, 1.0, g]]) for g in gains[:1]])
@@ -248,23 +259,7 @@ def test_a_candidate_that_the_budget_cuts_off_is_faster_where_all_restarts_so_fa
         return
     comparison = attempts._compared(made, FUSED, record, "02-x").comparison
     assert comparison
-    assert (comparison.answer, comparison.cut) == (("undecided", True) if ends == "cut" else ("faster", False))
-
-
-@pytest.mark.parametrize(("held", "others", "ends"), [(60, 0, True), (10, 0, False), (60, 50, False)])
-def test_warm_workers_make_room_for_a_verification_that_waits_for_theirs(
-    held: int, others: int, ends: bool, tmp_path: Path
-) -> None:
-    """Not where the room was enough, or is too little without them, too."""
-    made = state(tmp_path)
-    made.pool = Pool(made.setup, 8, 80.0 * GIB)
-    made.champion, made.next = answered("champion", made.side([])), answered("next", made.side([]))
-    made.champion.memory, made.next.memory = held * GIB, others * GIB
-    made.pool._tasks = [made.champion, made.next]
-    check = Task("x-verify-exact", made.side(["compile"]), [], 30.0 * GIB, 10.0 * GIB)
-    verdict._make_room(made, [check])
-    assert made.champion.ended is ends
-    assert not made.next.ended
+    assert comparison.answer == ("undecided" if ends == "cut" else "faster")
 
 
 def test_parts_of_the_verification(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ def champion_of(state: State, rungs: Sequence[str], name: str) -> Task:
     """A worker of the best so far, or of what it will be: the one that is there, or a new one that is not warm yet."""
     now = state.champion
     if now is not None and now.ready and list(now.side.rungs) == list(rungs):
+        now.spare = False
         return now
     if now is not None:
         now.end()

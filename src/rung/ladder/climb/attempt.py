@@ -163,18 +163,20 @@ def _compared(state: State, rung: Rung, record: Attempt, name: str) -> Duel:
             decided = _restarted(state, stack, begun, name)
         except OutOfTime:
             decided = judge([restart.log_ratio() for restart in duel.restarts], looks=begun.looks, last=True)
-            if decided is None or not decided.cut or not _enough(duel, decided):
+            if decided is None or not (decided.answer == "faster" or _enough(state, duel, decided)):
                 raise
-        if decided.cut and _enough(duel, decided):
-            decided = replace(decided, answer="faster", cut=False)
+        if decided.cut and _enough(state, duel, decided):
+            decided = replace(decided, answer="faster")
     duel.comparison = decided
     return duel
 
 
-def _enough(duel: Duel, seen: Comparison) -> bool:
-    """Whether the restarts that the budget allowed show as much as a verified answer claims. Fresh ones confirm it, or not."""
+def _enough(state: State, duel: Duel, seen: Comparison) -> bool:
+    """Whether the restarts that the budget allowed show as much as a verified answer claims; on a CPU one is too few. Fresh ones confirm
+    it, or not."""
     slowest = min(math.exp(restart.log_ratio()) for restart in duel.restarts)
-    return seen.speedup.value >= VERIFIED_GAIN and slowest >= PROVISIONAL_GAIN and not clocks_disagree(duel)
+    gained = seen.speedup.value >= VERIFIED_GAIN and slowest >= PROVISIONAL_GAIN
+    return gained and not clocks_disagree(duel) and (state.facts.gpu or len(duel.restarts) > 1)
 
 
 def _restarted(state: State, stack: Sequence[str], begun: Begun, name: str) -> Comparison:
@@ -215,10 +217,10 @@ def of_one_restart(restart: Restart, gpu: bool) -> Comparison:
 def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begun:
     """Uses the worker of the best that is warm already, and checks and profiles the candidate once it was timed."""
     stack = record.stack
+    best = champion_of(state, state.kept, name)
     task = state.prefetched(stack) or state.pool.add(
         Task(f"{name}-1-candidate", state.side(stack), WARM, state.step_bytes())
     )
-    best = champion_of(state, state.kept, name)
     progress.info("compiling %s", rung.name)
     state.wait(task, best, keep=confirming(state))
     if best.error:
@@ -245,6 +247,7 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
     duel.restarts.append(start.timed(duel))
     duel.witness = start.witness()
     start.profile(state.trace(name))
+    task.spare = best.spare = True  # what verifies may have their memory
     members = [member.name for member in rung.members]
     begun = Begun(name, stack, record.against, duel, rung.name, planned, members, task.since_open("warm"))
     keep(state, "attempt", begun)
@@ -292,7 +295,7 @@ def _judge(state: State, rung: Rung, record: Attempt, duel: Duel, name: str, see
     assert duel.comparison is not None
     speedup = duel.comparison.speedup
     # A budget that ended before a planned look leaves the question open; resuming asks it again.
-    record.cut = duel.comparison.cut
+    record.cut = duel.comparison.cut and duel.comparison.answer == "undecided"
     if not record.cut and (told := prediction_of(record)):
         record.forecast = told.judge(speedup.value)
         record.prediction_error = prediction_error(record)

@@ -102,13 +102,15 @@ def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Tas
 
 
 def once_more(state: State, checks: Sequence[Task], call: Callable[[str], Call], keep: float = 0.0) -> list[Task]:
-    """The same, with those that failed begun anew, one after the other. call: what a worker is asked, by the precision.
+    """The same, with those that failed begun anew, one after the other and with the GPU for itself. call: what a worker is asked, by the
+    precision.
 
     Raises OutOfTime where only `keep` seconds of the budget are left."""
     found = []
     for task in checks:
         if task.error:
-            failed, task = task, Task(f"{task.name}-again", task.side, [call(numerics_of(part_of(task)))])
+            memory = state.pool.memory if state.facts.gpu else 0.0
+            failed, task = task, Task(f"{task.name}-again", task.side, [call(numerics_of(part_of(task)))], memory)
             task.apart, task.single = failed.apart, failed.single
             try:
                 state.wait(state.pool.add(task), keep=keep)

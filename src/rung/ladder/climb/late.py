@@ -68,6 +68,7 @@ def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
     if task.ended:
         mode.error = "its memory was needed"
         return
+    task.spare = False  # the best is to have other room
     best = champion_of(state, state.kept, f"01-{NAME}-{mode.name}-beside")
     state.wait(best)
     time_for_blocks(state, 2)
@@ -76,6 +77,9 @@ def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
     try:
         if best.error:
             raise SideFailed("best", best.error)
+        if not task.ready:
+            mode.error = "its memory was needed"
+            return
         start = Start.of(state.setup_within(state.left()), {"best": best, "candidate": task})
         ratio = math.exp(start.timed(duel).log_ratio())
     except SideFailed as failure:

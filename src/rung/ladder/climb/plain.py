@@ -95,11 +95,13 @@ def _profiled(state: State, record: Attempt, name: str) -> None:
         state.trace(traced(fastest)).replace(state.trace(name))
         return
     except OSError:
+        state.trace(name).unlink(missing_ok=True)  # of a mode that was refuted
         champion = champion_of(state, record.stack, name)
     state.wait(champion)
     if champion.error:
         raise champion.error
     Start.of(state.setup_within(state.left()), {"candidate": champion}).profile(state.trace(name))
+    champion.spare = True
 
 
 def _next_fastest(record: Attempt) -> str:

@@ -154,11 +154,11 @@ def race(state: State) -> Race:
         if not waited and not later:
             break
         if _can_wait(state, result, {**open_, **later}):
-            state.late = {
-                name: state.pool.add(task) if name in later else task for name, task in {**open_, **later}.items()
-            }
+            state.late = {**open_, **later}
             for task in state.late.values():
-                task.spare = True
+                task.spare = task.yielding = True
+            for task in later.values():
+                state.pool.add(task)
             open_ = {}
             break
         progress.info("compiling: %s", ", ".join(waited or later))

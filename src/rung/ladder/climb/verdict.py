@@ -64,7 +64,6 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
     progress.info("verifying: %s", " and ".join(part_of(task) for task in checks))
 
     def decided() -> bool:
-        _make_room(state, checks)
         prepare_next(state, record.stack, seen)
         keep_verified(state, record.stack, {part_of(t): found for t in checks if (found := verified(t))})
         return all(task.done for task in checks) or any(map(refusal, checks))
@@ -89,19 +88,10 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
         record.verdict, record.why = "reverted", f"{why}."
         return
     record.verdict, record.why = "kept", "verified, and faster with confidence."
-    if len(record.restarts or ()) == 1:
+    if record.comparison and record.comparison.cut:
+        record.why = "verified, and faster in each restart for which the budget left time."
+    elif len(record.restarts or ()) == 1:
         record.why = "verified, and faster: one restart showed a gain larger than the spread between processes."
-    elif record.comparison and (record.comparison.speedup.low or 0.0) <= 1:
-        record.why = "verified, and faster in each of the few restarts that the budget allowed."
-
-
-def _make_room(state: State, checks: Sequence[Task]) -> None:
-    """Gives up warm workers for a verification that waits for their memory alone."""
-    held = {id(t): t for t in (state.champion, state.challenger, state.untouched) if t and not t.ended}.values()
-    warm = sum(task.memory for task in held)
-    waiting = [task for task in checks if task.worker is None and not task.done]
-    if any(not state.pool.fits(task) and state.pool.fits(task, without=warm) for task in waiting):
-        end_all(held)
 
 
 def _one_at_a_time(state: State, checks: Sequence[Task]) -> list[Task]:
@@ -128,6 +118,8 @@ def set_cut(record: Attempt) -> None:
 
 def finish(state: State, record: Attempt, seen: Seen) -> None:
     begun = "attempt" if record.modes is UNSET else "plain"
+    if state.champion:
+        state.champion.spare = False  # what is tried next is timed beside it
     if record.verdict == "kept":
         state.kept = list(record.stack)
         record.breakdown = seen[0]
