@@ -27,7 +27,7 @@ SCHEMA: dict[str, pl.DataType] = {
 def critical_path(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row for each rank and name of what ran, most time on the path first; over the whole recording.
 
-    The path is the chain of work without a break from the first call or GPU event to the last, each piece of which had to end before the
+    The path is the chain of work without a break from the first call or GPU event to the last. Each piece of it had to end before the
     next could begin (`event_graph.event_graph` says what is known of that and what is inferred). A trace without GPU events and launches
     has no row.
 

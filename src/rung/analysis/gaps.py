@@ -64,8 +64,8 @@ def gaps(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     - data loading: the host fetched data when the GPU ran dry.
     - sync: the host was in a call that waits for the GPU, so nothing could be queued.
     - host: the next work was launched only after the GPU had run dry.
-    - launch latency: the next work was launched just before the GPU ran dry, and began as long after its launch as work does on a GPU that
-      has nothing else to do.
+    - launch latency: the next work was launched just before the GPU ran dry. It began as long after its launch as work does on an idle
+      GPU.
     - inside a graph: between two kernels of one replay.
     - dispatch: the next work was queued, and started within 10 us.
     - queued: the next work was queued, or launched meanwhile, and started much later: a copy was set up, or it waited for an event or

@@ -105,8 +105,8 @@ INSTANT_CALL = "host event of no duration"
 
 
 def completeness(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a kind of event that is not in the table, or is in it and counted but deserves a look: what was launched before the recording
-    began, outside of its marked steps, or took no time by the file's clock.
+    """One row a kind of event that is not in the table, or is in it and counted but deserves a look. These were launched before the recording
+    began, or outside of its marked steps, or took no time by the file's clock.
 
     One event may be in several rows. The figures are of the whole recording.
 

@@ -26,8 +26,8 @@ SCHEMA: dict[str, pl.DataType] = {
 
 
 def slow_groups(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row for each group of ranks, kind and size of collective whose transfer takes at least 1.2 times as long as the median of the groups
-    of the same size that do the same, the slowest first. There must be three such groups or more, with the traces of all their ranks.
+    """One row for each group of ranks, kind and size of collective whose transfer is slow, the slowest first. It takes at least 1.2 times as
+    long as the median of the groups of the same size that do the same. There must be three such groups or more, with the traces of all their ranks.
 
     The figures are of the whole recording.
 

@@ -25,8 +25,8 @@ _TOP = 10
 def targets(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a metric. Empty if the trace has no GPU events.
 
-    The targets are rules of thumb: at least 60 % of the time in matrix products, less than 5 % in waits of the host for the GPU, almost
-    nothing in waits of the GPU for launches, no exposed communication and no exposed copies.
+    The targets are rules of thumb. Matrix products should take at least 60 % of the time, and waits of the host for the GPU less than 5 %.
+    There should be almost no waits of the GPU for launches, no exposed communication and no exposed copies.
 
     metric: what is measured.
     count: per step and GPU.

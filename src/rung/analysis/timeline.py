@@ -35,8 +35,8 @@ BEFORE = -1  # as a step: what ran before the first work of the first recorded s
 def timeline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a rank and device over all its streams, and one for each recorded step.
 
-    A step on the GPU begins with the first work that was launched in it and ends where the next begins, so the steps of a device add up to
-    its whole, exactly. computation + exposed_communication + exposed_memcpy + idle == total, exactly.
+    A step on the GPU begins with the first work that was launched in it and ends where the next begins. So the steps of a device add up to
+    its whole, exactly. For each of them, computation + exposed_communication + exposed_memcpy + idle == total, exactly.
 
     step: null for the whole; otherwise the number of the profiler's step, -1 for what ran before the first.
     total_ns: from the start of the first GPU event to the end of the last.
