@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from rung.measure import Restart
 from rung.plan import Numerics, Plan
 from rung.records.analyze import Breakdown
 from rung.records.climb import Attempt, Mode
-from rung.records.measured import Figure
+from rung.records.measured import Figure, Witness
 from rung.records.record import record_of
 from rung.records.workload import Facts
 from rung.rungs import BY_NAME, Context, plan_of
@@ -751,3 +752,20 @@ def test_what_is_left_of_a_verification_comes_before_the_beginning_of_another(
     pool.add(Task("01-plain-compile-and-graph-verify-exact", made.side([]), []))
     mode_checks.verify_at_its_own(made, "blocks-and-graph")
     assert pool.tasks[0].name == "01-plain-blocks-and-graph-verify-bf16"
+
+
+def test_of_a_mode_that_was_the_best_for_a_while_no_recording_is_kept(
+    climb: Callable[..., tuple[State, Added]],
+) -> None:
+    made, _ = climb(TRAINING)
+    before, after = answered("01-plain-cuda-graph", made.side([])), answered("01-plain-default", made.side([]))
+    made.racing = {"cuda-graph": before, "default": after}
+    modes = {name: timed((), 1.01, name) for name in made.racing}
+    race = mode_timing.Race(modes, "cuda-graph", task=before)
+    trace = made.trace(mode_timing.traced("cuda-graph"))
+    trace.touch()
+    start: Any = SimpleNamespace(witness=lambda name: Witness())
+    mode_timing._take(made, race, "default", seen("best", "default"), start, beat=False)
+    assert race.best == "default"
+    assert before.ended
+    assert not trace.exists()

@@ -148,6 +148,7 @@ def _take(state: State, result: Race, name: str, duel: Duel, start: Start, beat:
         return
     if result.task:
         result.task.end()
+        state.trace(traced(result.best)).unlink(missing_ok=True)
     result.best, result.task, result.duel = name, task, of_two
     state.champion = task
     seen, speedup = result.duel.record(), record.speedup or 0.0
