@@ -8,7 +8,7 @@
 VENV ?= .venv
 # Without a GPU one sequence a step. Override: make demo SIZE=medium
 SIZE ?= $(shell $(VENV)/bin/python -c 'import torch; print("small" if torch.cuda.is_available() else "tiny --batch-size 1")' 2>/dev/null || echo tiny --batch-size 1)
-BUDGET ?= 75
+BUDGET ?= 120
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 # Hundreds of processes run Rung and its tests: what the first of them compiles the others read.

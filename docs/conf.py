@@ -31,6 +31,9 @@ autodoc_mock_imports = [name for name in ("torch", "transformers", "lightning") 
 def links(app: Any, doctree: nodes.document, docname: str) -> None:
     """Makes a link of each `docs/NAME.md` in a text: its reader has these pages, and no checkout."""
     for text in list(doctree.findall(nodes.Text)):
+        if text == " -- ":  # Sphinx's own, between an argument and what it is
+            text.parent.replace(text, nodes.Text(" – "))
+            continue
         if isinstance(text.parent, (nodes.literal, nodes.literal_block, nodes.reference, nodes.title)):
             continue
         parts = re.split(r"docs/([\w/-]+)\.md", text.astext())
@@ -50,8 +53,9 @@ def links(app: Any, doctree: nodes.document, docname: str) -> None:
 
 
 def defaults(app: Any, what: str, name: str, of: Any, options: Any, arguments: str | None, returns: str | None) -> Any:
-    """Writes `...` for a default that a dataclass makes anew, as Sphinx cannot read <factory> as Python."""
-    return (arguments.replace("<factory>", "..."), returns) if arguments else None
+    """Writes defaults as Python, which Sphinx breaks into lines: `...` for a fresh dict or list, a function by its name."""
+    written = re.sub(r"<function (\w+)>", r"\1", (arguments or "").replace("<factory>", "..."))
+    return (written, returns) if arguments else None
 
 
 def setup(app: Any) -> None:

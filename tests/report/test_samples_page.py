@@ -58,7 +58,10 @@ def test_a_comparison_s_page_has_a_colour_a_side_and_a_row_a_pair() -> None:
     assert [g.get("class") for g in three["histogram"].findall("g")] == ["s0", "s1", "s2"]
     assert len(three["dots"].findall("g")) == 3
     assert len(three["forest"].findall("g")) == 3
-    two = pictures(compare_page(rung.compare(*calls[:2], seconds=0.2).document))
+    page = compare_page(rung.compare(*calls[:2], seconds=0.2).document)
+    assert re.search(r"<h1><span>[A-Z]", page)
+    assert "Results not compared" in page
+    two = pictures(page)
     assert set(two) == {"histogram", "dots", "forest"}
     assert len(two["forest"].findall("g")) == 1
 

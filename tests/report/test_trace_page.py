@@ -265,6 +265,15 @@ def test_real_traces_have_pages_that_say_what_the_tables_say(name: str) -> None:
     assert sum(times) == classified(found)["dur"].sum()
 
 
+def test_a_recording_of_the_host_alone_does_not_speak_of_a_gpu(tmp_path: Path) -> None:
+    rows = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 9}]
+    (tmp_path / "host.json").write_text(json.dumps({"traceEvents": rows}))
+    of_host, of_gpu = page_of(read(tmp_path / "host.json")), page_of(trace(tmp_path))
+    assert "<h2>Where the time went</h2>" in of_host
+    assert "<h2>Where the GPU's time went</h2>" in of_gpu
+    assert ("GPU kernels" in of_host, "GPU kernels" in of_gpu) == (False, True)
+
+
 def test_the_time_that_is_divided_is_not_called_the_recording(tmp_path: Path) -> None:
     """The GPU's window may be far shorter than what was recorded: one name for each, at every place."""
     page = page_of(trace(tmp_path))

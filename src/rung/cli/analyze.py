@@ -151,7 +151,7 @@ def worked_out(path: Path, parsed: argparse.Namespace, write: Callable[[Any, Pat
     lasts = not trace.meta.get("cache")  # else it says what was wrong with the cache this time
     if parsed.show:
         return asked(trace, steps, parsed, note)._replace(lasts=lasts)
-    return Answer(page(trace, steps, parsed, note), lasts=lasts)
+    return Answer(page(trace, steps, parsed, note, parsed.top), lasts=lasts)
 
 
 def repeatable(parsed: argparse.Namespace) -> bool:
@@ -245,13 +245,13 @@ def write_page(trace: Any, steps: int, note: str, path: Path) -> None:
     say(f"page: {path} ({len(text.encode()) / 1e6:.1f} MB, opens in any browser without a network)")
 
 
-def page(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Any:
-    """The overview and a sentence of each analysis that has one."""
+def page(trace: Any, steps: int, parsed: argparse.Namespace, note: str, top: int | None = None) -> Any:
+    """The overview, with that many kernels, and a sentence of each analysis that has one."""
     from rung.records.record import plain
     from rung.report.analyze import analyze_lines, answer
 
     found = answer(trace, steps, note)
-    return plain(found) if parsed.json else "\n".join(analyze_lines(found, tables.width(), parsed.top))
+    return plain(found) if parsed.json else "\n".join(analyze_lines(found, tables.width(), top))
 
 
 def asked(trace: Any, steps: int, parsed: argparse.Namespace, note: str) -> Answer:

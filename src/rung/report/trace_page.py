@@ -41,6 +41,7 @@ def page(found: Overview, drawn: Pictures) -> str:
     data = record(
         drawn.lanes, drawn.curves, [(TREES[tree.by], tree) for tree in drawn.trees], _late(frames.get("stragglers"))
     )
+    whole = step_of(found)
     chart = operator_roofline(Roofs(frames["roofline"], drawn.peaks))
     placed = {name for names in BELOW.values() for name in names} | {"findings"}
     return page_of(
@@ -52,6 +53,7 @@ def page(found: Overview, drawn: Pictures) -> str:
         findings=[
             plain(row) | {"gain": gain(row), "percent": units.percent(round(row.share, 2))} for row in found.findings
         ],
+        on_gpu=whole is not None and whole.clock == "gpu",
         bars=Markup(charts.stacked(_bars(found))),
         more_ranks=max(0, found.ranks - _MOST_BARS),
         legend=_legend(found),
@@ -100,7 +102,10 @@ def _facts(found: Overview, drawn: Pictures) -> list[tuple[str, str]]:
         ("A step" if found.steps > 1 else _title(_window(first)), step),
         ("Ranks", str(found.ranks) if found.ranks > 1 else ""),
         ("Events", units.count(found.events)),
-        ("GPU kernels a step" if found.steps > 1 else "GPU kernels", units.count(first.kernels) if first else ""),
+        (
+            "GPU kernels a step" if found.steps > 1 else "GPU kernels",
+            units.count(first.kernels) if first and first.clock == "gpu" else "",
+        ),
         ("Roofs by", units.clean(drawn.peaks.name) if drawn.peaks else ""),
     ]
     return [(name, value) for name, value in facts if value and value != units.NONE]
