@@ -101,7 +101,7 @@ def _climb_rows(climb: Climbed | None) -> list[tuple[str, str]]:
     meant = (
         explained
         if climb.agrees
-        else "by more than processes differ: compare load, clocks and settings with those of the climb"
+        else "that is more than processes differ: compare load, clocks and settings with those of the climb"
     )
     return [
         (
