@@ -119,7 +119,9 @@ def test_what_is_not_ready_is_given_up_at_the_end_alone(made: State, wait: bool)
     assert told == (["it was not ready in time"] if wait else [])
 
 
-@pytest.mark.parametrize(("error", "says"), [(WorkerFailed("no", "raised"), "raised: no"), (None, "memory was needed")])
+@pytest.mark.parametrize(
+    ("error", "says"), [(WorkerFailed("no", "raised"), "raised: no"), (None, "others needed its memory")]
+)
 def test_one_that_failed_or_was_given_up_says_so(made: State, error: WorkerFailed | None, says: str) -> None:
     task = ready(made)
     task.error, task.ended = error, True

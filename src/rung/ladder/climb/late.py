@@ -28,6 +28,8 @@ from rung.timing.tasks import Task
 
 progress = logging.getLogger(__name__)
 
+GAVE_WAY = "not timed, because others needed its memory of the GPU"
+
 
 def time_late(state: State, *, wait: bool = False) -> None:
     """Times those that are ready. wait: first waits for the others, as long as the answer can be confirmed afterwards; those that are
@@ -66,7 +68,7 @@ def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
         mode.error = f"{task.error.kind}: {task.error}"
         return
     if task.ended:
-        mode.error = "its memory was needed"
+        mode.error = GAVE_WAY
         return
     task.spare = False  # the best is to have other room
     best = champion_of(state, state.kept, f"01-{NAME}-{mode.name}-beside")
@@ -78,7 +80,7 @@ def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
         if best.error:
             raise SideFailed("best", best.error)
         if not task.ready:
-            mode.error = "its memory was needed"
+            mode.error = GAVE_WAY
             return
         start = Start.of(state.setup_within(state.left()), {"best": best, "candidate": task})
         ratio = math.exp(start.timed(duel).log_ratio())
