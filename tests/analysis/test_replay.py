@@ -169,7 +169,7 @@ def test_a_call_without_shapes_is_refused():
     ["", "a b", "aten::mm; import os", "aten::mm\n", "::mm", "aten::", "triton_poi_fused_add_0", "aten::é", "x" * 300],
 )
 def test_names_that_are_none_are_refused(name):
-    with pytest.raises(UsageError, match="is not an operator"):
+    with pytest.raises(UsageError, match="is not the name of a PyTorch operator"):
         full_name(name)
 
 

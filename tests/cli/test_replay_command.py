@@ -62,7 +62,7 @@ def test_a_list_has_the_calls_that_shapes_and_index_choose_from(tmp_path, capsys
         (["replay"], "give a trace and an operator", 2),
         (["replay", "TRACE", "--op", "bmm"], "no operator aten::bmm", 2),
         (["replay", "TRACE", "--op", "bmm", "--list"], "no operator aten::bmm", 2),
-        (["replay", "TRACE", "--op", "mm; x"], "is not an operator", 2),
+        (["replay", "TRACE", "--op", "mm; x"], "is not the name of a PyTorch operator", 2),
         (["replay", "TRACE", "--op", "mm", "--index", "3"], "different calls", 2),
         (["replay", "TRACE", "--op", "mm", "--out", "/proc/nowhere/x.py"], "could not be written", 3),
         (["replay", "nothing.json", "--op", "mm"], "no file", 3),

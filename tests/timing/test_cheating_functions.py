@@ -178,7 +178,7 @@ CHEATS: dict[str, tuple[Callable[[], Call], str]] = {
     "an output cached by the identity of the input": (by_identity, "while it was timed"),
     "an output cached by identity and version": (by_version, "not done again"),
     "an output cached by content": (by_content, "not done again"),
-    "a result written after it was returned": (written_later, "off by|not finite|not written yet"),
+    "a result written after it was returned": (written_later, "off by|not finite|uninitialized memory"),
     "a result computed when it is read": (computed_when_read, "Lazy"),
 }
 CLOCKS: dict[str, Callable[[], Call]] = {

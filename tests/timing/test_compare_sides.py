@@ -82,7 +82,7 @@ def stronger(): return keeps(1.2)
 
 @pytest.mark.parametrize(
     ("a", "b", "says"),
-    [("noisy", "louder", "depends on torch's random state"), ("keeps", "stronger", "keeps something")],
+    [("noisy", "louder", "depends on torch's random state"), ("keeps", "stronger", "keeps state")],
 )
 def test_what_cannot_be_compared_is_not_called_equal(a: str, b: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "chance.py").write_text(CHANCE)
