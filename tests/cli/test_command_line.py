@@ -347,7 +347,7 @@ def test_a_recipe_that_was_refuted_ends_with_the_same_code_either_way(
 
     monkeypatch.setattr(Climb, "climb", done)
     monkeypatch.setattr("rung.report.html.render", lambda data, traces=None: "")
-    monkeypatch.setattr("rung.report.terminal.summary", lambda data, color: "")
+    monkeypatch.setattr("rung.report.terminal.summary", lambda data, width, color: "")
     monkeypatch.chdir(tmp_path)
     assert main(["climb", "tiny-transformer", *asked]) == 1
 

@@ -3,7 +3,9 @@
 import gzip
 import json
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from climb_sample import climb, unfinished
@@ -134,3 +136,14 @@ def test_the_commands_write_it(tmp_path: Path) -> None:
         place.write_bytes(path.read_bytes())
     assert main(["report", str(folder)]) == 0
     assert 'data-picture="timeline"' in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("columns", "width"), [("60", 60), ("30", 60), ("400", 100)])
+def test_the_summary_fits_the_terminal(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, columns: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(RUN, "run")
+    assert main(["report", "run"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) == width

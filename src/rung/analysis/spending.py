@@ -156,7 +156,7 @@ def call_sites(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a function of the user's program and libraries (PyTorch's left out), as in `model.py(12): forward`.
 
     The trace must have been recorded with stacks. GPU work counts for the innermost such function around its operator. Work of a backward
-    operator counts for the function that called the forward one, work of a graph for the function that captured it if a capture trace
+    operator counts for the function that called the forward one. Work of a graph counts for the function that captured it if a capture trace
     tells, otherwise for the one that replayed it. Work without a function has a row of its own, so that the times add up to that of all
     GPU events.
 

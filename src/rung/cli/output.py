@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
@@ -45,6 +46,11 @@ def _cleaned(stream: TextIO) -> TextIO:
 def raw(stream: TextIO) -> TextIO:
     """The stream itself: for our own colors and cursor movements, and for what a user's program prints."""
     return stream.stream if isinstance(stream, Visible) else stream
+
+
+def text_width() -> int:
+    """Columns for lines of text: those of the terminal, from 60 to 100; 100 where there is none."""
+    return max(60, min(100, shutil.get_terminal_size((100, 24)).columns))
 
 
 def show_styled(text: str) -> None:

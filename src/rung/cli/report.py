@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.cli.common import add_command, after_the_answer, say
-from rung.cli.output import show_styled
+from rung.cli.output import show_styled, text_width
 from rung.errors import UsageError
 
 TRACKERS = ("mlflow", "tensorboard", "wandb")
@@ -58,7 +58,7 @@ def run(parsed: argparse.Namespace) -> int:
     run = Run.open_(directory)
     data = run.data()
     record = record_of(ClimbRun, data)
-    show_styled(to_json(data) if parsed.json else summary(record, color=sys.stdout.isatty()))
+    show_styled(to_json(data) if parsed.json else summary(record, text_width(), color=sys.stdout.isatty()))
     with after_the_answer():  # a run that was archived may lie where nothing can be written
         if parsed.html:
             write_whole(parsed.html, render(record, traces_of(directory, record, parsed.html)), "give another --html")
