@@ -59,7 +59,8 @@ def attempt_line(attempt: Attempt) -> str:
         text += f"; {words.pays_back(attempt)}"
     why = units.clean(attempt.why)
     spent = units.number(attempt.seconds)
-    return text + (f". {why}" if why else "") + (f" [{units.seconds(spent)}]" if spent is not None else "")
+    why = f"{'.' if why[0].isupper() else ';'} {why}" if why else ""
+    return text + why + (f" [{units.seconds(spent)}]" if spent is not None else "")
 
 
 def left_lines(attempts: Sequence[Attempt]) -> list[str]:
