@@ -174,7 +174,9 @@ def test_progress_lines_are_single_lines() -> None:
         assert "\n" not in terminal.attempt_line(attempt) + terminal.prediction_line(attempt)
         assert attempt.verdict in terminal.attempt_line(attempt)
     first = climb().attempts[0]
-    assert "tf32: kept, 1.39× (1.35–1.43), inside the prediction 1.20–2.00×; " in terminal.attempt_line(first)
+    assert "tf32: kept, 1.39× (1.35–1.43), inside the prediction 1.20–2.00×. " in terminal.attempt_line(first)
+    lower = replace(first, why="verified, and faster.")
+    assert "1.20–2.00×; verified, and faster." in terminal.attempt_line(lower)
     assert "Predicted 1.20–2.00×: pointwise 30%, waiting for a launch 12% of the step" in terminal.prediction_line(
         first
     )

@@ -57,10 +57,10 @@ def attempt_line(attempt: Attempt) -> str:
             text += f", {units.clean(attempt.forecast)} the prediction {words.predicted(attempt)}"
     if verdict == "kept" and words.pays_back(attempt):
         text += f"; {words.pays_back(attempt)}"
-    why = units.clean(attempt.why)
+    if why := units.clean(attempt.why):
+        text += f"{'.' if why[0].isupper() else ';'} {why}"
     spent = units.number(attempt.seconds)
-    why = f"{'.' if why[0].isupper() else ';'} {why}" if why else ""
-    return text + why + (f" [{units.seconds(spent)}]" if spent is not None else "")
+    return text + (f" [{units.seconds(spent)}]" if spent is not None else "")
 
 
 def left_lines(attempts: Sequence[Attempt]) -> list[str]:
