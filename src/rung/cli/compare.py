@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from rung.side import Side
 
 EXAMPLE = """\
-example, two plain functions on a busy CPU:
-  $ rung compare ops.py:old ops.py:new --call --inputs ops.py:make
+example, two plain functions on a CPU:
+  $ rung compare ops.py:old ops.py:new --call --inputs ops.py:inputs
   A  ops.py:old
   B  ops.py:new
-  step   A 1.42 ms (1.38 ms – 1.57 ms), B 40.1 µs (37.6 µs – 53.3 µs)
-  equal  yes, by all 18 comparisons of a step's results and updates, in full precision
-  B is faster than A: 38.2× (33.5–42.6) at 99.8% confidence, 16 rounds in one process.
+  step   A 311 µs (310 µs – 314 µs), B 115 µs (113 µs – 120 µs)
+  equal  yes, by all 17 comparisons of a step's results and updates, in full precision
+  B is faster than A: 2.75× (2.66–2.80) at 99.8% confidence, 16 rounds in one process.
 
 more:
   rung compare tiny-transformer --size tiny --rungs compile      B is A with torch.compile

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from rung.trace import Trace
 
 EXAMPLE = """\
-example, on a busy CPU:
+example, on a CPU:
   $ rung profile model.py:make
-  A step, the mean of 3: 37.8 ms
-    matrix products       15.3 ms   41%  ████████████
-    pointwise             12.2 ms   32%  ██████████
-    copies                7.81 ms   21%  ██████
-    Python and dispatch   2.34 ms    6%  ██
+  A step, the mean of 3: 7.28 ms
+    matrix products       4.87 ms   67%  ████████████████████
+    pointwise             1.15 ms   16%  █████
+    Python and dispatch    691 µs    9%  ███
+    copies                 470 µs    6%  ██
     2 matrix products per step.
 
 more:
