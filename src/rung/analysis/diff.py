@@ -20,7 +20,7 @@ from rung.analysis.timeline import timeline
 from rung.errors import UsageError
 from rung.records.diff import Changed, Difference, Side
 from rung.records.record import record_of
-from rung.trace.ranks import named_ranks
+from rung.trace.ranks import named_ranks, of_rank
 from rung.trace.table import Trace
 
 # What rows are aligned by → the columns of `account`. Kernel names change with vendor and version; the others do not.
@@ -156,11 +156,8 @@ def _on_host(base: Trace, new: Trace, base_steps: int | None, new_steps: int | N
 
 def _ranks(trace: Trace) -> list[HostCalls]:
     """The operators of each rank: threads of several may have the same numbers."""
-    scores, rank = scores_of(trace)[1], pl.col("rank")
-    return [
-        host_calls(replace(trace, events=trace.events.filter(rank.is_null() if one is None else rank == one)), scores)
-        for one in named_ranks(trace.events)
-    ]
+    scores, events = scores_of(trace)[1], trace.events
+    return [host_calls(replace(trace, events=events.filter(of_rank(rank))), scores) for rank in named_ranks(events)]
 
 
 def _host_side(trace: Trace, ranks: list[HostCalls], steps: int) -> tuple[Side, pl.DataFrame]:

@@ -17,7 +17,7 @@ from rung.analysis.timeline import timeline
 from rung.hardware.peaks import peaks_of_properties
 from rung.records.analyze import Breakdown, Busy, Counted, OfRank, Overview
 from rung.records.record import record_of
-from rung.trace.ranks import named_ranks
+from rung.trace.ranks import named_ranks, of_rank
 from rung.trace.table import Trace
 
 MOST_RANKS = 64
@@ -62,8 +62,7 @@ def notes(trace: Trace) -> list[str]:
 
 
 def _part(trace: Trace, rank: int | None, alone: bool, steps: int) -> OfRank:
-    of_rank = pl.col("rank").is_null() if rank is None else pl.col("rank") == rank
-    part = trace if alone else replace(trace, events=trace.events.filter(of_rank))
+    part = trace if alone else replace(trace, events=trace.events.filter(of_rank(rank)))
     kind = pl.col("kind")
     launches, known = part.events.select(
         launches=(kind == "runtime").any(), known=kind.is_in(["kernel", "memcpy", "memset", "cpu_op"]).any()

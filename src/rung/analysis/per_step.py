@@ -10,6 +10,7 @@ from rung.analysis.gpu_events import gpu_events
 from rung.analysis.steps import found_steps, step_spans
 from rung.analysis.timeline import BEFORE, timeline
 from rung.errors import UsageError
+from rung.trace.ranks import of_rank
 from rung.trace.table import GPU_KINDS, Trace
 
 FEW = 0.02  # of the GPU's time: so much from before the first step does not change the figures of a step
@@ -57,9 +58,9 @@ def of_steps(trace: Trace, wanted: set[int] | None) -> Trace:
     gpu = events.filter(on_gpu).with_columns(launched=launched)
     kept = []
     for rank, ts, end in chosen.select("rank", "ts", "end").iter_rows():
-        of_rank = pl.col("rank").is_null() if rank is None else pl.col("rank") == rank
-        kept.append(events.filter(~on_gpu, of_rank, pl.col("ts") < end, pl.col("end") > ts)["row"])
-        kept.append(gpu.filter(of_rank, pl.col("launched") >= ts, pl.col("launched") < end)["row"])
+        mine = of_rank(rank)
+        kept.append(events.filter(~on_gpu, mine, pl.col("ts") < end, pl.col("end") > ts)["row"])
+        kept.append(gpu.filter(mine, pl.col("launched") >= ts, pl.col("launched") < end)["row"])
     rows = pl.concat(kept).unique().sort()
     low, high = int(chosen["ts"].to_numpy().min()), int(chosen["end"].to_numpy().max())
     return replace(

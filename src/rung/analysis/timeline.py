@@ -11,6 +11,7 @@ from rung.analysis.gpu_events import gpu_events
 from rung.analysis.intervals import Ints, union
 from rung.analysis.once import once
 from rung.analysis.steps import step_spans
+from rung.trace.ranks import of_rank
 from rung.trace.table import Trace
 
 SCHEMA: dict[str, pl.DataType] = {
@@ -59,8 +60,7 @@ def _timeline(trace: Trace) -> pl.DataFrame:
     spans = step_spans(trace)
     rows: list[dict[str, Any]] = []
     for (rank, device), events in gpu_events(trace).group_by("rank", "device", maintain_order=True):
-        of_rank = spans.filter(pl.col("rank").is_null() if rank is None else pl.col("rank") == rank)
-        names, cuts = _cuts(events, of_rank)
+        names, cuts = _cuts(events, spans.filter(of_rank(rank)))
         parts = _parts(events, cuts)
         whole = {name: values.sum() for name, values in parts.items()}
         rows.append({"rank": rank, "device": device, "step": None, **whole})

@@ -192,9 +192,8 @@ def run(parsed: argparse.Namespace) -> int:
     going_on = parsed.resume or earlier(parsed.out)
     if going_on and not parsed.resume:
         begun = Run.open_(going_on)
-        if (
-            record := begun.record()
-        ).manifest.status == "complete":  # the next command of the job's script has its turn
+        record = begun.record()
+        if record.manifest.status == "complete":  # the next command of the job's script has its turn
             say(f"SLURM started this job anew; {going_on} had ended")
             print(to_json(begun.data()) if parsed.json else summary(record))
             return exit_code(record)

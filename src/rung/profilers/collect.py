@@ -15,6 +15,7 @@ from rung.profilers.overlay import laid_over, read_samples
 from rung.profilers.plan import ANSWER, PLAN, RECORDING, SAMPLES, Run
 from rung.profilers.rank_sensors import FOLDER as OF_RANK
 from rung.profilers.run import ProfilerFailed, disk_full, tail
+from rung.profilers.samples import TABLE
 from rung.records.profile import KeptPlan
 from rung.trace import Trace, read
 from rung.trace.clocks import with_clocks
@@ -41,7 +42,6 @@ PATTERNS = {
     "ncu": ("ncu.csv",),
     "torch": ("*.json.gz",),
 }
-TABLE = "samples.parquet"
 # Whose many CSVs are read by naming their folder.
 _FOLDERS = ("*_trace.csv|*_counter_collection.csv", "pmc_perf.csv", "pmc_perf_*.csv")
 STEP = "ProfilerStep#"  # as torch.profiler marks a step

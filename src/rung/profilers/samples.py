@@ -8,6 +8,7 @@ import polars as pl
 
 from rung.records.profile import StepEnergy
 
+TABLE, ROWS = "samples.parquet", "samples.csv"  # in the folder of a sampling
 SCHEMA: dict[str, pl.DataType] = {
     "gpu": pl.Int32(),  # as the vendor's tools count, whatever is visible to torch
     "bus": pl.String(),  # PCI address, the same everywhere

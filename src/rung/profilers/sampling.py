@@ -18,7 +18,7 @@ import polars as pl
 
 from rung.errors import UsageError
 from rung.hardware.sensors import Sensor, sensors_here
-from rung.profilers.samples import SCHEMA, summary
+from rung.profilers.samples import ROWS, SCHEMA, TABLE, summary
 
 FASTEST = 1000.0  # samples a second; sensors are refreshed every 1 to 100 ms
 PATIENCE = 10.0  # seconds that the first look may take before it is not waited for
@@ -76,7 +76,7 @@ class Sampling:
     def __enter__(self) -> Sampling:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.folder / "samples.csv", "w", newline="", encoding="utf-8")
+            self._file = open(self.folder / ROWS, "w", newline="", encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{self.folder} cannot be written ({error.strerror}): choose another folder.") from None
         self._end, self._begun = threading.Event(), threading.Event()
@@ -92,18 +92,18 @@ class Sampling:
         self._thread.join()
         self._file.close()
         try:
-            self.table().write_parquet(self.folder / "samples.parquet")
+            self.table().write_parquet(self.folder / TABLE)
         except (
             OSError,
             pl.exceptions.PolarsError,
         ):  # nor a full disk what was recorded: the rows until then are in the CSV
             with contextlib.suppress(OSError):
-                (self.folder / "samples.parquet").unlink()
+                (self.folder / TABLE).unlink()
 
     @property
     def paths(self) -> list[Path]:
         """The table's files, those that could be written."""
-        both = (self.folder / "samples.parquet", self.folder / "samples.csv")
+        both = (self.folder / TABLE, self.folder / ROWS)
         return [path for path in both if path.is_file()]
 
     def table(self) -> pl.DataFrame:

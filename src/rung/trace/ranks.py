@@ -76,6 +76,11 @@ def named_ranks(events: pl.DataFrame) -> list[int | None]:
     return rank.unique().sort().to_list()
 
 
+def of_rank(rank: int | None) -> pl.Expr:
+    """Whether a row is of one of `named_ranks`."""
+    return pl.col("rank").is_null() if rank is None else pl.col("rank") == rank
+
+
 class Stated(NamedTuple):
     """What tells whose a file is. rank: as the file states it; begin, end: of its events, in ns."""
 

@@ -59,7 +59,7 @@ from rung.timing.tasks import Task, end_all
 progress = logging.getLogger(__name__)
 
 # Of one restart: processes of one program differ by 1 to 3 % (docs/internals/measurement.md), so the one is given up and the other needs no
-# more. On a CPU, by whether on a GPU, other programs take cores, too.
+# more. The second is by whether it is on a GPU: on a CPU other programs take cores, too.
 GIVE_UP, CLEAR = 0.97, {True: 1.12, False: 1.20}
 
 

@@ -106,18 +106,18 @@ def once_more(state: State, checks: Sequence[Task], call: Callable[[str], Call],
     precision.
 
     Raises OutOfTime where only `keep` seconds of the budget are left."""
-    found = []
-    for task in checks:
-        if task.error:
-            memory = state.pool.memory if state.facts.gpu else 0.0
-            failed, task = task, Task(f"{task.name}-again", task.side, [call(numerics_of(part_of(task)))], memory)
-            task.apart, task.single = failed.apart, failed.single
-            try:
-                state.wait(state.pool.add(task), keep=keep)
-            finally:
-                task.end()
-        found.append(task)
-    return found
+    memory = state.pool.memory if state.facts.gpu else 0.0
+
+    def again(failed: Task) -> Task:
+        anew = Task(f"{failed.name}-again", failed.side, [call(numerics_of(part_of(failed)))], memory)
+        anew.apart, anew.single = failed.apart, failed.single
+        try:
+            state.wait(state.pool.add(anew), keep=keep)
+        finally:
+            anew.end()
+        return anew
+
+    return [again(task) if task.error else task for task in checks]
 
 
 def _failed(task: Task) -> bool:

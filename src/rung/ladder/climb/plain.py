@@ -91,12 +91,12 @@ def _verified(state: State, record: Attempt) -> Seen:
 def _profiled(state: State, record: Attempt, name: str) -> None:
     """Records the fastest mode, unless that was done when its worker was ended. Raises WorkerFailed."""
     fastest = next((mode.name for mode in record.modes or () if mode.rungs == record.stack), "")
-    try:
-        state.trace(traced(fastest)).replace(state.trace(name))
+    recorded = state.trace(traced(fastest))
+    if recorded.exists():
+        recorded.replace(state.trace(name))
         return
-    except OSError:
-        state.trace(name).unlink(missing_ok=True)  # of a mode that was refuted
-        champion = champion_of(state, record.stack, name)
+    state.trace(name).unlink(missing_ok=True)  # of a mode that was refuted
+    champion = champion_of(state, record.stack, name)
     state.wait(champion)
     if champion.error:
         raise champion.error

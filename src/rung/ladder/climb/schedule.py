@@ -25,6 +25,7 @@ from dataclasses import replace
 from functools import reduce
 
 from rung.hardware.limits import usable_cores
+from rung.ladder.climb.answer import PROVISIONAL_GAIN
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, State
 from rung.measure import CLIMB, PATIENT, Looks
 from rung.plan import CONTRACTS, Plan
@@ -42,7 +43,6 @@ LATE = (
 MUCH_SLOWER = 0.8  # rule 4: times as fast as the untouched model
 PAIRS = 3  # rule 9
 PATIENCE, SHARE = 300.0, 0.25  # rule 10: seconds of one rung's restarts, and the share of the time that is left
-FASTER = 1.05  # times as fast: less is no reason to go on
 NAMED = 3  # rungs that a sentence names, the most promising first
 PRECISIONS = ("bf16", "tf32")  # rungs, the lowest first, of which one takes the place of the other
 STRONGER = (CONTRACTS[0], "reassociated", *CONTRACTS[1:])  # what a rung may do to numbers, the least first
@@ -315,7 +315,7 @@ def _not_verified(state: State) -> Mode | None:
     fastest = max((m for m in _raced(state) if m.speedup), key=lambda m: m.speedup or 0.0, default=None)
     if fastest is None or state.answer is None or fastest.rungs == list(state.answer.kept):
         return None
-    return fastest if (fastest.speedup or 0.0) > FASTER * state.answer.speedup.value else None
+    return fastest if (fastest.speedup or 0.0) > PROVISIONAL_GAIN * state.answer.speedup.value else None
 
 
 def bundled(
