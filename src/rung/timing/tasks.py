@@ -81,6 +81,11 @@ class Task:
         """What it said, as a record."""
         return record_of(kind, self.answers[method])
 
+    @property
+    def running(self) -> float:
+        """Seconds since its worker was started; 0 where none was."""
+        return time.monotonic() - self._began if self.worker is not None else 0.0
+
     def since_open(self, method: str) -> float:
         """Seconds from the answer to `open` to that of a later call: without imports, which a spare worker has behind it."""
         return self.took[method] - self.took["open"]

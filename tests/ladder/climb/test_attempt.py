@@ -200,6 +200,16 @@ def test_a_provisional_recipe_that_the_budget_leaves_open_stays_provisional(
     assert made.taken_back == []
 
 
+@pytest.mark.parametrize(("gain", "verdict"), [(1.05, "kept"), (1.01, "inconclusive")])
+def test_a_large_gain_is_verified_in_the_time_that_was_left_for_confirming(
+    made: State, tries: Tried, monkeypatch: pytest.MonkeyPatch, gain: float, verdict: str
+) -> None:
+    monkeypatch.setattr("rung.ladder.climb.verdict.confirming", lambda state: 200.0)
+    made.left = lambda: 100.0  # type: ignore[method-assign]
+    made.pool = SimpleNamespace(wait=lambda until, left: left() > 0 and until(), idle=lambda: 0)  # type: ignore[assignment]
+    assert tries(FUSED, gain).verdict == verdict
+
+
 def test_a_provisional_plain_mode_gives_way_to_what_was_verified(made: State, tries: Tried) -> None:
     offer(made, Answer(("compile",), "provisional", Figure(value=3.0)))
     assert tries(FUSED, 2.0).verdict == "kept"

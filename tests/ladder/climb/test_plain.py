@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from attempt_records import attempt, mode
 from known_facts import facts_of
-from made_up import MANIFEST, PASSED, STEP, Added, answered, state, warm
+from made_up import MANIFEST, PASSED, STEP, Added, answered, leave, state, warm
 from msgspec import UNSET
 
 from rung.ladder.answers import Untouched
@@ -166,6 +166,18 @@ def test_one_mode_compiles_at_first_and_the_others_find_its_code_in_the_cache(
     assert not {*made.racing} & {*SLOW}
     assert all(task.worker is None for task in made.racing.values())
     assert all(bool(task.memory) == facts["gpu"] for task in pool.tasks)
+
+
+@pytest.mark.parametrize(("compiled", "begun"), [(40.0, True), (60.0, False)])
+def test_what_takes_minutes_is_begun_where_ten_times_the_first_compilation_is_left(
+    climb: Callable[..., tuple[State, Added]], compiled: float, begun: bool
+) -> None:
+    made, _ = climb(TRAINING)
+    started(made)
+    whole = made.racing["compile-and-graph"]
+    whole.took = {"open": 10.0, "warm": 10.0 + compiled}
+    wanted = racing._all_modes(leave(made, 500.0), mode_timing.Race(), {})
+    assert ("max-autotune" in wanted) == begun
 
 
 @pytest.mark.parametrize("cores", [2, 64])

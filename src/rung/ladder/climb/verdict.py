@@ -33,6 +33,8 @@ from rung.verify.verdict import joined
 progress = logging.getLogger(__name__)
 
 DISTURBED = 1.5  # times, between two measurements of the untouched workload
+# Times the best so far, of a candidate that is faster with confidence: verified, it is worth more than the best confirmed.
+WORTH_MORE = 1.02
 
 
 def no_gain(record: Attempt, rung: Rung, comparison: Comparison, slower_at_most: float) -> tuple[str, str] | None:
@@ -57,8 +59,13 @@ def no_gain(record: Attempt, rung: Rung, comparison: Comparison, slower_at_most:
 
 
 def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float, seen: Seen) -> None:
-    """Waits for the verification, and gives the verdict on a candidate that is faster."""
+    """Waits for the verification, and gives the verdict on a candidate that is faster. gain: over the best so far; where it is large, the
+    verification may take the time that was left for confirming (rule 6)."""
     began = time.monotonic()
+
+    def reserved() -> float:
+        return 0.0 if gain >= WORTH_MORE else confirming(state)
+
     if state.surveying:
         state.pool.wait(lambda: surveyed(state, wait=False) or all(task.done for task in checks), state.left)
     progress.info("verifying: %s", " and ".join(part_of(task) for task in checks))
@@ -68,7 +75,7 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
         keep_verified(state, record.stack, {part_of(t): found for t in checks if (found := verified(t))})
         return all(task.done for task in checks) or any(map(refusal, checks))
 
-    if not state.pool.wait(decided, lambda: state.left() - confirming(state)):
+    if not state.pool.wait(decided, lambda: state.left() - reserved()):
         end_all(checks)
         raise OutOfTime
     record.verified_seconds = max(
@@ -77,7 +84,7 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
     refused = [task for task in checks if refusal(task)]
     end_all(checks)
     if not refused and any(task.error and task.error.lacked_memory for task in checks):
-        checks = _one_at_a_time(state, checks)
+        checks = _one_at_a_time(state, checks, reserved())
     if failed := next((task.error for task in checks if task.error), None):
         record.verdict, record.why = "failed", f"{failed.kind}: {failed}"
         return
@@ -94,13 +101,14 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
         record.why = "verified, and faster: one restart showed a gain larger than the spread between processes."
 
 
-def _one_at_a_time(state: State, checks: Sequence[Task]) -> list[Task]:
-    """What did not pass for lack of memory once more, with the machine's memory for each of its workers alone."""
+def _one_at_a_time(state: State, checks: Sequence[Task], reserved: float) -> list[Task]:
+    """What did not pass for lack of memory once more, with the machine's memory for each of its workers alone. reserved: seconds of the
+    budget that must be left."""
     end_all(held for held in (state.champion, state.challenger, state.untouched, state.next) if held)
     end_checks(state)
     end_widening(state)
     state.next, state.next_ahead = None, []
-    return once_more(state, checks, lambda numerics: ("verify", {"numerics": numerics}), confirming(state))
+    return once_more(state, checks, lambda numerics: ("verify", {"numerics": numerics}), reserved)
 
 
 def set_failed(state: State, record: Attempt, error: WorkerFailed, text: str) -> None:
