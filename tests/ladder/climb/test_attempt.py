@@ -21,7 +21,7 @@ from rung.measure import CLIMB, Comparison, Interval, Restart, judge
 from rung.measure.compare import Answer as Compared
 from rung.records.climb import Attempt
 from rung.records.measured import Figure
-from rung.rungs import BY_NAME, Rung
+from rung.rungs import BY_NAME, Proof, Rung
 from rung.timing.duel import Duel
 from rung.timing.tasks import Task
 
@@ -162,6 +162,23 @@ def test_a_bundle_that_is_wrong_is_taken_back_with_who_did_nothing_in_it(made: S
     record = tries(both, 2.0, applied={"matches": {"sdpa": 0}})
     assert (record.verdict, record.without) == ("reverted", ["sdpa"])
     assert kept(made) is None
+
+
+def test_a_bundle_is_verified_without_those_of_which_its_kernels_show_nothing(
+    made: State, tries: Tried, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen_by_kernels = replace(SDPA, proof=lambda e: Proof(None if e.after is None else False, "no such kernel"))
+    both = as_one(made.context(), [FUSED, seen_by_kernels])
+    record, applied = attempts.opened(made, both), {"optimizer_fused": True}
+    duel = Duel(restarts=[Restart([[1.5, 1.0, 1.0, 1.5]])], warm=[{"candidate": SimpleNamespace(applied=applied)}])  # type: ignore[dict-item]
+    begun = Begun("02-x", record.stack, record.against, duel, both.name, CLIMB)
+    monkeypatch.setattr(attempts, "same", lambda *_: begun)
+    monkeypatch.setattr(attempts, "_carried_over", lambda *_: True)
+    monkeypatch.setattr(Duel, "record", lambda _: restarts("faster", 1.5, applied=applied))
+    monkeypatch.setattr(made, "profiled", lambda *_: (None, SimpleNamespace(names={"FusedAdam": 1.0})))
+    made.trace("02-x").touch()
+    attempts._compared(made, both, record, "02-x")
+    assert tries.verified == [["fused-optimizer"]]
 
 
 def test_a_verification_that_was_begun_for_one_is_never_taken_for_that_of_another(made: State, tries: Tried) -> None:

@@ -150,7 +150,7 @@ def _compared(state: State, rung: Rung, record: Attempt, name: str) -> Duel:
     gain = duel.comparison.speedup.value
     if rung.spares == "step" and gain >= PROVISIONAL_GAIN and not distrusted(duel.record(), gain):
         _offer_provisional(state, stack, duel)
-        begun.verified_stack = with_effect(rung, stack, Evidence(None, None, duel.warm[0]["candidate"].applied))
+        begun.verified_stack = with_effect(rung, stack, _evidence(state, rung, duel, name))
         if not state.request.over_ranks:  # beside which nothing else runs
             state.verifying = _checks(state, begun.verified_stack, name)
     if rung.spares == "step" and duel.comparison.answer != "undecided":
@@ -169,6 +169,15 @@ def _compared(state: State, rung: Rung, record: Attempt, name: str) -> Duel:
             decided = replace(decided, answer="faster")
     duel.comparison = decided
     return duel
+
+
+def _evidence(state: State, rung: Rung, duel: Duel, name: str) -> Evidence:
+    """What the first restart shows of a candidate: what its worker says of itself and, of a bundle, whose members may have done nothing, the
+    names of its kernels."""
+    after = None
+    if rung.members and state.trace(name).exists():
+        after = state.profiled(name, duel.record().times["candidate"].value)[1]
+    return Evidence(None, after, duel.warm[0]["candidate"].applied)
 
 
 def _enough(state: State, duel: Duel, seen: Comparison) -> bool:
