@@ -1,6 +1,6 @@
 """Would predictions come nearer, if what is expected lay elsewhere in their range than in its middle?
 
-    python benchmarks/ladder/calibration.py benchmarks/ladder/trials.csv h100.jsonl
+    python benchmarks/ladder/calibration.py benchmarks/zoo/trials.csv h100.jsonl
 
 reads what rungs were predicted to give and what they gave: tables with the columns rung, low, high and measured, and results files of
 the zoo. A fixed seed draws half of the trials, on which the place in the range is fitted; the other half says whether it helps. Errors are

@@ -180,6 +180,9 @@ def test_progress_lines_are_single_lines() -> None:
     assert "Predicted 1.20–2.00×: pointwise 30%, waiting for a launch 12% of the step" in terminal.prediction_line(
         first
     )
+    assert first.prediction
+    told = replace(first, prediction=replace(first.prediction, expected=1.304))
+    assert "Predicted 1.20–2.00×, 1.30× expected: pointwise" in terminal.prediction_line(told)
     least = untried("", "", "")
     assert terminal.attempt_line(least) == "  rung: no verdict"
     assert terminal.prediction_line(least) == "rung. No prediction."
@@ -192,7 +195,7 @@ def test_predictions_are_said_by_rung_the_farthest_off_first() -> None:
     said = "Predictions were off by 6 percentage points of the step in the median (capture 9, tf32 3); 1 of 3 results were inside"
     assert said in words.predictions(data)
     missed = replace(untried("x", "kept", ""), prediction_error=12.4)
-    assert words.off(missed) == "12 percentage points of the step from the middle of the prediction"
+    assert words.off(missed) == "12 percentage points of the step from what was expected"
     assert words.off(untried("x", "kept", "")) == words.predictions(unfinished()) == ""
 
 

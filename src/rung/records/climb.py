@@ -95,10 +95,11 @@ class Plain(Mode, kw_only=True, omit_defaults=True):
 
 
 class Prediction(Part, kw_only=True):
-    """low, high: the range of the speedup over the best so far; shares: of the step, of the parts that it rests on."""
+    """low, high: the range of the speedup over the best so far; expected: within it; shares: of the step, of the parts that it rests on."""
 
     low: float | None
     high: float | None
+    expected: float | None = None
     shares: dict[str, float | None]
 
 

@@ -118,10 +118,16 @@ def predicted(attempt: Attempt) -> str:
     return f"{between}×" if between else units.NONE
 
 
+def expected(attempt: Attempt) -> str:
+    """Which gain of that range is expected, as the end of a sentence; empty where that is not known."""
+    value = attempt.prediction.expected if attempt.prediction else None
+    return "" if units.number(value) is None else f", {units.ratio(value)} expected"
+
+
 def off(attempt: Attempt) -> str:
     """How far a prediction was from what was measured; empty where nothing was decided."""
     points = units.number(attempt.prediction_error)
-    return "" if points is None else f"{points:.0f} percentage points of the step from the middle of the prediction"
+    return "" if points is None else f"{points:.0f} percentage points of the step from what was expected"
 
 
 def recompilations(facts: Facts) -> list[str]:

@@ -19,7 +19,18 @@ from rung.rungs.kernels import KERNELS
 from rung.rungs.own_switches import OWN_SWITCHES
 from rung.rungs.precision import BF16, TF32
 from rung.rungs.ranks import CORES, EXCHANGE
-from rung.rungs.rung import Context, Counters, Evidence, Inapplicable, Prediction, Proof, Requirement, Rung
+from rung.rungs.rung import (
+    MIDDLE,
+    Context,
+    Counters,
+    Evidence,
+    Inapplicable,
+    Prediction,
+    Proof,
+    Requirement,
+    Rung,
+    within,
+)
 from rung.rungs.training import (
     FLOAT32_GRADIENTS,
     FUSED_DGRAD,
@@ -31,6 +42,7 @@ from rung.rungs.training import (
 __all__ = [
     "BY_NAME",
     "LADDER",
+    "MIDDLE",
     "Context",
     "Counters",
     "Evidence",
@@ -42,6 +54,7 @@ __all__ = [
     "added",
     "chosen",
     "plan_of",
+    "within",
 ]
 
 # Where predictions are equal, in this order: what frees the step from its launches comes before what makes kernels

@@ -148,7 +148,7 @@ def test_several_are_tried_as_one_where_the_budget_is_too_short_for_one_at_a_tim
     said = next_rung(made, THREE)
     assert members(said) == ["b", "c", "a"]  # the most promising first
     assert isinstance(said, Rung)
-    assert said.predict(made.context()).value == pytest.approx(1 / (0.5 + 0.5 * 0.9 * 0.5 * 0.8))
+    assert said.predict(made.context()).middle == pytest.approx(1 / (0.5 + 0.5 * 0.9 * 0.5 * 0.8))
     assert seconds(made, said) < one_by_one(made, THREE)
 
 
@@ -211,7 +211,7 @@ def test_the_best_gain_per_second_comes_first(tmp_path: Path) -> None:
 
 def test_a_gain_counts_by_its_logarithm_over_the_seconds_that_deciding_it_takes(tmp_path: Path) -> None:
     made, half = state(tmp_path), rung("half", 0.5, prepares=20)
-    expected = half.predict(made.context()).value
+    expected = half.predict(made.context()).middle
     assert gain_per_second(made, half) == pytest.approx(math.log(expected) / seconds(made, half))
 
 

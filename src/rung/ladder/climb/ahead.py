@@ -55,7 +55,7 @@ def prepare_next(state: State, stack: Sequence[str], seen: Seen) -> None:
             state.next.yielding = True
             state.pool.add(state.next, first=True)  # before plain modes that add nothing
             state.next_rung = rung
-            state.next_gain = rung.predict(state.context()).value
+            state.next_gain = rung.predict(state.context()).middle
     finally:
         state.kept, state.breakdown, state.counters = before
 

@@ -22,7 +22,7 @@ from rung.records.climb import Attempt, Moment, Noise, Predicted, Result, Shape,
 from rung.records.compare import Interleaved
 from rung.records.measured import Figure
 from rung.records.progress import Answered, Warned
-from rung.rungs import Prediction, plan_of
+from rung.rungs import MIDDLE, Prediction, plan_of, within
 from rung.timing.workers import variables
 
 PROVISIONAL_GAIN = 1.05  # times as fast, in one restart: two processes of one program differ by less
@@ -276,17 +276,18 @@ def prediction_of(attempt: Attempt) -> Prediction | None:
     told = attempt.prediction
     if told is None or told.low is None or told.high is None:
         return None
-    return Prediction(told.low, told.high, {part: share or 0.0 for part, share in told.shares.items()})
+    expected = told.expected or within(told.low, told.high, MIDDLE)  # an earlier version did not say
+    return Prediction(told.low, told.high, {part: share or 0.0 for part, share in told.shares.items()}, expected)
 
 
 def prediction_error(attempt: Attempt) -> float | None:
-    """The distance prediction_of the predicted gain from the measured one, in points prediction_of the step's time: a rung that was to give
-    2x, which spares 50 % prediction_of it, and gives 1.6x, which spares 37.5 %, is off by 12.5; one that takes many times as long counts as off
-    by the whole step, 100. None where nothing was decided."""
+    """The distance of the expected gain from the measured one, in points of the step's time: a rung that was to give 2x, which spares 50 % of
+    it, and gives 1.6x, which spares 37.5 %, is off by 12.5; one that takes many times as long counts as off by the whole step, 100. None
+    where nothing was decided."""
     comparison, told = attempt.comparison, prediction_of(attempt)
     if not comparison or not told or attempt.cut:
         return None
-    return min(100.0, abs(100 * (1 / told.value - 1 / comparison.speedup.value)))
+    return min(100.0, abs(100 * (1 / told.expected - 1 / comparison.speedup.value)))
 
 
 def prediction_summary(attempts: Iterable[Attempt]) -> Predicted:

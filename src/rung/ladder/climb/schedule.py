@@ -186,7 +186,7 @@ def looks(state: State) -> Looks:
 
 def gain_per_second(state: State, rung: Rung) -> float:
     """The logarithm of the speedup that is expected, per second that deciding it should take."""
-    return math.log(rung.predict(state.context()).value) / seconds(state, rung)
+    return math.log(rung.predict(state.context()).middle) / seconds(state, rung)
 
 
 def near_floor(state: State) -> bool:
@@ -342,7 +342,7 @@ def bundled(
         found = [*members, rung]
         found = [m for m in found if not m.applies(_with(context, [other for other in found if other is not m]))]
         whole = as_one(context, found)
-        gain = math.log(whole.predict(context).value) / seconds(whole.prepares)
+        gain = math.log(whole.predict(context).middle) / seconds(whole.prepares)
         if rung in found and (gain > worth or rung.core):
             members, worth = found, gain
     return as_one(context, members) if len(members) > 1 else None
