@@ -89,3 +89,16 @@ def test_the_next_candidate_yields_until_it_is_the_one_that_is_tried(climb: tupl
     task = made.prefetched(list(made.next.side.rungs))
     assert task is not None
     assert not task.yielding
+
+
+def test_what_did_nothing_in_a_candidate_is_not_tried_after_it(climb: tuple[State, Added]) -> None:
+    made, _ = climb
+    made.request = replace(made.request, budget=None)
+
+    def following(without: list[str]) -> tuple[str, ...]:
+        made.next, made.next_rung = None, None
+        prepare_next(made, BEST, (None, None), without)
+        return made.next.side.rungs if made.next else ()
+
+    first = following([])[-1]
+    assert first not in following([first])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
 from rung.ladder.climb.checks import end_checks, verifying
@@ -35,9 +35,9 @@ def note_memory(state: State, task: Task) -> None:
         task.memory = max(task.answer("warm", Warmed).memory.values()) + CONTEXT_BYTES
 
 
-def prepare_next(state: State, stack: Sequence[str], seen: Seen) -> None:
+def prepare_next(state: State, stack: Sequence[str], seen: Seen, without: Collection[str] = ()) -> None:
     """While a candidate is verified, the one that would come after it compiles, if cores are idle. Once that is warm, its verification
-    begins. May be called again and again. seen: of the candidate."""
+    begins. May be called again and again. seen: of the candidate; without: its members that did nothing, which are not tried after it."""
     if state.next is not None:
         _verify_next(state)
         return
@@ -47,7 +47,7 @@ def prepare_next(state: State, stack: Sequence[str], seen: Seen) -> None:
     state.kept = list(stack)
     state.take(*seen)
     try:
-        rung = next_rung(state, LADDER)
+        rung = next_rung(state, [rung for rung in LADDER if rung.name not in without])
         if isinstance(rung, Rung) and rung.spares == "step" and not rung.first:
             number, after = 2 + max([0, *(a.number for a in state.attempts)]), stacked(stack, rung)
             name = f"{number:02d}-{rung.name}-1-candidate"

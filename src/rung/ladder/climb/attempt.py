@@ -158,7 +158,7 @@ def _compared(state: State, rung: Rung, record: Attempt, name: str) -> Duel:
     decided = decide(duel.restarts, looks=begun.looks)
     if not (decided and decided.final):  # else what followed was not: the verification
         if state.verifying:
-            prepare_next(state, begun.verified_stack, (None, None))
+            prepare_next(state, begun.verified_stack, (None, None), {*stack} - {*begun.verified_stack})
         try:
             decided = _restarted(state, stack, begun, name)
         except OutOfTime:

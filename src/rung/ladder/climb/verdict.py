@@ -71,7 +71,7 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
     progress.info("verifying: %s", " and ".join(part_of(task) for task in checks))
 
     def decided() -> bool:
-        prepare_next(state, record.stack, seen)
+        prepare_next(state, record.stack, seen, record.without or ())
         keep_verified(state, record.stack, {part_of(t): found for t in checks if (found := verified(t))})
         return all(task.done for task in checks) or any(map(refusal, checks))
 
