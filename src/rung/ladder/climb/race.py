@@ -35,8 +35,8 @@ from rung.timing.tasks import Task, end_all
 
 progress = logging.getLogger(__name__)
 
-# Seconds that must be left of the budget, where there is one, for modes that take minutes to be begun; and times what another mode took to
-# compile. On H100 and H200, max-autotune took 7.1 and 9.0 times as long where it was ready in time (hrnet_w18, estuary in training).
+# Seconds that must be left of the budget, where there is one, for modes that take minutes to be begun; and on a GPU times what another mode
+# took to compile. On H100 and H200, max-autotune took 7.1 and 9.0 times as long where it was ready in time (hrnet_w18, estuary in training).
 SLOW_SECONDS, SLOW_TIMES = 240.0, 10.0
 # Of the time that is left, and seconds: how long those are waited for when all others are timed.
 SLOW_SHARE, SLOW_MOST = 0.25, 300.0
@@ -253,8 +253,8 @@ def _all_modes(state: State, result: Race, later: Mapping[str, Task]) -> dict[st
     """The modes that are still to be prepared, once the audit has told what the workload permits."""
     best = result.modes[result.best].rungs if result.best else []
     without = [name for name in result.without if name not in best]
-    compiled = max((task.since_open("warm") for task in state.racing.values() if _compiles(task)), default=0.0)
-    new = _modes(state, state.left() > max(SLOW_SECONDS, SLOW_TIMES * compiled), without)
+    compiled = [task.since_open("warm") for task in state.racing.values() if _compiles(task) and state.facts.gpu]
+    new = _modes(state, state.left() > max(SLOW_SECONDS, SLOW_TIMES * max(compiled, default=0.0)), without)
     wanted = {name: task for name, task in later.items() if name in new}
     seen = {*state.racing, *result.modes}
     wanted |= {name: prepared_mode(state, name, new[name]) for name in new if name not in seen}
