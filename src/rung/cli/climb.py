@@ -35,6 +35,7 @@ from rung.cli.remember import remembered
 from rung.cli.slurm import add_options, followed, job_of
 from rung.errors import UsageError
 from rung.plan import CONTRACTS
+from rung.program import program
 
 if TYPE_CHECKING:
     from rung.records.climb import ClimbRun
@@ -273,7 +274,7 @@ def write_workload(target: str, options: dict[str, str], path: Path) -> int:
     text = source(target, values)
     with whole(path) as out:
         out.write(text.encode())
-    say(f"wrote {path}; climb it with: rung climb {shlex.quote(str(path))}:workload")
+    say(f"wrote {path}; climb it with: {program()} climb {shlex.quote(str(path))}:workload")
     return 0
 
 
