@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from rung.plan import Numerics
     from rung.records.progress import Event
     from rung.workload.base import Batch, Workload
+
+_CALLS = itertools.count(1)  # of `climb` in this program, for a new climb each
 
 
 def climb(
@@ -54,6 +58,9 @@ def climb(
     A climb runs everything in fresh processes. A live object is written for them into the run directory (`DIR/workload`: its weights,
     its batch, and its functions and classes, by value where they come from a script or a notebook), so `resume` works from there,
     too. What other modules define is imported by its name. Your own object stays as it was.
+
+    In a task of a SLURM array, `out` is `out/taskN`. When SLURM starts your job anew, the program's first call goes on with the climb that
+    its first call began, and so on; a climb that had ended is returned as it is.
 
     Args:
         what: a `torch.nn.Module`; a `rung.Workload`, for what the arguments below cannot say; or a target as on the command line.
@@ -89,10 +96,17 @@ def climb(
     not_in_a_worker("rung.climb")
     from rung.ladder.climb import Request
     from rung.ladder.climb import resume as go_on
+    from rung.launch.requeued import earlier_climb, in_job, mark
+    from rung.launch.slurm_task import of_task, run_of_task
     from rung.report.progress import NEW_ANSWER, keep_page, progress_lines
+    from rung.runs import Run
 
     of_a_module = {"inputs": inputs, "loss": loss, "optimizer": optimizer, "forward": forward, "name": name or None}
     how = {key: value for key, value in of_a_module.items() if value is not None}
+
+    def tell(line: str) -> None:
+        if progress:
+            say(line)
 
     def told(event: Event) -> None:
         for line in progress_lines(event, line_width()) if progress else ():
@@ -114,18 +128,31 @@ def climb(
             raise UsageError(
                 f"rung.climb(resume=...) continues with the options that the climb was started with: leave {again} out."
             )
-        climbing = go_on(Path(resume), told, budget)
+        climbing = go_on(run_of_task(Path(resume)), told, budget)
         return Climbed(_to_its_end(climbing, progress))
+    own = of_task(Path(out)) if out else None
+    here = in_job(shlex.join(sys.argv), next(_CALLS))
+    to_apply = {key: how[key] for key in ("loss", "optimizer", "forward") if key in how}
+    if going_on := earlier_climb(ROOT, own, here):
+        live_object = None if isinstance(what, str) else what
+        begun = Run.open_(going_on)
+        if begun.record().manifest.status == "complete":
+            tell(f"SLURM started this job anew; {going_on} had ended")
+            return Climbed(begun.data(), live_object, **to_apply)
+        tell(f"SLURM started this job anew; going on with {going_on}")
+        climbing = go_on(going_on, told, budget)
+        return Climbed(_to_its_end(climbing, progress), live_object, **to_apply)
     typed = {key.replace("_", "-"): str(value) for key, value in (options or {}).items()}
     only = tuple(map(current_name, rungs)) if rungs is not None else None
     request = Request("", typed, numerics, only, device, budget, deadline, slower_at_most, jobs=jobs)
-    climbing, climbed = _begun(what, request, Path(out) if out else None, told, how)
+    climbing, climbed = _begun(what, request, own, told, how)
+    mark(climbing.run.directory, here)
     try:
         data = _to_its_end(climbing, progress)
     except BaseException:
         climbing.run.drop_if_empty()
         raise
-    return Climbed(data, climbed, **{key: how[key] for key in ("loss", "optimizer", "forward") if key in how})
+    return Climbed(data, climbed, **to_apply)
 
 
 def _begun(what: Any, request: Any, out: Path | None, told: Any, how: dict[str, Any]) -> tuple[Climb, Any]:

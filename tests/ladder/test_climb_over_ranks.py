@@ -152,6 +152,6 @@ def test_ctrl_c_leaves_no_rank(tmp_path: Path, recorded: dict[str, str]) -> None
         climb.send_signal(signal.SIGINT)
         began, rest = time.monotonic(), climb.stderr.read()
     assert climb.returncode == 130
-    assert "continue with: rung climb --resume run" in rest
+    assert "rung climb --resume run\n" in rest
     assert not left_running(theirs)
     assert time.monotonic() - began < 60

@@ -28,7 +28,7 @@ def test_ctrl_c_leaves_a_run_that_says_how_to_go_on(tmp_path: Path) -> None:
     rest = climb.stderr.read()
     assert climb.wait() == 130
     assert "stopped; there is no recipe yet." in rest
-    assert "continue with: rung climb --resume run" in rest
+    assert "rung climb --resume run\n" in rest
     assert "Traceback" not in rest
     assert not left_running(theirs)
     assert Run.open_(tmp_path / "run").read("manifest.json")["status"] == "interrupted"

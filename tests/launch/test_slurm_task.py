@@ -1,6 +1,8 @@
 """Tasks of an array job, and jobs that SLURM started anew: each has folders of its own, and finds them again."""
 
+import itertools
 import json
+import shlex
 import shutil
 import threading
 from pathlib import Path
@@ -10,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rung
 from rung.cli.main import main
 from rung.cli.slurm import _with_out
 from rung.errors import InputError, UsageError
+from rung.launch.requeued import in_job, mark
 from rung.launch.slurm_task import of_task, started_anew
 from rung.profilers.profile import new_folder
 from rung.runs import Run
@@ -103,17 +107,20 @@ def _climb(*words: str) -> int:
     return main(["climb", TARGET, "--device", "cpu", *words])
 
 
-def _began(directory: Path, monkeypatch: pytest.MonkeyPatch, status: str, *words: str) -> None:
-    """A climb of that command that got so far; without a status, not as far as to a manifest."""
-    from rung.cli.requeued import mark
-
+def _copied(directory: Path, status: str) -> None:
     shutil.copytree(RUN, directory)
     manifest = json.loads((directory / "manifest.json").read_text())
     (directory / "manifest.json").write_text(json.dumps({**manifest, "status": status}))
     if not status:
         (directory / "manifest.json").unlink()
+
+
+def _began(directory: Path, monkeypatch: pytest.MonkeyPatch, status: str, *words: str) -> None:
+    """A climb of that command that got so far; without a status, not as far as to a manifest."""
+
+    _copied(directory, status)
     monkeypatch.setattr("sys.argv", ["rung", "climb", TARGET, *words])
-    mark(Run(directory))
+    mark(directory, in_job(shlex.join(["rung", "climb", TARGET, *words])))
 
 
 def test_a_task_that_slurm_started_anew_goes_on_with_its_own_climb(
@@ -162,3 +169,44 @@ def test_resume_finds_the_run_of_the_task_and_elsewhere_names_one(slurm: pytest.
     assert climbs == [("resume", Path("x/task3"))]
     with pytest.raises(InputError, match="x has a run of each task of an array: name one, as x/task3"):
         Run.open_(Path("x"))
+
+
+def test_calls_in_python_have_the_runs_that_their_task_began(
+    slurm: pytest.MonkeyPatch, climbs: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program that calls rung.climb twice: its first climb had ended, and its second was cut off."""
+
+    def program() -> rung.Climbed:
+        slurm.setattr("rung.climbing._CALLS", itertools.count(1))
+        ended = rung.climb(TARGET, "runs/first", device="cpu")
+        with pytest.raises(UsageError, match="ends here"):
+            rung.climb(TARGET, "runs/second", device="cpu")
+        return ended
+
+    slurm.setattr("sys.argv", ["train.py", "--fast"])
+    for call, (name, status) in enumerate([("first", "complete"), ("second", "interrupted")], 1):
+        _copied(Path("runs") / name / "task3", status)
+        mark(Path("runs") / name / "task3", in_job("train.py --fast", call))
+    slurm.setenv("SLURM_RESTART_COUNT", "1")
+    assert program().directory == Path("runs/first/task3")
+    assert climbs == [("resume", Path("runs/second/task3"))]
+    assert "going on with runs/second/task3" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="ends here"):
+        rung.climb(resume="runs/second")
+    assert climbs[1:] == [("resume", Path("runs/second/task3"))]
+
+
+def test_a_new_call_in_python_notes_its_job_and_which_call_it_is(slurm: pytest.MonkeyPatch) -> None:
+    from rung.ladder.climb import Climb
+
+    def killed(self: Climb) -> None:
+        raise KeyboardInterrupt
+
+    slurm.setattr("sys.argv", ["train.py"])
+    slurm.setattr("rung.climbing._CALLS", itertools.count(2))
+    slurm.setattr(Run, "drop_if_empty", lambda self: None)
+    slurm.setattr(Climb, "climb", killed)
+    with pytest.raises(KeyboardInterrupt):
+        rung.climb(TARGET, "x", device="cpu", progress=False)
+    kept = json.loads(Path("x/task3/slurm-job.json").read_text())
+    assert (kept["job"], kept["task"], kept["command"], kept["call"]) == ("12", 3, "train.py", 2)

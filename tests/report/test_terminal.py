@@ -80,10 +80,12 @@ def test_what_is_not_confirmed_is_not_called_so(status: str, says: str) -> None:
 def test_a_climb_that_is_gone_without_a_word_was_interrupted() -> None:
     data = nothing_kept()
     data.manifest.status, data.manifest.why = "running", ""
-    assert words.status(data).startswith("The climb is interrupted. Continue with: rung climb --resume")
+    assert words.status(data) == "The climb is interrupted."
+    assert words.way_on(data).startswith("Continue with: rung climb --resume")
     assert climbs.run_line(data).endswith("interrupted")
     data.running = True
     assert words.status(data) == "The climb is running."
+    assert not words.way_on(data)
     assert climbs.run_line(data).endswith("running")
 
 
@@ -118,8 +120,9 @@ def test_a_climb_of_a_job_goes_on_in_one_and_what_a_file_says_stays_words() -> N
 def test_a_climb_whose_budget_ended_says_how_to_go_on() -> None:
     data = nothing_kept()
     data.manifest.why = "the budget of 60 s was too short to test sdpa."
-    text = " ".join(terminal.summary(data, width=100).split())
-    assert f"to test sdpa. Continue with: rung climb --resume {data.directory}" in text
+    data.directory = f"runs/{'long' * 20}"
+    text = terminal.summary(data, width=60)
+    assert f"test sdpa.\nContinue with: rung climb --resume {data.directory}\n" in text
 
 
 def test_a_list_of_runs_tells_an_early_end_from_a_whole_climb() -> None:

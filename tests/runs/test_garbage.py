@@ -57,7 +57,7 @@ def test_old_directories_go_with_their_entries_and_new_ones_stay(store: SqliteHi
     climbed(store, tmp_path / "new", NEW)
     recording = tmp_path / "recording"
     (recording / "recording").mkdir(parents=True)
-    for name in ("plan.json", "1-trace.log"):
+    for name in ("plan.json", "profile.json", "steps-0.json", "steps-1.json", "slurm-job.json", "1-trace.log"):
         (recording / name).write_text("{}")
     add(store, str(recording), of="profile")
     assert len(collect(store, older_than=30).removed) == 2

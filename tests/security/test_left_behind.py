@@ -223,7 +223,7 @@ def test_a_climb_whose_terminal_is_closed_says_that_it_was_interrupted(temporary
     _, rest = climb.communicate()
     assert climb.returncode == 130
     assert "stopped; there is no recipe yet." in rest
-    assert "continue with: rung climb --resume run" in rest
+    assert "rung climb --resume run\n" in rest
     assert "Traceback" not in rest
     assert status(tmp_path) == "interrupted"
     assert not of(temporary)

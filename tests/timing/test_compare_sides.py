@@ -77,12 +77,18 @@ def noisy(scale: float = 1.0): return Workload("noisy", lambda: Noisy(scale), la
 def keeps(scale: float = 1.0): return Workload("keeps", lambda: Keeps(scale), lambda seed: torch.randn(4, 8))
 def louder(): return noisy(1.2)
 def stronger(): return keeps(1.2)
+def plain(width: int = 8): return Workload("plain", lambda: torch.nn.Linear(8, width), lambda seed: torch.randn(4, 8))
+def wider(): return plain(9)
 """
 
 
 @pytest.mark.parametrize(
     ("a", "b", "says"),
-    [("noisy", "louder", "depends on torch's random state"), ("keeps", "stronger", "the model keeps state")],
+    [
+        ("noisy", "louder", "depends on torch's random state"),
+        ("keeps", "stronger", "the model keeps state"),
+        ("plain", "wider", "(weight, bias); make both with the same weights, or leave --verify out"),
+    ],
 )
 def test_what_cannot_be_compared_is_not_called_equal(a: str, b: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "chance.py").write_text(CHANCE)

@@ -646,6 +646,29 @@ def test_a_shape_on_which_the_untouched_model_fails_is_refused(changes: dict[str
         verifying.verify(for_eight_rows(**changes), EXACT, CPU)
 
 
+@pytest.mark.parametrize("derived", [True, False])
+def test_a_candidate_that_raises_on_another_shape_names_it_and_what_to_do(derived: bool) -> None:
+    def build(model: nn.Module, at: Plan) -> Step:
+        step = Step(w, model, at, CPU)
+        real = step._run
+
+        def of_one_shape(batch: Any) -> Any:
+            if pytree.tree_leaves(batch)[0].shape[0] != measured:
+                raise ValueError("not this shape")
+            return real(batch)
+
+        step._run = of_one_shape  # type: ignore[method-assign]
+        return step
+
+    given = workload("infer")
+    measured = pytree.tree_leaves(given.inputs(0))[0].shape[0]
+    named = (lambda seed: pytree.tree_map(lambda t: t[:3], given.inputs(seed)),)
+    w = replace(given, other_shapes=() if derived else named)
+    failures = verifying.verify(w, EXACT, CPU, build).record().failures
+    assert "the candidate raised ValueError: not this shape (exact, shape 2" in failures[0]
+    assert any("Workload(other_shapes=" in said for said in failures) == derived
+
+
 @pytest.mark.parametrize("others", [False, True])
 @pytest.mark.parametrize("backwards", [False, True])
 def test_a_candidate_that_stays_with_the_shape_it_saw_first_is_refused_in_either_order(

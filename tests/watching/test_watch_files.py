@@ -84,6 +84,11 @@ def test_a_pipe_in_the_place_of_a_file_is_passed_over(tmp_path: Path) -> None:
         ({}, "some/train.py", ".rung/watch/train"),
         ({}, "-c", ".rung/watch/python"),
         ({"SLURM_JOB_ID": "12", "TORCHELASTIC_RUN_ID": "x"}, "train.py", ".rung/watch/train-12"),
+        (
+            {"SLURM_JOB_ID": "15", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"},
+            "train.py",
+            ".rung/watch/train-12_3-15",
+        ),
         ({"TORCHELASTIC_RUN_ID": "none"}, "train.py", ".rung/watch/train"),
         ({"TORCHELASTIC_RUN_ID": "../../etc"}, "train.py", ".rung/watch/train-.._.._etc"),
         ({"RUNG_WATCH": "/shared/w", "SLURM_JOB_ID": "12"}, "train.py", "/shared/w"),
@@ -107,3 +112,8 @@ def test_a_job_is_found_by_path_name_number_or_as_the_newest(tmp_path: Path, mon
     assert find("train") == files.ROOT / "train"
     with pytest.raises(InputError, match=r"no rank of a job '13' .*\.rung/watch has train, train-12"):
         find("13")
+    task = files.ROOT / "train-12_3-15"
+    RankFile(task, 3).append(line())
+    assert [find(named) for named in ("12_3", "15", "12")] == [task, task, newest]
+    with pytest.raises(InputError, match="no rank of a job '12_4'"):
+        find("12_4")

@@ -33,27 +33,29 @@ if TYPE_CHECKING:
     from rung.records.bench import Bench, Failed
 
 EXAMPLE = """\
-example, on a busy CPU:
-  $ rung bench ops.py:slow --call --time 15
-  ops.py:slow, one call, on AMD EPYC
-  median step   1.63 ms (1.49 ms – 2.25 ms), 95 % interval, 3261 samples
+example, a training step on two CPU cores (shortened):
+  $ rung bench model.py:make --time 5
+  net, train, on AMD EPYC
+  median step   11.0 ms (10.6 ms – 11.5 ms), 95 % interval, 430 samples
                 not yet within ±0.5 %: raise --time
-  range         1.17 ms to 70.8 ms, p90 10.4 ms, p99 18.0 ms
-  histogram     1.17 ms |█▂▁▁▁▁▁▁▁▁▁▁▂▁▁▁▁▁▁▁▁▁▁▂▂▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁| 15.3 ms
-  first run     2.81 ms (compiling and loading; not part of the median)
+  throughput    46615 samples/s
+  peak memory   396 MiB
 
 more:
-  rung bench tiny-transformer --recipe .rung/RUN/recipe.toml
-  rung bench model.py:make --rungs compile --json
-  rung bench ops.py:softmax --call --n 4096 --bytes 134e6    a plain function with its arguments
-  rung bench tiny-transformer --sweep batch-size=1,8 --sweep seq-len=128,256
-  rung bench model.py:make --nproc-per-node 1,2,4,8          how data-parallel training scales
+  rung bench tiny-transformer --recipe .rung/RUN/recipe.toml   under the recipe of a climb
+  rung bench model.py:make --rungs compile                     under torch.compile
+  rung bench ops.py:scale --call --n 4096                      a plain function, called with n=4096
+  rung bench model.py:make --sweep batch=64,128                once for each value of an option
+  rung bench model.py:make --nproc-per-node 1,2,4,8            how data-parallel training scales
 
 presets:
   sanity   run it once: does it run?
   quick    3 warm-up runs and 5 timed ones
-  proper   until the median is as precise as --target says (the default)
+  proper   until the median is as precise as --target says, or --time is over (the default)
   compile  as proper, with an hour for the first compilation
+
+Options that the command does not know go to the target: of `def make(batch=64)`, --batch 128. `rung
+bench model.py:make --help` lists them.
 """
 
 

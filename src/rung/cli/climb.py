@@ -35,6 +35,7 @@ from rung.cli.remember import remembered
 from rung.cli.slurm import add_options, followed, job_of
 from rung.errors import UsageError
 from rung.plan import CONTRACTS
+from rung.program import program
 
 if TYPE_CHECKING:
     from rung.records.climb import ClimbRun
@@ -158,9 +159,9 @@ def run(parsed: argparse.Namespace) -> int:
     options = {} if parsed.resume else target_options(parsed)
     if parsed.target and not parsed.resume:
         check_early(parsed.target, parsed.device)  # before a second of imports
-    from rung.cli.requeued import earlier, mark
     from rung.ladder.climb import Request, resume, start
-    from rung.launch.slurm_task import of_task
+    from rung.launch.requeued import earlier_climb, in_job, mark
+    from rung.launch.slurm_task import of_task, run_of_task
     from rung.records.climb import ClimbRun
     from rung.records.record import record_of
     from rung.report.progress import NEW_ANSWER, PAGE, keep_page, now_line, progress_lines, write_page
@@ -187,9 +188,11 @@ def run(parsed: argparse.Namespace) -> int:
         return write_workload(parsed.target or "", options, parsed.write_workload)
     if parsed.out:
         parsed.out = of_task(parsed.out)
-    elif parsed.resume and (of_task(parsed.resume) / "manifest.json").is_file():
-        parsed.resume = of_task(parsed.resume)
-    going_on = parsed.resume or earlier(parsed.out)
+    elif parsed.resume:
+        parsed.resume = run_of_task(parsed.resume)
+    command = shlex.join(["rung", *sys.argv[1:]])
+    here = in_job(command)
+    going_on = parsed.resume or earlier_climb(ROOT, parsed.out, here)
     if going_on and not parsed.resume:
         begun = Run.open_(going_on)
         record = begun.record()
@@ -222,7 +225,7 @@ def run(parsed: argparse.Namespace) -> int:
                 parsed.budget,
                 parsed.deadline or Request.deadline,
                 parsed.slower_at_most or Request.slower_at_most,
-                shlex.join(["rung", *sys.argv[1:]]),
+                command,
                 parsed.jobs,
                 parsed.devices or "",
                 parsed.nproc_per_node[0] if parsed.nproc_per_node else 0,
@@ -231,7 +234,7 @@ def run(parsed: argparse.Namespace) -> int:
             )
             climb = start(request, ROOT, parsed.out, told)
             new = climb.run
-            mark(new)
+            mark(new.directory, here)
         with live(climb.request.budget, lambda: now_line(climb.state.now())):
             data = climb.climb(dry=parsed.dry_run)
     except KeyboardInterrupt:
@@ -273,7 +276,7 @@ def write_workload(target: str, options: dict[str, str], path: Path) -> int:
     text = source(target, values)
     with whole(path) as out:
         out.write(text.encode())
-    say(f"wrote {path}; climb it with: rung climb {shlex.quote(str(path))}:workload")
+    say(f"wrote {path}; climb it with: {program()} climb {shlex.quote(str(path))}:workload")
     return 0
 
 

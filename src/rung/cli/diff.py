@@ -13,28 +13,29 @@ from rung.cli.common import add_command, at_least, for_tables, opened, say, shar
 from rung.errors import UsageError
 
 EXAMPLE = """\
-example, two recordings of a training step on two H200:
+example, two recordings of a training step on two H200 (shortened):
   $ rung diff before/ after/ --by op --top 2
   The step is 1.04× slower.
                                 base       new     change
   a step of a GPU            20.6 ms   21.4 ms    +815 µs
     computation              13.3 ms   16.0 ms   +2.75 ms
-  by operator                                change         base       new                   count
+  by operator                                               base       new     change        count
   aten::mm                                   appeared       0 ns   1.86 ms   +1.86 ms        0->24
   MmBackward0                                slower      2.13 ms   2.80 ms    +670 µs           47
 
 more:
   rung diff before.json.gz after.json.gz                  by category, operator and module
   rung diff h100.json.gz mi300.json.gz --by shape         by operator and input shapes
-  rung diff base/ new/ --base-steps 3                     folders: each trace in them is a rank
+  rung diff before/ after/                                each trace in a folder is a rank
   rung diff before.json.gz after.json.gz --html page.html
   rung diff before.json.gz after.json.gz --csv diff.csv   every row of every table
-  rung diff base.db new.db --fail-if-slower 3%            for CI: exit code 1 if 3 % slower or more
+  rung diff before.db after.db --fail-if-slower 3%        for CI: exit code 1 if 3 % slower or more
 
-Times are of one step of one GPU. Rows are aligned by operator, not by kernel name, since kernel
-names change with vendors and versions; --by kernel aligns by kernel name. Traces without GPU events
-are compared by the CPU time of their operators. A trace shows one run. To know whether a small
-difference is real, repeat the runs with `rung compare`.
+Times are of one step of one GPU. `0->24` are calls, in BASE and in NEW. Rows are aligned by
+operator, not by kernel name, since kernel names change with vendors and versions; --by kernel
+aligns by kernel name. Traces without GPU events are compared by the CPU time of their operators. A
+trace shows one run. To know whether a small difference is real, repeat the runs with `rung
+compare`.
 """
 NAMES = ("category", "op", "shape", "module", "instance", "kernel")
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,7 @@ from rung.profilers.tools import PROFILERS
 
 if TYPE_CHECKING:
     from rung.records.profile import Profile
+    from rung.records.slurm_job import InJob
     from rung.trace import Trace
 
 EXAMPLE = """\
@@ -141,7 +144,8 @@ def run(parsed: argparse.Namespace) -> int:
         no_rest([*parsed.rest, *([parsed.target] if parsed.target else [])])
         return listed(parsed.json)
     check(parsed)
-    from rung.profilers.profile import new_folder, planned
+    from rung.launch.requeued import in_job, mark
+    from rung.profilers.profile import folder_for, new_folder, planned
     from rung.profilers.recording import carried_out
     from rung.records.profile import Planned
     from rung.records.record import plain, record_of
@@ -152,7 +156,11 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.target and wanted.tool == "torch":
         need_torch()
         check_early(parsed.target, parsed.device)
-    folder = new_folder(ROOT, f"{target.name}-{wanted.name or wanted.tool}", parsed.out)
+    here, name = in_job(shlex.join(["rung", *sys.argv[1:]])), f"{target.name}-{wanted.name or wanted.tool}"
+    if parsed.out and (found := kept_before(folder_for(ROOT, name, parsed.out), here)):
+        print(page(*found, parsed))
+        return 0
+    folder = new_folder(ROOT, name, parsed.out)
     plan = planned(target, wanted, folder, names=parsed.counters or (), arch=parsed.arch or "", torch=torch_options(parsed),
                    dry=parsed.dry_run, notes=notes, sample=rate, kernels=parsed.kernels, rocm=parsed.rocm)  # fmt: skip
     if parsed.dry_run:
@@ -160,10 +168,29 @@ def run(parsed: argparse.Namespace) -> int:
 
         print(to_json(plain(record_of(Planned, plan.record()))) if parsed.json else "\n".join(shown(plan)))
         return 0
+    mark(folder, here)
     trace, record = carried_out(plan, parsed.deadline, say, rate)
     with remembered("profile", plain(record), target=parsed.target or shlex.join(parsed.program)):
         print(page(trace, record, parsed))
     return 0
+
+
+def kept_before(folder: Path, here: InJob) -> tuple[Trace, Profile] | None:
+    """What this command had recorded before SLURM started its job anew. What was cut off is removed, and None is returned."""
+    from rung.launch.requeued import earlier
+    from rung.profilers.collect import read_kept
+    from rung.profilers.plan import ANSWER
+    from rung.records.profile import Profile
+    from rung.records.record import record_of
+
+    if earlier([folder], here) is None:
+        return None
+    if not (folder / ANSWER).is_file():
+        say(f"SLURM started this job anew; {folder} was not complete, and is recorded again")
+        shutil.rmtree(folder)
+        return None
+    say(f"SLURM started this job anew; {folder} had been recorded")
+    return read_kept(folder), record_of(Profile, json.loads((folder / ANSWER).read_text()))
 
 
 def asked(parsed: argparse.Namespace) -> tuple[Any, Any, list[str], float]:

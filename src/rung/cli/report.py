@@ -14,7 +14,7 @@ from rung.errors import UsageError
 
 TRACKERS = ("mlflow", "tensorboard", "wandb")
 EXAMPLE = """\
-example, of a climb on a busy CPU:
+example, a climb on a busy CPU (shortened):
   $ rung report .rung/RUN
   net (infer, 526 k parameters)
   AMD EPYC · torch 2.13.0+cpu · numerics exact
@@ -25,9 +25,12 @@ example, of a climb on a busy CPU:
   Recipe: .rung/RUN/recipe.toml
 
 more:
-  rung report .rung/*                        several climbs: their results, and each rung's verdict
-  rung report .rung/* --html climbs.html     the same as a page
+  rung report .rung/20*                      several climbs: their results, and each rung's verdict
+  rung report .rung/20* --html climbs.html   the same as a page
   rung report .rung/RUN --log-to mlflow      log figures, attempts, page and traces to MLflow
+
+RUN stands for the name of a run directory, such as 20261126-214713-model-make. `rung runs` lists
+them.
 """
 
 

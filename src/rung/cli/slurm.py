@@ -18,6 +18,7 @@ from rung.cli.common import IN_JOB, ROOT, at_least, check_early, say, stop_when_
 from rung.cli.live import live
 from rung.cli.ranks import check_ranks
 from rung.errors import RungError, UsageError, WorkloadError
+from rung.program import program
 
 if TYPE_CHECKING:
     from rung.launch.slurm import Wanted
@@ -258,7 +259,8 @@ def _check(parsed: argparse.Namespace) -> None:
     if parsed.command == "profile" and parsed.program and parsed.nproc_per_node:
         raise UsageError("a command starts its ranks itself: give `-- torchrun ...`, and leave --nproc-per-node out.")
     if parsed.command == "climb" and parsed.resume and (running := job_of(parsed.resume)):
-        raise UsageError(f"this climb runs in job {running[0].job}: `rung climb --resume {parsed.resume}` follows it.")
+        way = f"{program()} climb --resume {shlex.quote(str(parsed.resume))}"
+        raise UsageError(f"this climb runs in job {running[0].job}: `{way}` follows it.")
     targets = [getattr(parsed, name, None) for name in ("target", "a", "b")]
     for target in filter(None, targets):
         if not str(target).endswith(".json"):

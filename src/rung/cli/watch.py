@@ -34,7 +34,7 @@ For Hugging Face's Trainer and Lightning, use WatchCallback() (docs/how-to/train
 
 more:
   rung watch                     the job that last wrote to .rung/watch, until it ends
-  rung watch 12                  SLURM job 12
+  rung watch 12                  SLURM job 12; 12_3 is task 3 of an array
   rung watch /shared/run/watch   the folder that you gave to rung.watch(folder=...)
 """
 
@@ -45,7 +45,7 @@ def add(commands: Any, help_text: str) -> None:
         "job",
         nargs="?",
         metavar="JOB",
-        help="a folder, a SLURM job number, or a name in .rung/watch (default: the newest)",
+        help="a folder, a SLURM job as squeue shows it, or a name in .rung/watch (default: the newest)",
     )
     parser.add_argument("--once", action="store_true", help="print the state once, and stop; --json does the same")
     parser.add_argument(

@@ -301,7 +301,7 @@ class Candidate(Timed):
         if odd:
             raise WorkloadError(
                 f"the two models cannot be compared: {len(odd)} of their weights differ in name or shape "
-                f"({', '.join(odd[:3])})."
+                f"({', '.join(odd[:3])}); make both with the same weights, or leave --verify out to compare times alone."
             )
         model.load_state_dict(theirs)
         return Step(self.workload, model.to(self.device.torch_name), plan, self.device)

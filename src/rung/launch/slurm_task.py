@@ -25,6 +25,12 @@ def of_task(folder: Path) -> Path:
     return folder if number is None or folder.name == own else folder / own
 
 
+def run_of_task(directory: Path) -> Path:
+    """The run directory that is to go on: this task's own, where each task of an array has one in the directory that was named."""
+    own = of_task(directory)
+    return own if (own / "manifest.json").is_file() else directory
+
+
 def job() -> str:
     """The number of the job, which is another for each task, and stays when SLURM starts it anew; empty outside of one."""
     return "" if IN_JOB in os.environ else os.environ.get("SLURM_JOB_ID", "")

@@ -267,8 +267,16 @@ def _timed(plan: Plan, target: Target, folder: Path, seconds: float) -> Plan:
 
 
 def new_folder(root: Path, name: str, out: Path | None, number: int | None = None) -> Path:
-    """Where a recording goes: a folder that nobody else writes into. Of a task of an array, and of a rank of several, one of its own in it; number: of that rank, where
-    the variables of launchers may not say it."""
+    """As `folder_for`. Raises UsageError where there is something in it."""
+    folder = folder_for(root, name, out, number)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there already: give an --out that is new or empty.")
+    return folder
+
+
+def folder_for(root: Path, name: str, out: Path | None, number: int | None = None) -> Path:
+    """Where a recording goes: a folder that nobody else writes into. Of a task of an array, and of a rank of several, one of its own in it;
+    number: of that rank, where the variables of launchers may not say it."""
     # A job's script has SLURM_PROCID, too, and so has the command that it runs in a container.
     a_rank = "SLURM_STEP_ID" in os.environ and IN_JOB not in os.environ
     variables = [name for name in RANK_VARIABLES if a_rank or name != "SLURM_PROCID"]
@@ -283,6 +291,4 @@ def new_folder(root: Path, name: str, out: Path | None, number: int | None = Non
         out = of_task(out)
     if rank is not None:
         out = out / f"rank{rank}"
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} is there already: give an --out that is new or empty.")
     return out.resolve()

@@ -99,6 +99,9 @@ def summary(run: ClimbRun, width: int | None = None, color: bool = False) -> str
     def say(text: str, style: str = "", indent: int = 0) -> None:
         lines.extend(" " * indent + styled(line, style, color) for line in wrap(text, width - indent))
 
+    def say_whole(text: str, style: str = "") -> None:
+        lines.append(styled(text, style, color))
+
     def say_left(attempts: Sequence[Attempt]) -> None:
         for text in left_lines(attempts):
             say(text.lstrip(), "dim", len(text) - len(text.lstrip()))
@@ -123,7 +126,7 @@ def summary(run: ClimbRun, width: int | None = None, color: bool = False) -> str
         say_left(left)
         for rung in tried:
             say(prediction_line(rung))
-    _say_outcome(run, say)
+    _say_outcome(run, say, say_whole)
     return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
 
 
@@ -174,19 +177,22 @@ def _table(attempts: Sequence[Attempt], width: int, color: bool) -> list[str]:
     return table_of(columns, rows, width, color)
 
 
-def _say_outcome(run: ClimbRun, say: Callable[..., None]) -> None:
+def _say_outcome(run: ClimbRun, say: Callable[..., None], say_whole: Callable[..., None]) -> None:
+    """say_whole: for what is copied, which no line break parts."""
     say("")
     if run.result:
         say(words.total(run), "bold green" if words.kept(run) else "bold")
         if words.kept(run):
             say(f"Kept: {', '.join(words.kept(run))}")
-            say(f"Recipe: {words.recipe_path(run)}")
-            say(f"Measure it again: {words.bench_command(run)}")
-            say(f"Use it in Python: {words.apply_line(run)}")
+            say_whole(f"Recipe: {words.recipe_path(run)}")
+            say_whole(f"Measure it again: {words.bench_command(run)}")
+            say_whole(f"Use it in Python: {words.apply_line(run)}")
     for text in (*words.shapes(run), words.noise(run), words.stopped(run), words.predictions(run)):
         if text:
             say(text)
     if words.status(run):
         say(words.status(run), "yellow")
+    if words.way_on(run):
+        say_whole(words.way_on(run), "yellow")
     if run.directory:
-        say(f"Run directory: {units.clean(run.directory)}")
+        say_whole(f"Run directory: {units.clean(run.directory)}")

@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from msgspec.structs import replace
 
+from rung.program import program
 from rung.records.climb import Attempt, Baseline, ClimbRun, Manifest, Result
 from rung.records.measured import Check, Figure, Ratio
 from rung.records.workload import Facts
@@ -277,16 +278,19 @@ def noise(run: ClimbRun) -> str:
 
 
 def status(run: ClimbRun) -> str:
-    """Empty for a climb that reached its end, else a sentence that says how it stands and how to go on."""
+    """Empty for a climb that reached its end, else a sentence that says how it stands."""
     state, why = standing(run), units.clean(run.manifest.why).rstrip(".")
     if state == "complete":
-        return f"The climb ended early: {why}. Continue with: {resume(run)}" if why else ""
-    reason = f": {why}" if why else ""
-    if state == "planned":
-        return f"The climb is planned{reason}. Start it with: {resume(run)}"
-    if state == "running":
-        return f"The climb is running{reason}."
-    return f"The climb is {state or 'unfinished'}{reason}. Continue with: {resume(run)}"
+        return f"The climb ended early: {why}." if why else ""
+    return f"The climb is {state or 'unfinished'}{f': {why}' if why else ''}."
+
+
+def way_on(run: ClimbRun) -> str:
+    """The command that goes on with a climb that has not reached its end; empty for others, and while it runs."""
+    state = standing(run)
+    if state == "running" or not status(run):
+        return ""
+    return f"{'Start it' if state == 'planned' else 'Continue'} with: {resume(run)}"
 
 
 def standing(run: ClimbRun) -> str:
@@ -296,7 +300,7 @@ def standing(run: ClimbRun) -> str:
 
 
 def resume(run: ClimbRun) -> str:
-    words = f"rung climb --resume {shlex.quote(units.clean(run.directory or 'DIR'))}"
+    words = f"{program()} climb --resume {shlex.quote(units.clean(run.directory or 'DIR'))}"
     return f"{words} {of_job}" if (of_job := to_paste(run.manifest.request.get("slurm"))) else words
 
 
@@ -308,7 +312,7 @@ def recipe_path(run: ClimbRun, directory: bool = True) -> str:
 
 def bench_command(run: ClimbRun) -> str:
     target = units.clean(run.manifest.target or "TARGET")
-    command = f"rung bench {shlex.quote(target)} --recipe {shlex.quote(recipe_path(run))}"
+    command = f"{program()} bench {shlex.quote(target)} --recipe {shlex.quote(recipe_path(run))}"
     asked = run.manifest.request
     if of_job := to_paste(asked.get("slurm")):
         return f"{command} {of_job}"

@@ -17,7 +17,7 @@ OF_A_CLIMB = {
     "manifest.json", "baseline.json", "plan.json", "result.json", "begun.json", "attempts", "traces", "workers", "recipe.toml",
     "report.html", "model.pt", "slurm-job.json", ".lock",
 }  # fmt: skip
-OF_A_RECORDING = {"plan.json", "profile.json", "recording", "samples"}
+OF_A_RECORDING = {"plan.json", "profile.json", "recording", "samples", "steps-0.json", "steps-1.json", "slurm-job.json"}
 
 
 def collect(store: History, older_than: float | None = None, do: bool = False) -> Collected:

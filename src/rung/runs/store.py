@@ -26,6 +26,7 @@ import msgspec
 
 from rung.errors import InputError, UsageError
 from rung.files import read_text
+from rung.program import program
 from rung.records.climb import Attempt, Baseline, ClimbRun, DryRun, Manifest, Result
 from rung.records.record import SCHEMA, plain
 from rung.renamed import with_current_names
@@ -114,7 +115,9 @@ class Run:
             raise UsageError(f"{exact} is a file; give a directory that is empty, or not there yet, to --out.")
         if exact and exact.exists() and any(exact.iterdir()):
             begun = (exact / "manifest.json").exists()  # before it, a climb that was killed has nothing to go on with
-            way = f", or go on with `rung climb --resume {shlex.quote(str(exact))}`" if begun else ", or empty it"
+            way = (
+                f", or go on with `{program()} climb --resume {shlex.quote(str(exact))}`" if begun else ", or empty it"
+            )
             raise UsageError(f"{exact} is not empty; give another --out{way}.")
         try:
             directory.parent.mkdir(parents=True, exist_ok=True)

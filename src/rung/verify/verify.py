@@ -174,12 +174,14 @@ class _At:
         with contextlib.suppress(Exception), self.turns.take():
             self._look_at_the_untouched()
         before, settings, torchs = fingerprint(mine), process(), functions(mine)
+        at = 0  # the shape that is run
         try:
             self.candidate = _theirs(self.build, mine, self.plan)
             self.result.failures += self._moved_by_preparing(mine)
             numbered = list(enumerate(shapes(self.workload)))
             order = [*reversed(numbered)] if backwards else numbered
             for index, make in order:
+                at = index
                 if self.turns.shared:
                     _theirs(
                         self.candidate, to_device(make(0), self.device)
@@ -191,6 +193,7 @@ class _At:
                         continue
                     for seed in SEEDS:
                         self._case(make, seed, f"{self._shape(index)}, seed {seed}")
+            at = 0
             with self.turns.take():
                 if others and not backwards:  # and back to the first, where it was seen before
                     self._until_replayed(self.workload.inputs)
@@ -202,7 +205,13 @@ class _At:
         except CandidateFailed as failed:
             if self.asked.several:  # the others wait for this one
                 raise
-            self.result.failures.append(f"{failed} ({self.numerics})")
+            where = f"{self.numerics}, {self._shape(at)}" if at else self.numerics
+            self.result.failures.append(f"{failed} ({where})")
+            if at and not self.workload.other_shapes:
+                self.result.failures.append(
+                    "name the shapes that it has to run on in Workload(other_shapes=(lambda seed: ...,)), "
+                    "or set one_shape=True if it runs on the measured one alone"
+                )
         checks = judge(self.rows, self.numerics, self.double)
         self.result.checks += checks
         if not all(check.passed for check in checks) and not self.asked.several:

@@ -32,6 +32,9 @@ def folder_for(variables: Mapping[str, str], script: str) -> Path:
     if chosen := variables.get(VARIABLE):
         return Path(chosen)
     job = next((variables[name] for name in _JOBS if variables.get(name) not in (None, "", "none")), "")
+    array = [variables.get(f"SLURM_ARRAY_{name}_ID", "") for name in ("JOB", "TASK")]
+    if all(array):  # what squeue shows, before the number that each task has for itself
+        job = f"{'_'.join(array)}-{job}"
     stem = Path(script).stem if script not in ("", "-c", "-m") else "python"
     return ROOT / re.sub(r"[^\w.-]", "_", f"{stem}-{job}" if job else stem)
 
@@ -45,7 +48,8 @@ def find(named: str | None) -> Path:
             raise InputError(f"nothing was written to {ROOT} yet: {how}")
         return written[-1].parent
     exact = [Path(named), ROOT / named]
-    numbered = sorted(ROOT.glob(f"*-{named}")) if named.isalnum() else []
+    number = re.fullmatch(r"[A-Za-z0-9]+(_\d+)?", named)
+    numbered = [path for end in (f"-{named}", f"-{named}-*") for path in sorted(ROOT.glob(f"*{end}"))] if number else []
     for path in (*exact, *numbered):
         if path.is_dir() and next(path.glob("rank-*.jsonl"), None):
             return path
