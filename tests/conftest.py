@@ -32,8 +32,12 @@ def _interpreted_kernels():
                 importlib.import_module("triton.experimental.gluon")
 
 
-if importlib.util.find_spec("triton"):
-    _interpreted_kernels()
+def pytest_configure(config):
+    """Not in the process that only hands out tests: the others wait for it."""
+    if config.getoption("dist", "no") == "no":
+        gc.disable()  # until all is collected: what importing makes stays
+        if importlib.util.find_spec("triton"):
+            _interpreted_kernels()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -101,6 +105,7 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 # Files of tests that take long, the longest first. Each process begins with some of them: of what waits at the end of a queue another
