@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Inductor takes the CPU's word for the instructions it has. Otherwise each process that compiles tries them, in a process that loads torch.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 import pytest
 from hypothesis import settings
@@ -32,8 +34,12 @@ def _interpreted_kernels():
                 importlib.import_module("triton.experimental.gluon")
 
 
-if importlib.util.find_spec("triton"):
-    _interpreted_kernels()
+def pytest_configure(config):
+    """Not in the process that only hands out tests: the others wait for it."""
+    if config.getoption("dist", "no") == "no":
+        gc.disable()  # until all is collected: what importing makes stays
+        if importlib.util.find_spec("triton"):
+            _interpreted_kernels()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -101,6 +107,7 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 # Files of tests that take long, the longest first. Each process begins with some of them: of what waits at the end of a queue another

@@ -31,7 +31,7 @@ def drawn(batch: int, heads: int, kv_heads: int, length: int, dim: int, device: 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "open"])
 @pytest.mark.parametrize("length", [3, 40, 128])
 def test_results_and_gradients_agree_with_float64(length: int, causal: bool, device: str) -> None:
-    batch, kv_heads = (1, 1) if length > 100 else (2, 2)  # an interpreter takes seconds for each
+    batch, kv_heads = (2, 2) if length == 3 else (1, 1)  # an interpreter takes seconds for each
     agree(attention(causal), plain(causal), *drawn(batch, 2 * kv_heads, kv_heads, length, 64, device))
 
 

@@ -1,29 +1,23 @@
 """What a climb asks of a candidate, asked of two ranks at once."""
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_ranks import ranks
 from sharding import NEEDS_SHARDS
 
 from rung.ladder.answers import Loaded, Untouched, Verified
-from rung.launch import Team, launcher
+from rung.launch import Team
 from rung.records.measured import Witness
 from rung.records.record import record_of
-from rung.side import Launcher
 from rung.timing.together import together
 from rung.timing.workers import WORKLOAD
 from rung.trace import read
 
-START = Path(__file__).parents[1] / "launch" / "start_ranks.py"  # without torch, which torchrun takes seconds to load
 TARGET = f"{Path(__file__).parents[1] / 'timing' / 'ranked_workload.py'}:make"
-
-
-def ranks(count: int) -> Launcher:
-    return launcher(f"{sys.executable} {START} {count} {count}")
 
 
 class Asked:

@@ -54,7 +54,7 @@ def climb(tmp_path: Path, recorded: dict[str, str]) -> Climbing:
 def test_a_candidate_that_fails_is_a_failed_rung_and_the_climb_goes_on(
     climb: Climbing, fused: str, kind: str, says: str
 ) -> None:
-    deadline = "15" if fused == "hang" else "200"
+    deadline = "8" if fused == "hang" else "200"
     done = climb(MICRO, "--fused", fused, "--rungs", "fused-optimizer,sdpa", "--deadline", deadline, "--json")
     assert done.returncode == 0, done.stderr
     assert isinstance(msgspec.json.decode(done.stdout, type=ClimbRun | NotBegun), ClimbRun)

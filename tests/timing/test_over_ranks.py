@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked_ranks import ranks
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
@@ -17,7 +18,7 @@ from ranked_workload import make
 
 from rung.errors import WorkloadError
 from rung.hardware.ranks import Ranks
-from rung.launch import Team, launcher
+from rung.launch import Team
 from rung.measure import median_interval
 from rung.records.bench import Bench
 from rung.records.record import plain
@@ -29,7 +30,6 @@ from rung.timing.together import together
 from rung.workload import of_rank, seeded_model
 
 HERE = Path(__file__).parent
-START = HERE.parent / "launch" / "start_ranks.py"  # without torch, which torchrun takes seconds to load
 TARGET = f"{HERE / 'ranked_workload.py'}:powered"
 
 
@@ -92,8 +92,7 @@ def test_the_lines_name_ranks_and_the_exchange(measured: Bench) -> None:
 def test_ranks_take_the_step_of_one_process_on_all_their_batches(tmp_path: Path) -> None:
     """The weights of both are those that the mean of their gradients gives, which neither's own gradient does."""
     path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))}
-    ranks = launcher(f"{sys.executable} {START} 2 2")
-    with Team("ranked_workload:Trained", tmp_path / "log", ranks, lambda _, answers: answers, path) as team:
+    with Team("ranked_workload:Trained", tmp_path / "log", ranks(2), lambda _, answers: answers, path) as team:
         (one, alone_one, batch_one), (other, alone_other, batch_other) = team.call("step", 120)
     assert one == other
     assert batch_one != batch_other

@@ -1,21 +1,21 @@
 """A candidate over several ranks is held against one process on the batches of all of them: mistakes are refused, on every rank that sees them."""
 
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_ranks import ranks
 from sharding import NEEDS_SHARDS
 
-from rung.launch import Team, WorkerFailed, launcher
+from rung.launch import Team, WorkerFailed
 from rung.rungs.ranks import EXCHANGE
-from rung.side import Launcher
 from rung.timing.together import together
 
 HERE = str(Path(__file__).parent)
-START = Path(__file__).parents[1] / "launch" / "start_ranks.py"  # without torch, which torchrun takes seconds to load
 PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))}
 
 
@@ -34,19 +34,22 @@ def cases() -> Iterator[Any]:
         yield pytest.param(mistake, rung, said, marks=NEEDS_SHARDS if parallel == "fsdp2" else ())
 
 
-def ranks(count: int) -> Launcher:
-    return launcher(f"{sys.executable} {START} {count} {count}")
+@pytest.fixture(scope="module")
+def teams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Team]]:
+    """One process group of so many ranks for all cases: starting ranks takes most of the time."""
+    with ExitStack() as stack:
+
+        @cache
+        def of(count: int) -> Team:
+            log = tmp_path_factory.mktemp("ranks") / "log"
+            return stack.enter_context(Team("wrong_ranks:Verified", log, ranks(count), together, PATH))
+
+        yield of
 
 
-def started(count: int, log: Path) -> Team:
-    return Team("wrong_ranks:Verified", log, ranks(count), together, PATH)
-
-
-@pytest.fixture(scope="module", params=[2, 4])
-def team(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
-    """One process group for all cases: starting ranks takes most of the time."""
-    with started(request.param, tmp_path_factory.mktemp("ranks") / "log") as made:
-        yield made
+@pytest.fixture(params=[2, 4])
+def team(request: pytest.FixtureRequest, teams: Callable[[int], Team]) -> Team:
+    return teams(request.param)
 
 
 OF_TWO = pytest.mark.parametrize("team", [2], indirect=True)  # which is seen with two, four would only see again

@@ -1,26 +1,25 @@
 """Mistakes of several ranks that no error tells are named; honest ways to train together are not."""
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked_ranks import ranks
 from sharding import NEEDS_SHARDS
 
-from rung.launch import Team, launcher
+from rung.launch import Team
 from rung.verify.ranks import _sums, _the_same
 
 HERE = str(Path(__file__).parent)
-START = Path(__file__).parents[1] / "launch" / "start_ranks.py"  # without torch, which torchrun takes seconds to load
 PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))}
 
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
     """One process group for all cases: starting ranks takes most of the time."""
-    log, ranks = tmp_path_factory.mktemp("ranks") / "log", launcher(f"{sys.executable} {START} 2 2")
-    with Team("ranked_mistakes:Ranked", log, ranks, lambda _, answers: answers, PATH) as made:
+    log = tmp_path_factory.mktemp("ranks") / "log"
+    with Team("ranked_mistakes:Ranked", log, ranks(2), lambda _, answers: answers, PATH) as made:
         yield made
 
 
