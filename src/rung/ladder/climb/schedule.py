@@ -41,7 +41,10 @@ LATE = (
     1.25  # rule 6: times the time that is left; estimates are rough, and an attempt that is cut off costs nothing else
 )
 MUCH_SLOWER = 0.8  # rule 4: times as fast as the untouched model
-PAIRS = 3  # rule 9
+PAIRS, CORES = (
+    3,
+    4,
+)  # rule 9: on one GPU; of the host for each pair, which launch what is timed on different GPUs at the same time
 PATIENCE, SHARE = 300.0, 0.25  # rule 10: seconds of one rung's restarts, and the share of the time that is left
 NAMED = 3  # rungs that a sentence names, the most promising first
 PRECISIONS = ("bf16", "tf32")  # rungs, the lowest first, of which one takes the place of the other
@@ -171,7 +174,12 @@ def pairs_at_once(state: State, peaks: Sequence[float], *, alone: bool = False) 
         return state.setup
     free = USABLE * state.gpu_bytes if alone else state.free_bytes()
     fit = free // sum(peak + CONTEXT_BYTES for peak in peaks)
-    return replace(state.setup, together=int(max(1, min(PAIRS, fit, usable_cores() // 4))))
+    return replace(state.setup, together=int(max(1, min(PAIRS, fit, usable_cores() // CORES))))
+
+
+def groups_at_once(here: int) -> int:
+    """How many groups of workers load, and are timed, side by side on all GPUs, as far as cores go. here: on the first one."""
+    return max(here, usable_cores() // CORES)
 
 
 def looks(state: State) -> Looks:
