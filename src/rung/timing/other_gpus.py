@@ -1,4 +1,4 @@
-"""How GPUs of one kind differ, by the step of the same program on each: measured, said, and kept out of every comparison."""
+"""How GPUs of one kind differ, by the step of the same program on each: measured, and kept out of every comparison."""
 
 from __future__ import annotations
 
@@ -27,11 +27,9 @@ def other_gpus(samples: Sequence[Mapping[str, Sequence[float]]], elsewhere: Mapp
     return found
 
 
-def said(gpu: OtherGpu) -> str:
-    """What to say of a GPU that differs; empty where that does not matter."""
-    if abs(math.log(gpu.step)) <= math.log1p(MATTERS):
-        return ""
-    return f"a step of the best so far takes {gpu.step:.2f} times as long on {gpu.gpu} as on the first GPU; this is in no comparison"
+def differs(gpu: OtherGpu) -> bool:
+    """Whether it is to be said."""
+    return not 1 / (1 + MATTERS) <= gpu.step <= 1 + MATTERS
 
 
 def _middle(steps: Sequence[float]) -> float:

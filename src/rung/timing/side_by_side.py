@@ -25,11 +25,12 @@ class Taken(Exception):
     """Another process used the GPU."""
 
 
-def alone(start: Start, duel: Duel) -> Timing:
-    """Times a restart on a GPU that is to have nobody else. Raises Taken where it had, by its memory."""
+def alone(start: Start, duel: Duel, ours: float = 0.0) -> Timing:
+    """Times a restart on a GPU that is to have nobody else. Raises Taken where it had, by its memory. ours: bytes that further workers of
+    ours are taken to hold there, which stand still."""
     before = yield from _of_others(start)
-    if before > len(start.workers) * OWN_BYTES + IDLE_BYTES:
-        raise Taken(f"other processes hold {before / 2**30:.1f} GiB of it")
+    if (theirs := before - ours - len(start.workers) * OWN_BYTES) > IDLE_BYTES:
+        raise Taken(f"other processes hold {theirs / 2**30:.1f} GiB of it")
     restart = yield from start.timing(duel)
     if abs((yield from _of_others(start)) - before) > CAME:
         raise Taken("another process came or went")

@@ -6,16 +6,20 @@ from pathlib import Path
 from typing import Any
 
 STEP = 30e6  # nanoseconds
+GIB = 1 << 30
 
 
 class Steps:
     """FACTOR: of this side; GPU, GPU_FACTOR: where it runs and how much slower that is; BLOCKS: a file that gets a line for each block, with
-    its beginning and end; FAILS: a GPU and a method, at which its workers die; OTHERS: GPUs of which others take memory once it is timed."""
+    its beginning and end; FAILS: a GPU and a method, at which its workers die, or hang; OTHERS: GPUs of which others take memory once it is timed; THERE: bytes that they
+    have before."""
 
     def open(self, target: str, **_: Any) -> dict[str, Any]:
         self.gpu = os.environ.get("GPU", "0")
         self.ns = STEP * float(os.environ.get("FACTOR", "1")) * float(os.environ.get("GPU_FACTOR", "1"))
         self.timed = False
+        with Path(f"{os.environ['BLOCKS']}-{self.gpu}").open("a") as file:
+            file.write("x")
         self._die_if_told("open")
         device = {"kind": "cuda", "name": "a chip", "memory": 1 << 34}
         return {
@@ -29,13 +33,15 @@ class Steps:
 
     def warm(self, seconds: float) -> dict[str, Any]:
         self._die_if_told("warm")
-        return {"first_run_seconds": 1.0, "runs": 3, "steady": True, "memory": {"allocated": 1 << 20}}
+        return {"first_run_seconds": 1.0, "runs": 3, "steady": True, "memory": {"allocated": GIB}}
 
     def estimate(self) -> float:
         return self.ns
 
     def block(self, count: int) -> dict[str, Any]:
         self._die_if_told("block")
+        if os.environ.get("FAILS") == f"{self.gpu} hang":
+            time.sleep(600)
         began = time.monotonic()
         time.sleep(0.005)
         self.timed = True
@@ -47,8 +53,11 @@ class Steps:
         return {"allocated": 1 << 20}
 
     def occupied(self) -> dict[str, int]:
-        came = 1 << 30 if self.timed and self.gpu in os.environ.get("OTHERS", "").split() else 0
-        return {"used": (1 << 30) + came, "held": 1 << 28}
+        """Each worker that was ever there has its allocator's memory, and as much beside it."""
+        came = GIB if self.timed and self.gpu in os.environ.get("OTHERS", "").split() else 0
+        ours = len(Path(f"{os.environ['BLOCKS']}-{self.gpu}").read_text())
+        there = int(os.environ.get("THERE", "0"))
+        return {"used": 2 * ours * GIB + came + there, "held": GIB}
 
     def until(self, path: str) -> str:
         while not Path(path).exists():

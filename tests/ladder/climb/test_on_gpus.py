@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+import psutil
 import pytest
+from climbing import MICRO
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up import know, state
 from msgspec import UNSET
-from served_steps import STEP
+from served_steps import GIB, STEP
 
 from rung.ladder.climb import on_gpus, schedule
 from rung.ladder.climb.begun import Begun, read_begun
@@ -25,6 +27,7 @@ from rung.measure import CLIMB, PATIENT, Looks, Restart, until_next_look
 from rung.records.climb import Attempt
 from rung.records.progress import Warned
 from rung.records.record import take
+from rung.report.words import other_gpus
 from rung.side import Limits, Setup, Side
 from rung.timing import tasks
 from rung.timing.duel import Duel, SideFailed
@@ -133,10 +136,10 @@ def test_that_gpus_differ_is_in_each_record_and_said_once(made: Made) -> None:
         record = Attempt(number=2, rung="sdpa", against="baseline", verdict="kept")
         take(record, made.begun.duel.record())
         tell_of_gpus(made.state, record)
-        assert record.warnings == [
-            "a step of the best so far takes 1.30 times as long on GPU 1 as on the first GPU; this is in no comparison"
-        ]
-    assert len(made.said) == 1
+        assert other_gpus(record) == "restart 3 on GPU 1, where a step takes 1.30 times as long"
+    assert made.said == [
+        "a step of the best so far takes 1.30 times as long on GPU 1 as on the first GPU; this is in no comparison"
+    ]
 
 
 def test_on_one_gpu_there_is_nothing_to_tell(made: Made) -> None:
@@ -182,12 +185,43 @@ def test_where_another_process_came_it_is_repeated_on_the_first_gpu(made: Made) 
     assert made.said == ["a restart on GPU 1 is repeated on the first GPU: another process came or went"]
 
 
+def test_where_others_are_there_it_is_repeated_on_the_first_gpu(made: Made) -> None:
+    made.gpus(1.0, THERE=str(3 * GIB))
+    made.restart()
+    assert made.begun.duel.elsewhere == {}
+    assert made.said == ["a restart on GPU 1 is repeated on the first GPU: other processes hold 3.0 GiB of it"]
+
+
+def test_several_on_one_gpu_are_timed_one_after_the_other(made: Made) -> None:
+    """Those that stand still beside what is timed are no other processes."""
+    made.gpus(1.0)
+    made.state.setup = replace(made.state.setup, together=2)
+    made.begun.looks = ((5, 0.05),)
+    made.restart()
+    assert made.begun.duel.elsewhere == {2: "GPU 1", 4: "GPU 1"}
+    assert not made.said
+    for workers in spans(made.blocks).values():
+        first, _, third, _ = sorted((min(spans)[0], max(spans)[1]) for spans in workers.values())
+        assert first[1] < third[0]
+
+
 def test_what_fails_on_the_first_gpu_fails(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     made.gpus(1.0)
     monkeypatch.setenv("FAILS", "0 block")
     with pytest.raises(SideFailed):
         made.restart()
     assert made.pool.reserve(1) == [1]  # it was given back
+
+
+def test_one_that_hangs_elsewhere_leaves_the_others(made: Made) -> None:
+    made.gpus(1.0, FAILS="1 hang")
+    made.state.setup = replace(made.state.setup, limits=Limits(prepare=PLENTY, block=3.0))
+    made.restart()
+    assert made.ratios == pytest.approx([GAIN] * 3)
+    (said,) = made.said
+    assert said.startswith(
+        "a restart on GPU 1 is repeated on the first GPU: the timing did not end within its deadline"
+    )
 
 
 def test_where_the_time_is_over_nothing_is_said_of_a_gpu(made: Made) -> None:
@@ -229,6 +263,33 @@ def test_what_verifies_keeps_its_gpu_and_none_begins_beside_what_is_timed(made: 
     made.pool.pump()
     assert checks[1].place == 2
     (tmp_path / "go").touch()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two groups of cores")
+def test_two_groups_of_cores_stand_in_for_two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With real workers."""
+    monkeypatch.setattr(schedule, "usable_cores", lambda: 32)
+    one, two = sorted(os.sched_getaffinity(0))[:2]
+    made, seen = state(tmp_path), dict[int, set[int]]()
+    know(made, gpu=False)
+    sides = {"best": Side(MICRO), "candidate": Side(MICRO, rungs=("fused-optimizer",))}
+    first = Duel(restarts=[Restart(((STEP,) * 4,))], samples=[{side: [STEP] for side in sides}])
+    begun = Begun("02-x", ["fused-optimizer"], "baseline", first, "fused-optimizer", CLIMB)
+
+    def keep(state: State, what: str, begun: Begun) -> None:
+        for task in state.restarting:
+            assert isinstance(task.worker, Worker)
+            for process in psutil.Process(task.worker.pid).children():
+                seen.setdefault(task.place, set()).update(process.cpu_affinity())
+
+    monkeypatch.setattr(on_gpus, "keep", keep)
+    setup = Setup("cpu", tmp_path / "workers", Limits(prepare=PLENTY, block=PLENTY))
+    with Pool(replace(setup, variables={"GOMP_CPU_AFFINITY": str(one)}), most=2) as made.pool:
+        made.pool.elsewhere = (Place("cpu", {"GOMP_CPU_AFFINITY": str(two)}, "the second group"),)
+        further_restarts(made, sides, begun, "02-x")
+    assert begun.duel.elsewhere == {2: "the second group"}
+    assert seen == {0: {one}, 1: {two}}
 
 
 def test_confirming_runs_on_the_first_gpu(made: Made) -> None:

@@ -18,7 +18,7 @@ from rung.records.climb import Attempt
 from rung.records.progress import Warned
 from rung.side import Side
 from rung.timing.duel import Duel, SideFailed
-from rung.timing.other_gpus import said
+from rung.timing.other_gpus import differs
 from rung.timing.side_by_side import Taken, alone, side_by_side
 
 progress = logging.getLogger(__name__)
@@ -64,12 +64,13 @@ def _restarted(state: State, sides: Mapping[str, Side], begun: Begun, name: str,
     for group in groups:
         if group.failed:
             _give_up(state, group, group.failed)
-    while turn := _next_of_each(state, groups):
+    left = groups
+    while turn := _next_of_each(state, left):
         time_for_blocks(state, len(sides))
         now = len(begun.duel.restarts) + 1
         progress.info("timing %s%s", _numbers(now, len(turn)), _over([group.place for group in turn]))
-        _timed(state, turn, begun)
-        groups = [group for group in groups if group not in turn]
+        _timed(state, turn, begun, groups)
+        left = [group for group in left if group not in turn]
     return len(places) + first - 1 - len(begun.duel.restarts)
 
 
@@ -82,8 +83,8 @@ def _next_of_each(state: State, groups: Sequence[Group]) -> list[Group]:
     return list(first.values())
 
 
-def _timed(state: State, groups: Sequence[Group], begun: Begun) -> None:
-    """Times restarts, each on another GPU. What fails elsewhere is left out."""
+def _timed(state: State, groups: Sequence[Group], begun: Begun, there: Sequence[Group]) -> None:
+    """Times restarts, each on another GPU. What fails elsewhere is left out. there: they, and those that stand still beside them."""
     starts = [group.start(state) for group in groups]
     if len(groups) == 1 and not groups[0].place:
         begun.duel.restarts.append(starts[0].timed(begun.duel))
@@ -91,7 +92,7 @@ def _timed(state: State, groups: Sequence[Group], begun: Begun) -> None:
         return
     duels = [Duel() for _ in groups]
     timings = [
-        alone(start, duel) if group.place else start.timing(duel)
+        alone(start, duel, _beside(group, there)) if group.place else start.timing(duel)
         for group, start, duel in zip(groups, starts, duels, strict=True)
     ]
     for group, duel, found in zip(groups, duels, side_by_side(starts, timings), strict=True):
@@ -101,6 +102,11 @@ def _timed(state: State, groups: Sequence[Group], begun: Begun) -> None:
         else:
             _give_up(state, group, found)
     keep(state, "attempt", begun)
+
+
+def _beside(group: Group, there: Sequence[Group]) -> float:
+    """Bytes of its GPU that other restarts hold there."""
+    return sum(other.memory for other in there if other.place == group.place and other is not group)
 
 
 def _give_up(state: State, group: Group, why: SideFailed | Taken) -> None:
@@ -115,13 +121,15 @@ def _give_up(state: State, group: Group, why: SideFailed | Taken) -> None:
 
 
 def tell_of_gpus(state: State, record: Attempt) -> None:
-    """Says of GPUs that differ by how much: in the record of each attempt, and once while it climbs."""
+    """Says once of each GPU that differs by how much; the records of all attempts have it."""
     for gpu in record.other_gpus or ():
-        if text := said(gpu):
-            record.warnings = [*(record.warnings or ()), text]
-            if gpu.gpu not in state.differing:
-                state.differing.add(gpu.gpu)
-                state.say(Warned(text))
+        if differs(gpu) and gpu.gpu not in state.differing:
+            state.differing.add(gpu.gpu)
+            state.say(
+                Warned(
+                    f"a step of the best so far takes {gpu.step:.2f} times as long on {gpu.gpu} as on the first GPU; this is in no comparison"
+                )
+            )
 
 
 def _gpu(state: State, group: Group) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rung.ladder.climb.state import WARM, OutOfTime, State
+from rung.ladder.climb.state import CONTEXT_BYTES, WARM, OutOfTime, State
 from rung.side import Side
 from rung.timing.duel import SideFailed, Start, blocks_seconds
 from rung.timing.tasks import Task, end_all
+from rung.timing.timed import Warmed
 
 
 @dataclass
@@ -22,6 +23,12 @@ class Group:
     def failed(self) -> SideFailed | None:
         """How a side failed before it was warm."""
         return next((SideFailed(side, task.error) for side, task in self.tasks.items() if task.error), None)
+
+    @property
+    def memory(self) -> float:
+        """Bytes of its GPU that its workers took, at most."""
+        peaks = [task.answer("warm", Warmed).memory for task in self.tasks.values() if "warm" in task.answers]
+        return sum(max(peak.values()) + CONTEXT_BYTES for peak in peaks)
 
     def start(self, state: State) -> Start:
         return Start.of(state.setup_within(state.left()), self.tasks)

@@ -11,7 +11,7 @@
    confirmed at the cost of a candidate that still fits: a verified answer that is faster is worth more.
 7. A rung that gave nothing is tried once more when the best has changed. A plain mode that adds one rung to the best is a try of it.
 8. What the budget cut short is not begun again in the same sitting.
-9. As many pairs of workers load side by side as cores and GPU memory allow, three at most.
+9. As many pairs of workers load side by side as cores and GPU memory allow, three at most on one GPU.
 10. What is not clear after eight restarts is decided by up to thirty where they are cheap.
 
 Times are those that this climb has seen: how long the best took to prepare, the untouched model to load, a step to run.
