@@ -327,7 +327,7 @@ class Start:
             side = sides[turn]
             asked = time.monotonic()
             answer = yield Asked(side, "block", {"count": counts[side]})
-            taken = _noted(duel, got, side, record_of(TimedBlock, answer), time.monotonic() - asked)
+            taken = _note_block(duel, got, side, record_of(TimedBlock, answer), time.monotonic() - asked)
             try:
                 turn = order.send(taken)
             except StopIteration as end:
@@ -410,7 +410,7 @@ class Start:
             raise SideFailed(side, error) from error
 
 
-def _noted(
+def _note_block(
     duel: Duel, got: dict[str, list[tuple[float, CoreTime]]], side: str, block: TimedBlock, seconds: float
 ) -> list[float]:
     """Writes down what a block told beside its samples, which it returns. got: by side, of each block its CPU time a step, and what its

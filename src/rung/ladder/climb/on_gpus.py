@@ -34,14 +34,14 @@ def further_restarts(state: State, sides: Mapping[str, Side], begun: Begun, name
     most = min(wanted, groups_at_once(here))
     places = state.pool.reserve(most - 1)
     try:
-        lost = _restarted(state, sides, begun, name, spread(most, here, places))
+        lost = _load_and_time(state, sides, begun, name, spread(most, here, places))
     finally:
         end_restarts(state)
         state.pool.release(places)
     while lost:
         again = min(lost, here)
         try:
-            _restarted(state, sides, begun, f"{name}-again", [0] * again)
+            _load_and_time(state, sides, begun, f"{name}-again", [0] * again)
         finally:
             end_restarts(state)
         lost -= again
@@ -55,7 +55,7 @@ def spread(most: int, here: int, places: Sequence[int]) -> list[int]:
     return (devices * turns)[:most]
 
 
-def _restarted(state: State, sides: Mapping[str, Side], begun: Begun, name: str, places: Sequence[int]) -> int:
+def _load_and_time(state: State, sides: Mapping[str, Side], begun: Begun, name: str, places: Sequence[int]) -> int:
     """Loads all of these at once; those of different GPUs are timed at the same time. Returns how many were lost elsewhere."""
     first = len(begun.duel.restarts) + 1
     progress.info("loading %s%s", _numbers(first, len(places)), _over(places))
@@ -69,7 +69,7 @@ def _restarted(state: State, sides: Mapping[str, Side], begun: Begun, name: str,
         time_for_blocks(state, len(sides))
         now = len(begun.duel.restarts) + 1
         progress.info("timing %s%s", _numbers(now, len(turn)), _over([group.place for group in turn]))
-        _timed(state, turn, begun, groups)
+        _time_at_once(state, turn, begun, groups)
         left = [group for group in left if group not in turn]
     return len(places) + first - 1 - len(begun.duel.restarts)
 
@@ -83,7 +83,7 @@ def _next_of_each(state: State, groups: Sequence[Group]) -> list[Group]:
     return list(first.values())
 
 
-def _timed(state: State, groups: Sequence[Group], begun: Begun, there: Sequence[Group]) -> None:
+def _time_at_once(state: State, groups: Sequence[Group], begun: Begun, there: Sequence[Group]) -> None:
     """Times restarts, each on another GPU. What fails elsewhere is left out. there: they, and those that stand still beside them."""
     starts = [group.start(state) for group in groups]
     if len(groups) == 1 and not groups[0].place:

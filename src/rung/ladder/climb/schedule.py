@@ -41,10 +41,8 @@ LATE = (
     1.25  # rule 6: times the time that is left; estimates are rough, and an attempt that is cut off costs nothing else
 )
 MUCH_SLOWER = 0.8  # rule 4: times as fast as the untouched model
-PAIRS, CORES = (
-    3,
-    4,
-)  # rule 9: on one GPU; of the host for each pair, which launch what is timed on different GPUs at the same time
+PAIRS = 3  # rule 9, on one GPU
+CORES = 4  # rule 9, of the host for each pair: pairs on different GPUs are launched at the same time
 PATIENCE, SHARE = 300.0, 0.25  # rule 10: seconds of one rung's restarts, and the share of the time that is left
 NAMED = 3  # rungs that a sentence names, the most promising first
 PRECISIONS = ("bf16", "tf32")  # rungs, the lowest first, of which one takes the place of the other
