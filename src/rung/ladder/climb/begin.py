@@ -101,6 +101,8 @@ def spread(state: State, found: Loaded) -> None:
     asked = state.request.devices
     numbers = found.idle_gpus if asked == AUTO else [int(number) for number in asked.split(",")[1:]] if asked else []
     if not (numbers and found.facts.gpu):
+        if asked == AUTO:
+            state.say(Warned("--devices auto: no other GPU of this kind is idle, so all runs on one device"))
         return
     timed = found.gpus[int(asked.split(",")[0])] if asked != AUTO else ""
     for n in numbers if asked != AUTO else ():
