@@ -459,6 +459,46 @@ def test_what_is_timed_stays_on_its_device(pool: Pool, tmp_path: Path) -> None:
     assert second.place == 0
 
 
+def test_where_something_is_reserved_nothing_else_starts(pool: Pool, tmp_path: Path) -> None:
+    """Nor where all else is done, and nothing would make room: what is timed there ends."""
+    pool.most = 4
+    pool.elsewhere = (Place("cuda", {"GPU": "1"}), Place("cuda", {"GPU": "2"}))
+    file = tmp_path / "go"
+    places = pool.reserve(9)
+    assert places == [1, 2]
+    assert pool.reserve(1) == []
+    check, timed = told("check", "until", path=str(file)), told("timed")
+    check.apart = check.passing = True
+    timed.place = 2
+    pool.add(check)
+    done(pool, pool.add(timed, at_once=True))
+    assert (timed.worker is not None, check.worker) == (True, None)
+    pool.release([1])
+    pool.pump()
+    assert check.place == 1
+    assert pool.reserve(2) == []
+    timed.end()
+    pool.release([2])
+    assert pool.reserve(2) == [2]
+    pool.unfit.add(2)
+    pool.release([2])
+    assert pool.reserve(2) == []
+    file.touch()
+    done(pool, check)
+    assert pool.reserve(2) == [1]
+
+
+def test_what_waits_to_be_verified_is_left_a_gpu(pool: Pool, tmp_path: Path) -> None:
+    pool.most = 1
+    pool.elsewhere = tuple(Place("cuda", {"GPU": str(n)}) for n in (1, 2, 3))
+    here, check, helper = (told(name, "until", path=str(tmp_path / "go")) for name in ("here", "check", "helper"))
+    check.apart = helper.apart = helper.yielding = True
+    for task in (here, check, helper):
+        pool.add(task)  # for the last two there is no core
+    assert pool.reserve(9) == [1, 2]
+    (tmp_path / "go").touch()
+
+
 def test_elsewhere_has_its_own_device_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setups: list[Setup] = []
 

@@ -191,6 +191,17 @@ def memory_in_use(device: Device) -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+def shared_memory(device: Device) -> tuple[int, int]:
+    """Bytes of a GPU that are in use now: by all processes together, whosever they are, and by torch's allocator in this one. Both are 0
+    on a CPU."""
+    if not device.is_gpu:
+        return 0, 0
+    import torch
+
+    free, total = torch.cuda.mem_get_info(device.index)
+    return int(total - free), int(torch.cuda.memory_reserved(device.index))
+
+
 def expandable_segments() -> int:
     """How many segments of torch's allocator on the GPU can grow: none where it was not asked to, or cannot."""
     import torch

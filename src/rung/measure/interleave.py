@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from rung.measure.compare import Restart
 
@@ -18,18 +18,36 @@ def interleaved(
     typical: Callable[[Sequence[float]], float] = statistics.median,
     lots: random.Random | None = None,
 ) -> tuple[Restart, list[list[float]]]:
-    """Runs `rounds` rounds, after one that settles the sides in each other's company, and further ones while
-    `more` of what there is so far says so.
+    """Runs the blocks of all sides in the order of `turns`. Returns the restart, and the samples of each side, nanoseconds, in the order
+    in which they were taken."""
+    order = turns(len(blocks), rounds, more, typical, lots)
+    side = next(order)
+    while True:
+        taken = blocks[side]()
+        try:
+            side = order.send(taken)
+        except StopIteration as end:
+            restart, samples = end.value
+            return restart, samples
+
+
+def turns(
+    n: int,
+    rounds: int,
+    more: Callable[[Restart], bool] = lambda so_far: False,
+    typical: Callable[[Sequence[float]], float] = statistics.median,
+    lots: random.Random | None = None,
+) -> Generator[int, Sequence[float], tuple[Restart, list[list[float]]]]:
+    """Says again and again which of n sides is next, and is sent the nanoseconds of the steps that it ran: `rounds` rounds, after one that
+    settles the sides in each other's company, and further ones while `more` of what there is so far says so.
 
     A round visits every side and then every side again in reverse (A B B A; A B C C B A), so that drift that is
     linear over it hits all alike. Its order is drawn by lot (from `lots`): of equal sides, chance alone then says which one
-    a disturbance hits, however regular or lasting it is. typical: the one figure of a block. Returns the restart,
-    and the samples of each side, nanoseconds, in the order in which they were taken.
+    a disturbance hits, however regular or lasting it is. typical: the one figure of a block. Returns what `interleaved` does.
     """
     lots = lots or random.Random()
     rows: list[tuple[float, ...]] = []
-    n = len(blocks)
-    samples: list[list[float]] = [[] for _ in blocks]
+    samples: list[list[float]] = [[] for _ in range(n)]
     k = 0
     while k <= rounds or more(Restart(tuple(rows))):
         order = lots.sample(range(n), n)
@@ -37,7 +55,7 @@ def interleaved(
         for half in (order, order[::-1]):
             figures = dict.fromkeys(half, 0.0)
             for side in half:
-                taken = blocks[side]()
+                taken = yield side
                 figures[side] = typical(taken)
                 if k:
                     samples[side].extend(taken)

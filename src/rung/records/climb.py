@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rung.records.analyze import Breakdown
-from rung.records.compare import Ranked, WarmUp
+from rung.records.compare import OtherGpu, Ranked, WarmUp
 from rung.records.measured import Compared, Environment, Figure, Ratio, Seconds, Verification, Witness
 from rung.records.record import SCHEMA, Part
 from rung.records.workload import Facts, Workload
@@ -129,7 +129,8 @@ class OverShapes(Part, kw_only=True):
 class Attempt(Part, kw_only=True):
     """attempts/NN-rung.json: one rung, or a bundle (`members`), against the best so far. verdict: kept, reverted, inconclusive, no-op,
     failed or inapplicable; stack: all rungs that it ran with; comparison: candidate against best, of `times` in ns a step; without:
-    members that did nothing; cut: whether the budget ended before it was decided; over_shapes: by side."""
+    members that did nothing; cut: whether the budget ended before it was decided; over_shapes: by side; other_gpus: on which some of its
+    restarts ran."""
 
     schema: int = SCHEMA
     number: int
@@ -167,6 +168,7 @@ class Attempt(Part, kw_only=True):
     waited: dict[str, float | None] | UnsetType | None = UNSET
     cpu_time: Compared | UnsetType | None = UNSET
     warnings: list[str] | UnsetType | None = UNSET
+    other_gpus: list[OtherGpu] | UnsetType = UNSET
     cut: bool | UnsetType = UNSET
     forecast: str | UnsetType = UNSET
     prediction_error: float | UnsetType | None = UNSET

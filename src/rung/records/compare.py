@@ -59,12 +59,21 @@ class WarmUp(Part, kw_only=True):
     steady: bool
 
 
+class OtherGpu(Part, kw_only=True):
+    """Restarts that ran on another GPU than the first. gpu: as torch counts, "GPU 3"; restarts: their numbers, from 1 on; step: how many
+    times as long a step of the first side took there as on the first GPU, which is in no comparison."""
+
+    gpu: str
+    restarts: list[int]
+    step: float
+
+
 class Interleaved(Part, kw_only=True):
     """What restarts of interleaved sides gave, the last of which is the candidate. comparison: of two sides; ranking: of more; restarts:
-    samples, ns a step, by side; times: medians; memory: bytes at most; warm_up: by restart and side; applied, matches: what the
+    samples, ns a step, by side; times: medians, of the first GPU alone; memory: bytes at most; warm_up: by restart and side; applied, matches: what the
     candidate's rungs did; hidden: shares of the time of a side's blocks that its samples leave out; witness: what steps of the
     candidate showed; compiled_while_timed: graphs; waited: shares of the time in which a side waited for a core; cpu_time: the
-    comparison in CPU time."""
+    comparison in CPU time; other_gpus: where some restarts ran on other GPUs."""
 
     comparison: Compared | None
     ranking: Ranked | None
@@ -81,6 +90,7 @@ class Interleaved(Part, kw_only=True):
     waited: dict[str, float]
     cpu_time: Compared | None
     warnings: list[str]
+    other_gpus: list[OtherGpu] | UnsetType = UNSET
 
 
 class _Sides(Part, kw_only=True):

@@ -14,6 +14,7 @@ from rung.records.measured import Check, Figure, Ratio
 from rung.records.workload import Facts
 from rung.report import breakdowns, units
 from rung.text import to_paste
+from rung.timing.other_gpus import differs
 
 MARKS = {
     "kept": "✓",
@@ -145,6 +146,16 @@ def rests_on(attempt: Attempt) -> str:
     numbers = [(key, units.number(share)) for key, share in shares.items()]
     named = [f"{breakdowns.part(key, attempt.clock)} {n:.0%}" for key, n in numbers if n is not None][:2]
     return f"{', '.join(named)} of the step" if named else ""
+
+
+def other_gpus(attempt: Attempt) -> str:
+    """Such as "restarts 3 and 5 on GPU 1, where a step takes 1.30 times as long"; empty where all ran on the first."""
+    said = []
+    for gpu in attempt.other_gpus or ():
+        numbers = f"restart{'s' if len(gpu.restarts) > 1 else ''} {' and '.join(map(str, gpu.restarts))}"
+        pace = f", where a step takes {gpu.step:.2f} times as long" if differs(gpu) else ""
+        said.append(f"{numbers} on {units.clean(gpu.gpu)}{pace}")
+    return "; ".join(said)
 
 
 def speedup(attempt: Attempt) -> Ratio | None:

@@ -6,12 +6,13 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import UNSET
 
 from rung.engine.disturbed import compiled_anew, left_to_the_original
 from rung.launch import Caller, WorkerFailed, quiet
@@ -22,17 +23,18 @@ from rung.measure import (
     Ranking,
     Restart,
     decide,
-    interleaved,
     judge,
     median_interval,
     rank,
     until_next_look,
 )
 from rung.measure.core_time import BUSY, CoreTime, total, waiting
+from rung.measure.interleave import turns
 from rung.records.compare import Interleaved, Ranked, WarmUp
 from rung.records.measured import Compared, Environment, Interval, Witness
 from rung.records.record import record_of
 from rung.side import Setup, Side
+from rung.timing.other_gpus import other_gpus
 from rung.timing.tasks import Task
 from rung.timing.timed import Opened, TimedBlock, Warmed
 from rung.timing.workers import open_side
@@ -46,6 +48,18 @@ FEWEST_ROUNDS = 4
 WARM_SECONDS = 8.0  # the most that is spent on finding the steady state
 # Where the sides wait for cores that others have: times as many rounds, as long as they take no longer than so many times the usual.
 HARDER = 3
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call of one side's worker, whose answer a timing waits for."""
+
+    side: str
+    method: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+Timing = Generator[Asked, Any, Restart]
 
 
 class SideFailed(Exception):
@@ -63,7 +77,8 @@ class Duel:
     block the nanoseconds that this process waited for it, by its own clock, and those that its samples account for: what a
     side reports of itself is not taken on trust; compiled: graphs, by side, while it was timed; witness: of the last side, where
     it was profiled (`rung.ladder.candidate.Candidate.witness`). On a CPU, cpu_restarts: the restarts again, in CPU time a step, and
-    cores: by side, what its threads ran and waited in all. ranks: of each side, 0 where it is one process."""
+    cores: by side, what its threads ran and waited in all. ranks: of each side, 0 where it is one process. elsewhere: by their place in
+    `restarts`, those that ran on another GPU than the first, with its name."""
 
     comparison: Comparison | None = None
     ranking: Ranking | None = None
@@ -79,6 +94,25 @@ class Duel:
     cpu_restarts: list[Restart] = field(default_factory=list)
     cores: dict[str, CoreTime] = field(default_factory=dict)
     ranks: int = 0
+    elsewhere: dict[int, str] = field(default_factory=dict)
+
+    def add(self, other: Duel, gpu: str = "") -> None:
+        """Takes in what was seen of the same sides in one more restart. gpu: on which it ran, empty for the first."""
+        if gpu:
+            self.elsewhere[len(self.restarts)] = gpu
+        self.restarts += other.restarts
+        self.cpu_restarts += other.cpu_restarts
+        self.samples += other.samples
+        self.warm += other.warm
+        self.warnings += other.warnings
+        if not gpu:
+            self.environments = other.environments
+        for side, blocks in other.blocks.items():
+            self.blocks.setdefault(side, []).extend(blocks)
+            self.outside[side] = max(self.outside.get(side, 0.0), other.outside[side])
+            self.compiled[side] = self.compiled.get(side, 0) + other.compiled[side]
+        for side, cores in other.cores.items():
+            self.cores[side] = total([self.cores.get(side, CoreTime(0, 0)), cores])
 
     @property
     def waited(self) -> dict[str, float]:
@@ -105,14 +139,13 @@ class Duel:
         sides = list(firsts)
         cpu = self.by_cpu_time() if len(sides) == 2 else None
         applied = firsts[sides[-1]].applied
+        of_first = [row for k, row in enumerate(self.samples) if k not in self.elsewhere]
         return Interleaved(
             comparison=record_of(Compared, self.comparison) if self.comparison else None,
             ranking=record_of(Ranked, self.ranking) if self.ranking else None,
             restarts=self.samples,
             times={
-                s: record_of(Interval, median_interval([x for r in self.samples for x in r[s]]))
-                for s in sides
-                if self.samples
+                s: record_of(Interval, median_interval([x for r in of_first for x in r[s]])) for s in sides if of_first
             },
             memory={s: max((w[s].memory for w in self.warm), key=lambda m: max(m.values())) for s in sides},
             first_run_seconds={s: firsts[s].first_run_seconds for s in sides},
@@ -125,6 +158,7 @@ class Duel:
             waited=self.waited,
             cpu_time=record_of(Compared, cpu) if cpu else None,
             warnings=sorted({*self.warnings, *unexplained(self.outside), *anew, *waited.values()}),
+            other_gpus=other_gpus(self.samples, self.elsewhere) or UNSET,
         )
 
 
@@ -250,6 +284,21 @@ class Start:
 
     def timed(self, duel: Duel, *, briefly: bool = False) -> Restart:
         """Alternates blocks of all sides. briefly: in the fewest rounds, for a first answer."""
+        timing = self.timing(duel, briefly=briefly)
+        with quiet(list(self.workers.values())):
+            asked = next(timing)
+            while True:
+                self.ask(asked)
+                answer = self.answer(asked, self.limits.block)
+                try:
+                    asked = timing.send(answer)
+                except StopIteration as end:
+                    restart: Restart = end.value
+                    return restart
+
+    def timing(self, duel: Duel, *, briefly: bool = False) -> Timing:
+        """The same as questions to the sides, one after the other, so that several restarts may be timed at once, each on a device of its
+        own (`rung.timing.side_by_side`)."""
         duel.warm.append(self.state)
         duel.environments = {side: facts.environment for side, facts in self.facts.items()}
         gpu = self._on_gpu()
@@ -258,11 +307,13 @@ class Start:
         ]
         duel.warnings += [f"{s}: {left_to_the_original(n)}" for s, w in self.state.items() if (n := w.original)]
         duel.warnings += [f"{s}: {doubt}" for s, w in self.state.items() for doubt in w.doubts]
-        estimates = {side: self._ask(side, "estimate") for side in self.workers}
+        estimates = {}
+        for side in self.workers:
+            estimates[side] = yield Asked(side, "estimate")
         counts = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}
         rounds = FEWEST_ROUNDS if briefly else _rounds(_once(estimates.values(), gpu), gpu)
         got: dict[str, list[tuple[float, CoreTime]]] = {}
-        blocks = [partial(self._block, side, counts[side], duel, got) for side in self.workers]
+        sides = list(self.workers)
         began = time.monotonic()
         until = began + HARDER * ROUNDS_SECONDS["gpu" if gpu else "cpu"]
 
@@ -270,30 +321,36 @@ class Start:
             busy = any(total(g for _, g in of_blocks).share_waited > BUSY for of_blocks in got.values())
             return busy and len(so_far.rounds) < HARDER * rounds and time.monotonic() < until
 
-        with quiet(list(self.workers.values())):
-            restart, samples = interleaved(blocks, rounds, more)
-        if in_cpu_time := _in_cpu_time(list(self.workers), got, len(restart.rounds)):
+        order = turns(len(sides), rounds, more)
+        turn = next(order)
+        while True:
+            side = sides[turn]
+            asked = time.monotonic()
+            answer = yield Asked(side, "block", {"count": counts[side]})
+            taken = _note_block(duel, got, side, record_of(TimedBlock, answer), time.monotonic() - asked)
+            try:
+                turn = order.send(taken)
+            except StopIteration as end:
+                found: tuple[Restart, list[list[float]]] = end.value
+                break
+        restart, samples = found
+        if in_cpu_time := _in_cpu_time(sides, got, len(restart.rounds)):
             duel.cpu_restarts.append(in_cpu_time)
         for side, of_blocks in got.items():
             duel.cores[side] = total([duel.cores.get(side, CoreTime(0, 0)), *(g for _, g in of_blocks)])
-        progress.debug("timed %s for %.1f s", ", ".join(self.workers), time.monotonic() - began)
-        duel.samples.append(dict(zip(self.workers, samples, strict=True)))
-        for side in self.workers:
-            self.state[side].memory = self._ask(side, "memory")
+        progress.debug("timed %s for %.1f s", ", ".join(sides), time.monotonic() - began)
+        duel.samples.append(dict(zip(sides, samples, strict=True)))
+        for side in sides:
+            self.state[side].memory = yield Asked(side, "memory")
         return restart
 
-    def _block(self, side: str, count: int, duel: Duel, got: dict[str, list[tuple[float, CoreTime]]]) -> list[float]:
-        """got: by side, of each block its CPU time a step, and what its threads got of the cores."""
-        began = time.monotonic()
-        block = record_of(TimedBlock, self._ask(side, "block", count=count))
-        waited = (time.monotonic() - began) * 1e9
-        claimed = sum(block.samples) / len(block.samples) * block.calls
-        duel.blocks.setdefault(side, []).append((waited, claimed))
-        duel.outside[side] = max(duel.outside.get(side, 0.0), block.outside)
-        duel.compiled[side] = duel.compiled.get(side, 0) + block.compiled
-        if block.cores:
-            got.setdefault(side, []).append((block.cores.ran / block.calls, block.cores))
-        return list(block.samples)
+    def ask(self, asked: Asked) -> None:
+        """Begins a call; `answer` waits for it. Raises SideFailed."""
+        self._send(asked.side, asked.method, **asked.arguments)
+
+    def answer(self, asked: Asked, deadline: float) -> Any:
+        """Raises SideFailed, also where it took longer than so many seconds."""
+        return self._receive(asked.side, asked.method, deadline)
 
     def go_to_shape(self, shape: int) -> None:
         """Has all sides run another of the workload's input shapes; `at_shape` waits until they are warmed up."""
@@ -351,6 +408,20 @@ class Start:
             return self.workers[side].receive(method, deadline)
         except WorkerFailed as error:
             raise SideFailed(side, error) from error
+
+
+def _note_block(
+    duel: Duel, got: dict[str, list[tuple[float, CoreTime]]], side: str, block: TimedBlock, seconds: float
+) -> list[float]:
+    """Writes down what a block told beside its samples, which it returns. got: by side, of each block its CPU time a step, and what its
+    threads got of the cores; seconds: that this process waited for it."""
+    claimed = sum(block.samples) / len(block.samples) * block.calls
+    duel.blocks.setdefault(side, []).append((seconds * 1e9, claimed))
+    duel.outside[side] = max(duel.outside.get(side, 0.0), block.outside)
+    duel.compiled[side] = duel.compiled.get(side, 0) + block.compiled
+    if block.cores:
+        got.setdefault(side, []).append((block.cores.ran / block.calls, block.cores))
+    return list(block.samples)
 
 
 def _in_cpu_time(sides: list[str], got: Mapping[str, list[tuple[float, CoreTime]]], rounds: int) -> Restart | None:

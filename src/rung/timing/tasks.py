@@ -34,10 +34,11 @@ Call = tuple[str, Mapping[str, Any]]  # a method's name and its arguments
 
 @dataclass(frozen=True)
 class Place:
-    """Where workers run that are not timed: another device, and the variables of their processes."""
+    """Another device for workers, and the variables of their processes. name: in sentences."""
 
     device: str
     variables: Mapping[str, str]
+    name: str = "another GPU"
 
 
 class Task:
@@ -62,9 +63,9 @@ class Task:
         self.spare = False  # its worker is kept for later use, and given up where its memory is needed
         self.passing = False  # its worker is of no use once it has answered
         self.yielding = False  # it starts where what does not yield will find room all the same
-        self.apart = False  # nothing of it is timed, so it may run elsewhere
+        self.apart = False  # nothing of it is timed, so it may run beside others of its kind, elsewhere
         self.single = False  # one process does it, where several ranks are timed, too
-        self.place = 0  # where it runs: on the device that is timed, or on which of those elsewhere, from 1 on
+        self.place = 0  # where it runs: on the first device, or on which of those elsewhere, from 1 on
 
     @property
     def done(self) -> bool:
@@ -139,11 +140,13 @@ def end_all(tasks: Iterable[Task]) -> None:
 
 class Pool:
     """Tasks side by side: at most `most` that are not done yet, within `memory` bytes of the GPU, done ones included that still hold
-    their worker. elsewhere: further GPUs of its kind, for what is not timed."""
+    their worker. elsewhere: further GPUs of its kind, for what is not timed; while they are reserved, for what is timed there alone."""
 
     def __init__(self, setup: Setup, most: int, memory: float = float("inf")) -> None:
         self.setup, self.most, self.memory = setup, most, memory
         self.elsewhere: tuple[Place, ...] = ()
+        self._reserved: set[int] = set()  # places on which nothing starts but what was sent there
+        self.unfit: set[int] = set()  # places that are not reserved again
         self._tasks: list[Task] = []
         self._stack = ExitStack()
         self._wanted_spares = 0
@@ -165,9 +168,24 @@ class Pool:
         self._tasks.insert(0 if first else len(self._tasks), task)
         if at_once:
             self._take_from_spares(task)
-            self._start(task)
+            self._start(task, task.place)
         self.pump()
         return task
+
+    def reserve(self, most: int) -> list[int]:
+        """Places elsewhere on which nothing runs, at most so many. Until `release`, nothing starts there but tasks that are added at once
+        with that place. As many stay free as there are tasks of the others' kind that wait."""
+        self.pump()
+        taken = {task.place for task in self._tasks if task.worker is not None and not task.ended}
+        places = range(1, len(self.elsewhere) + 1)
+        free = [place for place in places if place not in taken | self._reserved | self.unfit]
+        waiting = sum(task.apart and not task.yielding for task in self._unstarted())
+        found = free[: max(0, min(most, len(free) - waiting))]
+        self._reserved.update(found)
+        return found
+
+    def release(self, places: Iterable[int]) -> None:
+        self._reserved.difference_update(places)
 
     def pump(self) -> None:
         """Takes in answers, and starts what there is room for."""
@@ -208,7 +226,8 @@ class Pool:
         """Gives up workers that are kept for later use: nothing else goes on that would make room."""
         first = min(self._unstarted(), key=lambda task: task.yielding)
         if self._goes_elsewhere(first):
-            self._start(first, 1)
+            if place := next(iter(self._open_places()), 0):
+                self._start(first, place)
             return
         end_all(self._spare())
         self._tasks = [task for task in self._tasks if not task.ended]
@@ -258,8 +277,13 @@ class Pool:
         return self._goes_elsewhere(task) or self.held(waiting=[task], without=self._spare()) <= self.memory
 
     def _goes_elsewhere(self, task: Task) -> bool:
-        """Whether a task never runs on the GPU that is timed."""
-        return task.apart and bool(self.elsewhere)
+        """Whether a task never runs on the first GPU."""
+        return bool(task.place) or (task.apart and bool(self.elsewhere))
+
+    def _open_places(self) -> list[int]:
+        """Places elsewhere that are not reserved, the emptiest first."""
+        places = range(1, len(self.elsewhere) + 1)
+        return sorted((place for place in places if place not in self._reserved), key=self.held)
 
     def _leaves_room(self, task: Task, waits: Task) -> bool:
         """Whether another task that waits would find memory beside this one, once what verifies now has given its own back."""
@@ -276,8 +300,7 @@ class Pool:
         if running and (self.idle() <= 0 or free_memory() < _host_bytes()):
             return None
         if self._goes_elsewhere(task):  # never beside what is timed: what it takes is a guess, and others would lack it
-            places = sorted(range(1, len(self.elsewhere) + 1), key=self.held)
-            fits = [place for place in places if self.held(place, [task]) <= self.memory or not self.held(place)]
+            fits = [p for p in self._open_places() if self.held(p, [task]) <= self.memory or not self.held(p)]
             return next(iter(fits), None)
         if running and (self.held(waiting=[task]) > self.memory or (waits and not self._leaves_room(task, waits))):
             return None

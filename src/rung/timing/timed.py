@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from rung.engine.disturbed import graphs_compiled
-from rung.hardware.device import Device, memory_in_use, peak_memory, synchronize
+from rung.hardware.device import Device, memory_in_use, peak_memory, shared_memory, synchronize
 from rung.hardware.ranks import Ranks
 from rung.hardware.sensors import Sensor, identity, joules, sensor_for
 from rung.measure import MINIMUM_RUNS, warm_up
@@ -57,6 +57,13 @@ class TimedBlock(Part, kw_only=True):
     calls: int
     compiled: int = 0  # another revision's worker may not know of it, nor of the cores
     cores: CoreTime | None = None
+
+
+class Occupied(Part, kw_only=True):
+    """Bytes of the GPU in use: by all processes together, and by the allocator of the one that answers."""
+
+    used: int
+    held: int
 
 
 class Drawn(Part, kw_only=True):
@@ -170,6 +177,11 @@ class Timed:
     def doubts(self) -> list[str]:
         """Why the time may not be the one that is meant, in sentences."""
         return []
+
+    def occupied(self) -> dict[str, int]:
+        """How much of the GPU is in use, by whom ever."""
+        used, held = shared_memory(self.device)
+        return {"used": used, "held": held}
 
     def in_use(self) -> int:
         """Bytes in use now: of torch's allocator on a GPU, of the process on a CPU."""

@@ -287,9 +287,14 @@ def test_what_is_not_timed_has_the_other_gpus_of_the_request(
 ) -> None:
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
-    made = SimpleNamespace(request=SimpleNamespace(devices=devices), pool=SimpleNamespace(elsewhere=()))
+    said: list[Warned] = []
+    made = SimpleNamespace(
+        request=SimpleNamespace(devices=devices), pool=SimpleNamespace(elsewhere=()), say=said.append
+    )
     beginning.spread(made, loaded(idle))  # type: ignore[arg-type]
     assert [next(iter(place.variables.values())) for place in made.pool.elsewhere] == there
+    assert [place.name for place in made.pool.elsewhere] == [f"GPU {number}" for number in there]
+    assert bool(said) == (devices == "auto" and not there)
 
 
 @pytest.mark.parametrize(

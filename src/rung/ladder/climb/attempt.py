@@ -22,18 +22,17 @@ from rung.ladder.climb.answer import (
 )
 from rung.ladder.climb.begun import Begun, keep, same
 from rung.ladder.climb.checks import checks_of, end_checks, end_widening
-from rung.ladder.climb.restarts import end_restarts, fresh_restarts, time_for_blocks
+from rung.ladder.climb.on_gpus import further_restarts, tell_of_gpus
 from rung.ladder.climb.schedule import (
     as_one,
     confirming,
     looks,
-    pairs_at_once,
     room,
     stacked,
     with_effect,
     without_effect,
 )
-from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
+from rung.ladder.climb.state import WARM, OutOfTime, State
 from rung.ladder.climb.trust import clocks_disagree, distrusted
 from rung.ladder.climb.verdict import (
     conclude,
@@ -47,7 +46,7 @@ from rung.ladder.climb.verdict import (
     spared,
 )
 from rung.launch import WorkerFailed
-from rung.measure import CLIMB, Comparison, Restart, decide, judge, until_next_look
+from rung.measure import CLIMB, Comparison, Restart, decide, judge
 from rung.records.climb import Attempt, Effect, Prediction
 from rung.records.progress import Planned, Verifies, Warned
 from rung.records.record import record_of, take
@@ -108,6 +107,7 @@ def attempt(state: State, rung: Rung) -> None:
             if not state.kept and (said := disturbed(state.baseline.time.value, found.times["best"].value)):
                 record.warnings = [*found.warnings, said]
                 state.say(Warned(said))
+            tell_of_gpus(state, record)
             seen = state.profiled(name, found.times["candidate"].value) if state.trace(name).exists() else seen
             _judge(state, rung, record, duel, name, seen)
         except SideFailed as failure:
@@ -194,19 +194,7 @@ def _restarted(state: State, stack: Sequence[str], begun: Begun, name: str) -> C
     restarts, took = begun.duel.restarts, 0.0
     while True:
         began = time.monotonic()
-        together = pairs_at_once(state, [state.peak, UNSEEN * state.peak]).together
-        first = len(restarts) + 1
-        count = min(together, until_next_look(len(restarts), begun.looks))
-        progress.info("loading restart %d", first)
-        try:
-            names = [f"{name}-{first + k}" for k in range(count)]
-            for start in fresh_restarts(state, sides, names, keep=confirming(state), at_once=True):
-                time_for_blocks(state, len(sides))
-                progress.info("timing restart %d", len(restarts) + 1)
-                restarts.append(start.timed(begun.duel))
-                keep(state, "attempt", begun)
-        finally:
-            end_restarts(state)
+        further_restarts(state, sides, begun, name)
         took = max(took, time.monotonic() - began)
         decided = decide(restarts, looks=begun.looks, last=room(state) < 1.2 * took)
         if decided and decided.final:

@@ -97,10 +97,12 @@ def _facts_call(state: State) -> Call:
 
 
 def spread(state: State, found: Loaded) -> None:
-    """Has what is not timed run on the other GPUs of the request. found: by the worker of the untouched workload."""
+    """Has further restarts, and what is not timed, run on the other GPUs of the request. found: by the worker of the untouched workload."""
     asked = state.request.devices
     numbers = found.idle_gpus if asked == AUTO else [int(number) for number in asked.split(",")[1:]] if asked else []
     if not (numbers and found.facts.gpu):
+        if asked == AUTO:
+            state.say(Warned("--devices auto: no other GPU of this kind is idle, so all runs on one device"))
         return
     timed = found.gpus[int(asked.split(",")[0])] if asked != AUTO else ""
     for n in numbers if asked != AUTO else ():
@@ -112,8 +114,8 @@ def spread(state: State, found: Loaded) -> None:
             )
             raise UsageError(f"--devices {asked}: GPU {n} is {what}; name GPUs of one kind, as torch counts them.")
     vendor = str(found.facts.vendor)
-    state.pool.elsewhere = tuple(Place("cuda", shown_alone(n, vendor, os.environ)) for n in numbers)
-    progress.info("verifying on GPU %s, too", ", ".join(map(str, numbers)))
+    state.pool.elsewhere = tuple(Place("cuda", shown_alone(n, vendor, os.environ), f"GPU {n}") for n in numbers)
+    progress.info("verifying and timing on GPU %s, too", ", ".join(map(str, numbers)))
 
 
 def warn_of_another_machine(state: State) -> None:

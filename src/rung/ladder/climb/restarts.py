@@ -3,33 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from rung.ladder.climb.state import WARM, OutOfTime, State
+from rung.ladder.climb.state import CONTEXT_BYTES, WARM, OutOfTime, State
 from rung.side import Side
 from rung.timing.duel import SideFailed, Start, blocks_seconds
 from rung.timing.tasks import Task, end_all
+from rung.timing.timed import Warmed
+
+
+@dataclass
+class Group:
+    """One restart: a fresh worker of each side, all on one device, so that no ratio is of two. place: which device, 0 for the first."""
+
+    tasks: dict[str, Task]
+    place: int = 0
+
+    @property
+    def failed(self) -> SideFailed | None:
+        """How a side failed before it was warm."""
+        return next((SideFailed(side, task.error) for side, task in self.tasks.items() if task.error), None)
+
+    @property
+    def memory(self) -> float:
+        """Bytes of its GPU that its workers took, at most."""
+        peaks = [task.answer("warm", Warmed).memory for task in self.tasks.values() if "warm" in task.answers]
+        return sum(max(peak.values()) + CONTEXT_BYTES for peak in peaks)
+
+    def start(self, state: State) -> Start:
+        return Start.of(state.setup_within(state.left()), self.tasks)
+
+
+def loaded(
+    state: State, sides: Mapping[str, Side], places: Mapping[str, int], *, keep: float = 0.0, at_once: bool = False
+) -> list[Group]:
+    """One restart for each of these names, on its place: warm, or one of its sides failed. Logs are named after it. `end_restarts` ends them.
+
+    keep: seconds of the budget that must be left; at_once: however many other workers there are. Raises OutOfTime.
+    """
+    needs = {n: state.step_bytes() if side.rungs else state.untouched_bytes() for n, side in sides.items()}
+    groups = [
+        Group({n: Task(f"{name}-{n}", side, WARM, needs[n]) for n, side in sides.items()}, place)
+        for name, place in places.items()
+    ]
+    state.restarting = [task for group in groups for task in group.tasks.values()]
+    for side in [*sides][::-1]:  # the untouched model, which loads fastest, last
+        for group in groups:
+            group.tasks[side].place = group.place
+            state.pool.add(group.tasks[side], at_once=at_once)
+    state.wait(*state.restarting, keep=keep)
+    return groups
 
 
 def fresh_restarts(
     state: State, sides: Mapping[str, Side], names: Sequence[str], *, keep: float = 0.0, at_once: bool = False
 ) -> list[Start]:
-    """One restart for each of these names, warm; its logs are named after it. `end_restarts` ends them.
-
-    keep: seconds of the budget that must be left; at_once: however many other workers there are. Raises OutOfTime, also where the time
-    left is too short for the blocks of one restart, and SideFailed.
-    """
-    needs = {n: state.step_bytes() if side.rungs else state.untouched_bytes() for n, side in sides.items()}
-    groups = [{n: Task(f"{name}-{n}", side, WARM, needs[n]) for n, side in sides.items()} for name in names]
-    state.restarting = [task for group in groups for task in group.values()]
-    for side in [*sides][::-1]:  # the untouched model, which loads fastest, last
-        for group in groups:
-            state.pool.add(group[side], at_once=at_once)
-    state.wait(*state.restarting, keep=keep)
+    """One restart for each of these names, warm, on the first device. `end_restarts` ends them. The rest is as of `loaded`. Raises
+    SideFailed, too."""
+    groups = loaded(state, sides, dict.fromkeys(names, 0), keep=keep, at_once=at_once)
     for group in groups:
-        for side, task in group.items():
-            if task.error:
-                raise SideFailed(side, task.error)
-    return [Start.of(state.setup_within(state.left()), group) for group in groups]
+        if group.failed:
+            raise group.failed
+    return [group.start(state) for group in groups]
 
 
 def time_for_blocks(state: State, sides: int) -> None:

@@ -12,7 +12,7 @@
    timed, and gained 2 % or more: its verification goes on to the end of the budget.
 7. A rung that gave nothing is tried once more when the best has changed. A plain mode that adds one rung to the best is a try of it.
 8. What the budget cut short is not begun again in the same sitting.
-9. As many pairs of workers load side by side as cores and GPU memory allow, three at most.
+9. As many pairs of workers load side by side as cores and GPU memory allow, three at most on one GPU.
 10. What is not clear after eight restarts is decided by up to thirty where they are cheap.
 
 Times are those that this climb has seen: how long the best took to prepare, the untouched model to load, a step to run.
@@ -42,7 +42,8 @@ LATE = (
     1.25  # rule 6: times the time that is left; estimates are rough, and an attempt that is cut off costs nothing else
 )
 MUCH_SLOWER = 0.8  # rule 4: times as fast as the untouched model
-PAIRS = 3  # rule 9
+PAIRS = 3  # rule 9, on one GPU
+CORES = 4  # rule 9, of the host for each pair: pairs on different GPUs are launched at the same time
 PATIENCE, SHARE = 300.0, 0.25  # rule 10: seconds of one rung's restarts, and the share of the time that is left
 NAMED = 3  # rungs that a sentence names, the most promising first
 PRECISIONS = ("bf16", "tf32")  # rungs, the lowest first, of which one takes the place of the other
@@ -173,7 +174,12 @@ def pairs_at_once(state: State, peaks: Sequence[float], *, alone: bool = False) 
         return state.setup
     free = USABLE * state.gpu_bytes if alone else state.free_bytes()
     fit = free // sum(peak + CONTEXT_BYTES for peak in peaks)
-    return replace(state.setup, together=int(max(1, min(PAIRS, fit, usable_cores() // 4))))
+    return replace(state.setup, together=int(max(1, min(PAIRS, fit, usable_cores() // CORES))))
+
+
+def groups_at_once(here: int) -> int:
+    """How many groups of workers load, and are timed, side by side on all GPUs, as far as cores go. here: on the first one."""
+    return max(here, usable_cores() // CORES)
 
 
 def looks(state: State) -> Looks:

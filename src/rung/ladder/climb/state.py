@@ -170,6 +170,7 @@ class State:
         self.known: Facts | None = None  # of the workload
         self.numerics: Numerics = "exact"
         self.begun: dict[str, Begun] = read_begun(run)  # what has no verdict yet
+        self.differing: set[str] = set()  # GPUs of which it was said that they differ from the first
         self.cut: set[str] = set()  # rungs that the budget cut short in this sitting: only more time would tell more
 
     @cached_property

@@ -1,0 +1,145 @@
+"""Further restarts of an attempt, on all GPUs that are free for them.
+
+A restart is a champion and a candidate on one GPU, so no ratio is of two. How many restarts there are, and when they are looked at, does not
+depend on the GPUs: they are spread over those that nobody has, and what fails elsewhere is repeated on the first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from rung.ladder.climb.begun import Begun, keep
+from rung.ladder.climb.restarts import Group, end_restarts, loaded, time_for_blocks
+from rung.ladder.climb.schedule import confirming, groups_at_once, pairs_at_once
+from rung.ladder.climb.state import UNSEEN, OutOfTime, State
+from rung.measure import Restart, until_next_look
+from rung.records.climb import Attempt
+from rung.records.progress import Warned
+from rung.side import Side
+from rung.timing.duel import Duel, SideFailed
+from rung.timing.other_gpus import differs
+from rung.timing.side_by_side import Taken, alone, side_by_side
+
+progress = logging.getLogger(__name__)
+
+
+def further_restarts(state: State, sides: Mapping[str, Side], begun: Begun, name: str) -> None:
+    """As many restarts as are loaded at once, and no more than to the next planned look. Each is kept as soon as it was timed.
+
+    Raises OutOfTime, and SideFailed where one failed on the first GPU.
+    """
+    here = pairs_at_once(state, [state.peak, UNSEEN * state.peak]).together
+    wanted = until_next_look(len(begun.duel.restarts), begun.looks)
+    most = min(wanted, groups_at_once(here))
+    places = state.pool.reserve(most - 1)
+    try:
+        lost = _load_and_time(state, sides, begun, name, spread(most, here, places))
+    finally:
+        end_restarts(state)
+        state.pool.release(places)
+    while lost:
+        again = min(lost, here)
+        try:
+            _load_and_time(state, sides, begun, f"{name}-again", [0] * again)
+        finally:
+            end_restarts(state)
+        lost -= again
+
+
+def spread(most: int, here: int, places: Sequence[int]) -> list[int]:
+    """On which place each of at most so many restarts runs: as many on each, and one after the other there. here: how many the first GPU
+    has room for; the others, which are empty, have no less."""
+    devices = [0, *places]
+    turns = min(here, -(-most // len(devices)))
+    return (devices * turns)[:most]
+
+
+def _load_and_time(state: State, sides: Mapping[str, Side], begun: Begun, name: str, places: Sequence[int]) -> int:
+    """Loads all of these at once; those of different GPUs are timed at the same time. Returns how many were lost elsewhere."""
+    first = len(begun.duel.restarts) + 1
+    progress.info("loading %s%s", _numbers(first, len(places)), _over(places))
+    names = {f"{name}-{first + k}": place for k, place in enumerate(places)}
+    groups = loaded(state, sides, names, keep=confirming(state), at_once=True)
+    for group in groups:
+        if group.failed:
+            _give_up(state, group, group.failed)
+    left = groups
+    while turn := _next_of_each(state, left):
+        time_for_blocks(state, len(sides))
+        now = len(begun.duel.restarts) + 1
+        progress.info("timing %s%s", _numbers(now, len(turn)), _over([group.place for group in turn]))
+        _time_at_once(state, turn, begun, groups)
+        left = [group for group in left if group not in turn]
+    return len(places) + first - 1 - len(begun.duel.restarts)
+
+
+def _next_of_each(state: State, groups: Sequence[Group]) -> list[Group]:
+    """Of each GPU the first group."""
+    first: dict[int, Group] = {}
+    for group in groups:
+        if group.place not in state.pool.unfit:
+            first.setdefault(group.place, group)
+    return list(first.values())
+
+
+def _time_at_once(state: State, groups: Sequence[Group], begun: Begun, there: Sequence[Group]) -> None:
+    """Times restarts, each on another GPU. What fails elsewhere is left out. there: they, and those that stand still beside them."""
+    starts = [group.start(state) for group in groups]
+    if len(groups) == 1 and not groups[0].place:
+        begun.duel.restarts.append(starts[0].timed(begun.duel))
+        keep(state, "attempt", begun)
+        return
+    duels = [Duel() for _ in groups]
+    timings = [
+        alone(start, duel, _beside(group, there)) if group.place else start.timing(duel)
+        for group, start, duel in zip(groups, starts, duels, strict=True)
+    ]
+    for group, duel, found in zip(groups, duels, side_by_side(starts, timings), strict=True):
+        if isinstance(found, Restart):
+            duel.restarts.append(found)
+            begun.duel.add(duel, _gpu(state, group))
+        else:
+            _give_up(state, group, found)
+    keep(state, "attempt", begun)
+
+
+def _beside(group: Group, there: Sequence[Group]) -> float:
+    """Bytes of its GPU that other restarts hold there."""
+    return sum(other.memory for other in there if other.place == group.place and other is not group)
+
+
+def _give_up(state: State, group: Group, why: SideFailed | Taken) -> None:
+    """Nothing is timed on this GPU again, and what was is repeated on the first, which is said. What failed there is raised."""
+    if not group.place:
+        raise why
+    if state.left() <= 1:  # it was stopped because the budget was over
+        raise OutOfTime from why
+    if group.place not in state.pool.unfit:
+        state.pool.unfit.add(group.place)
+        state.say(Warned(f"a restart on {_gpu(state, group)} is repeated on the first GPU: {why}"))
+
+
+def tell_of_gpus(state: State, record: Attempt) -> None:
+    """Says once of each GPU that differs by how much; the records of all attempts have it."""
+    for gpu in record.other_gpus or ():
+        if differs(gpu) and gpu.gpu not in state.differing:
+            state.differing.add(gpu.gpu)
+            state.say(
+                Warned(
+                    f"a step of the best so far takes {gpu.step:.2f} times as long on {gpu.gpu} as on the first GPU; this is in no comparison"
+                )
+            )
+
+
+def _gpu(state: State, group: Group) -> str:
+    return state.pool.elsewhere[group.place - 1].name if group.place else ""
+
+
+def _numbers(first: int, count: int) -> str:
+    return f"restart {first}" if count == 1 else f"restarts {first} to {first + count - 1}"
+
+
+def _over(places: Sequence[int]) -> str:
+    devices = len({*places})
+    return f" on {devices} GPUs" if devices > 1 else ""
