@@ -82,12 +82,16 @@ def compare(
                     )
 
         timing = time.monotonic()
+        ended = [timing]  # restarts
 
         def seen(duel: Duel) -> None:
             ratios = [
                 f"{name} is {_percent(duel.restarts[-1].log_ratio(0, k))} than A" for k, name in enumerate(named) if k
             ]
             say(f"restart {len(duel.restarts)}: {', '.join(ratios)}")
+            ended.append(time.monotonic())
+            if len(duel.restarts) == 2 and budget is None and (told := how_long(ended[-1] - ended[-2])):
+                say(told)
             if len(duel.restarts) == 1 and budget is not None:
                 first = time.monotonic() - timing
                 if told := too_short(budget - (timing - began), first):
@@ -139,6 +143,18 @@ def failure(result: Comparison | Ranking, slower: float | None, inconclusive: bo
         return ""
     by = 1 / result.comparison.speedup.value - 1
     return f"B is {by:.1%} slower than A, and {slower:.1%} is the limit." if by >= slower else ""
+
+
+def how_long(restart: float) -> str:
+    """What to say of a comparison without a budget that may take minutes; empty where it will not. restart: seconds of one that finds compiled
+    code in the cache."""
+    fewest, most = (looks[0] * restart / 60 for looks in (COMPARE[0], COMPARE[-1]))
+    if most < 1:
+        return ""
+    return (
+        f"a restart takes {restart:.0f} s. The verdict comes after {COMPARE[0][0]} to {COMPARE[-1][0]} of them, the closer the sides are the later: "
+        f"{max(1, round(fewest))} to {math.ceil(most)} minutes in all. --budget SECONDS ends it sooner"
+    )
 
 
 def too_short(budget: float, restart: float) -> str:
