@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import shlex
 import sys
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
     from rung.ladder.climb import Climb
     from rung.plan import Numerics
     from rung.records.progress import Event
+    from rung.runs import Run
     from rung.workload.base import Batch, Workload
-
-_CALLS = itertools.count(1)  # of `climb` in this program, for a new climb each
 
 
 def climb(
@@ -59,8 +57,8 @@ def climb(
     its batch, and its functions and classes, by value where they come from a script or a notebook), so `resume` works from there,
     too. What other modules define is imported by its name. Your own object stays as it was.
 
-    In a task of a SLURM array, `out` is `out/taskN`. When SLURM starts your job anew, the program's first call goes on with the climb that
-    its first call began, and so on; a climb that had ended is returned as it is.
+    In a task of a SLURM array, `out` is `out/taskN`. When SLURM starts your job anew, a call with `out` goes on with the climb that it began
+    there; one that had ended is returned as it is.
 
     Args:
         what: a `torch.nn.Module`; a `rung.Workload`, for what the arguments below cannot say; or a target as on the command line.
@@ -131,9 +129,11 @@ def climb(
         climbing = go_on(run_of_task(Path(resume)), told, budget)
         return Climbed(_to_its_end(climbing, progress))
     own = of_task(Path(out)) if out else None
-    here = in_job(shlex.join(sys.argv), next(_CALLS))
+    here = in_job(shlex.join(sys.argv))
     to_apply = {key: how[key] for key in ("loss", "optimizer", "forward") if key in how}
-    if going_on := earlier_climb(ROOT, own, here):
+    if own and (
+        going_on := earlier_climb(ROOT, own, here)
+    ):  # without a folder nothing tells one climb of a program from another
         live_object = None if isinstance(what, str) else what
         begun = Run.open_(going_on)
         if begun.record().manifest.status == "complete":
@@ -145,8 +145,7 @@ def climb(
     typed = {key.replace("_", "-"): str(value) for key, value in (options or {}).items()}
     only = tuple(map(current_name, rungs)) if rungs is not None else None
     request = Request("", typed, numerics, only, device, budget, deadline, slower_at_most, jobs=jobs)
-    climbing, climbed = _begun(what, request, own, told, how)
-    mark(climbing.run.directory, here)
+    climbing, climbed = _begun(what, request, own, told, how, lambda run: mark(run.directory, here))
     try:
         data = _to_its_end(climbing, progress)
     except BaseException:
@@ -155,8 +154,11 @@ def climb(
     return Climbed(data, climbed, **to_apply)
 
 
-def _begun(what: Any, request: Any, out: Path | None, told: Any, how: dict[str, Any]) -> tuple[Climb, Any]:
-    """A climb in a new run directory, and the live object that it is of, if it is of one."""
+def _begun(
+    what: Any, request: Any, out: Path | None, told: Any, how: dict[str, Any], mark: Callable[[Run], None]
+) -> tuple[Climb, Any]:
+    """A climb in a new run directory, and the live object that it is of, if it is of one. mark: is given the directory before anything else
+    is written there."""
     from rung.ladder.climb import Climb, start
     from rung.runs import Run
     from rung.workload.base import Workload
@@ -177,7 +179,9 @@ def _begun(what: Any, request: Any, out: Path | None, told: Any, how: dict[str, 
     elif isinstance(what, Workload):
         workload = what
     elif isinstance(what, str):
-        return start(replace(request, target=what), ROOT, out, told), None
+        climbing = start(replace(request, target=what), ROOT, out, told)
+        mark(climbing.run)
+        return climbing, None
     else:
         raise UsageError(
             f"rung.climb got {'nothing' if what is None else f'a {type(what).__name__}'}: give a torch.nn.Module, a rung.Workload, or the "
@@ -189,6 +193,7 @@ def _begun(what: Any, request: Any, out: Path | None, told: Any, how: dict[str, 
         raise UsageError("options= belong to a target that is named; an object is as it is.")
     run = Run.create(ROOT, re.sub(r"[^\w.-]+", "-", workload.name), out)
     try:
+        mark(run)
         target = write(workload, run.directory / "workload")
     except BaseException:
         run.drop_if_empty()

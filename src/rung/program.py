@@ -13,7 +13,7 @@ def program() -> str:
     """`rung` where a shell finds that: else the script's path, or `python -m rung`, as either was typed."""
     called = Path(sys.argv[0])
     if called.name == "rung":
-        itself = str(called)
+        itself = sys.argv[0]  # with what leads it: a shell does not look for `./rung` on its path
     elif called.parts[-2:] == ("rung", "__main__.py"):
         itself = str(Path(sys.executable).with_name("rung"))
     else:  # a program that imports Rung

@@ -43,7 +43,7 @@ class Here:
         if method == "open":
             self.rungs = tuple(arguments["rungs"])
 
-    def receive(self, method: str, deadline: float) -> Any:
+    def receive(self, method: str, deadline: float, waited: float = 0.0) -> Any:
         asked, arguments = self.sent.pop(0)
         assert asked == method
         ns = 1e6 * STEPS[self.rungs]

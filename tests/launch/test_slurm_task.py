@@ -1,6 +1,5 @@
 """Tasks of an array job, and jobs that SLURM started anew: each has folders of its own, and finds them again."""
 
-import itertools
 import json
 import shlex
 import shutil
@@ -174,39 +173,44 @@ def test_resume_finds_the_run_of_the_task_and_elsewhere_names_one(slurm: pytest.
 def test_calls_in_python_have_the_runs_that_their_task_began(
     slurm: pytest.MonkeyPatch, climbs: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A program that calls rung.climb twice: its first climb had ended, and its second was cut off."""
-
-    def program() -> rung.Climbed:
-        slurm.setattr("rung.climbing._CALLS", itertools.count(1))
-        ended = rung.climb(TARGET, "runs/first", device="cpu")
-        with pytest.raises(UsageError, match="ends here"):
-            rung.climb(TARGET, "runs/second", device="cpu")
-        return ended
-
+    """A program that calls rung.climb twice: its first climb had ended, and its second was cut off. Without a folder it begins anew."""
     slurm.setattr("sys.argv", ["train.py", "--fast"])
-    for call, (name, status) in enumerate([("first", "complete"), ("second", "interrupted")], 1):
-        _copied(Path("runs") / name / "task3", status)
-        mark(Path("runs") / name / "task3", in_job("train.py --fast", call))
+    for name, status in (
+        ("runs/first/task3", "complete"),
+        ("runs/second/task3", "interrupted"),
+        (".rung/1-x", "complete"),
+    ):
+        _copied(Path(name), status)
+        mark(Path(name), in_job("train.py --fast"))
     slurm.setenv("SLURM_RESTART_COUNT", "1")
-    assert program().directory == Path("runs/first/task3")
+    assert rung.climb(TARGET, "runs/first", device="cpu").directory == Path("runs/first/task3")
+    with pytest.raises(UsageError, match="ends here"):
+        rung.climb(TARGET, "runs/second", device="cpu")
     assert climbs == [("resume", Path("runs/second/task3"))]
     assert "going on with runs/second/task3" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="ends here"):
+        rung.climb(TARGET, device="cpu")
+    assert climbs.pop()[0] == "new"
     with pytest.raises(UsageError, match="ends here"):
         rung.climb(resume="runs/second")
     assert climbs[1:] == [("resume", Path("runs/second/task3"))]
 
 
-def test_a_new_call_in_python_notes_its_job_and_which_call_it_is(slurm: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("live", [False, True], ids=["by its name", "a module"])
+def test_a_new_call_in_python_notes_its_job_before_all_else(slurm: pytest.MonkeyPatch, live: bool) -> None:
+    import torch
+
     from rung.ladder.climb import Climb
 
-    def killed(self: Climb) -> None:
+    def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
     slurm.setattr("sys.argv", ["train.py"])
-    slurm.setattr("rung.climbing._CALLS", itertools.count(2))
     slurm.setattr(Run, "drop_if_empty", lambda self: None)
     slurm.setattr(Climb, "climb", killed)
+    slurm.setattr("rung.workload.live.write", killed)
+    how = {"inputs": lambda seed: torch.full((1, 2), 1.0 + seed)} if live else {}
     with pytest.raises(KeyboardInterrupt):
-        rung.climb(TARGET, "x", device="cpu", progress=False)
+        rung.climb(torch.nn.Linear(2, 2) if live else TARGET, "x", device="cpu", progress=False, **how)
     kept = json.loads(Path("x/task3/slurm-job.json").read_text())
-    assert (kept["job"], kept["task"], kept["command"], kept["call"]) == ("12", 3, "train.py", 2)
+    assert (kept["job"], kept["task"], kept["command"]) == ("12", 3, "train.py")

@@ -42,9 +42,22 @@ def test_what_was_complete_is_told_and_what_was_cut_off_is_recorded_again(
     Path("x/task3/profile.json").unlink()
     Path("x/task3/recording/half").write_bytes(b"cut off")
     assert main(WORDS) == 0
-    assert "x/task3 was not complete, and is recorded again" in capsys.readouterr().err
+    assert "x/task3.cut-1, and is recorded again" in capsys.readouterr().err
     assert Path("x/task3/profile.json").is_file()
     assert not Path("x/task3/recording/half").exists()
+    assert Path("x/task3.cut-1/recording/half").read_bytes() == b"cut off"
+
+
+def test_what_the_program_wrote_beside_its_recording_is_left_alone(
+    job: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(WORDS) == 0
+    Path("x/task3/profile.json").unlink()
+    Path("x/task3/checkpoint.pt").write_bytes(b"weights")
+    job.setenv("SLURM_RESTART_COUNT", "1")
+    assert main(WORDS) == 2
+    assert "x/task3 is there already" in capsys.readouterr().err
+    assert Path("x/task3/checkpoint.pt").read_bytes() == b"weights"
 
 
 @pytest.mark.parametrize("other", ["job", "command"])

@@ -20,6 +20,5 @@ def test_one_that_is_too_short_says_what_would_do() -> None:
 def test_without_a_budget_it_says_how_long_it_may_take_where_that_is_minutes() -> None:
     assert how_long(1.9) == ""
     assert how_long(12.0) == (
-        "a restart takes 12 s. The verdict comes after 5 to 30 of them, the closer the sides are the later: 1 to 6 minutes in all. "
-        "--budget SECONDS ends it sooner"
+        "a restart takes 12 s, and 5 to 30 are needed, more where the sides are close: 1 to 6 minutes in all. --budget SECONDS ends it sooner"
     )

@@ -58,7 +58,7 @@ def test_all_sides_compile_at_once_in_their_first_run(tmp_path: Path, monkeypatc
         def send(self, method: str) -> None:
             events.append(("send", method))
 
-        def receive(self, method: str, deadline: float) -> float:
+        def receive(self, method: str, deadline: float, waited: float = 0.0) -> float:
             events.append(("receive", method))
             return 1.0
 
@@ -77,7 +77,7 @@ def test_first_runs_are_noted_as_they_end(tmp_path: Path, monkeypatch: pytest.Mo
         def send(self, method: str) -> None:
             pass
 
-        def receive(self, method: str, deadline: float) -> float:
+        def receive(self, method: str, deadline: float, waited: float = 0.0) -> float:
             if self.log.endswith("-c"):
                 raise KeyboardInterrupt
             return 1.0

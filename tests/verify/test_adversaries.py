@@ -322,7 +322,7 @@ def fought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Claims,
             def send(self, method: str, **arguments: Any) -> None:
                 self.answer = lambda: getattr(self.served, method)(**arguments)
 
-            def receive(self, method: str, deadline: float) -> Any:
+            def receive(self, method: str, deadline: float, waited: float = 0.0) -> Any:
                 return self.answer() if method != "open" else self.served.open()
 
         monkeypatch.setattr(duel, "open_side", lambda stack, setup, side, log: Stand(log))

@@ -115,5 +115,8 @@ def test_a_job_is_found_by_path_name_number_or_as_the_newest(tmp_path: Path, mon
     task = files.ROOT / "train-12_3-15"
     RankFile(task, 3).append(line())
     assert [find(named) for named in ("12_3", "15", "12")] == [task, task, newest]
+    RankFile(files.ROOT / "bench-13-layers-777", 3).append(line())
+    with pytest.raises(InputError, match="no rank of a job '13'"):  # another job's folder has a 13 in its name
+        find("13")
     with pytest.raises(InputError, match="no rank of a job '12_4'"):
         find("12_4")

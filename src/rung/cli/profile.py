@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import sys
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,18 +177,24 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def kept_before(folder: Path, here: InJob) -> tuple[Trace, Profile] | None:
-    """What this command had recorded before SLURM started its job anew. What was cut off is removed, and None is returned."""
+    """What this command had recorded before SLURM started its job anew. What was cut off is put aside, unless the program wrote there, too;
+    None is returned then."""
     from rung.launch.requeued import earlier
     from rung.profilers.collect import read_kept
     from rung.profilers.plan import ANSWER
     from rung.records.profile import Profile
     from rung.records.record import record_of
+    from rung.runs.garbage import of_a_recording
 
     if earlier([folder], here) is None:
         return None
     if not (folder / ANSWER).is_file():
-        say(f"SLURM started this job anew; {folder} was not complete, and is recorded again")
-        shutil.rmtree(folder)
+        if all(of_a_recording(path.name) for path in folder.iterdir()):
+            aside = next(p for k in count(1) if not (p := folder.with_name(f"{folder.name}.cut-{k}")).exists())
+            folder.rename(aside)
+            say(
+                f"SLURM started this job anew; what it had recorded was not complete: it is in {aside}, and is recorded again"
+            )
         return None
     say(f"SLURM started this job anew; {folder} had been recorded")
     return read_kept(folder), record_of(Profile, json.loads((folder / ANSWER).read_text()))

@@ -90,10 +90,9 @@ class Channel:
         return True
 
     def line(self, until: float) -> bytes | None:
-        """The next answer; None once it is `until` by `time.monotonic`. Raises EOFError where the other end is closed."""
+        """The next answer; None where none is there and it is `until` by `time.monotonic`. Raises EOFError where the other end is closed."""
         while not self.has_line():
-            left = until - time.monotonic()
-            if left <= 0 or not select.select([self._replies], [], [], left)[0]:
+            if not select.select([self._replies], [], [], max(0.0, until - time.monotonic()))[0]:
                 return None
             if not self.read():
                 raise EOFError

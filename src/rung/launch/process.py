@@ -76,8 +76,8 @@ class Caller(abc.ABC):
         """Starts a call without waiting for it; `receive` waits."""
 
     @abc.abstractmethod
-    def receive(self, method: str, deadline: float) -> Any:
-        """The value of the call begun last; after `deadline` seconds all is ended. Raises WorkerFailed."""
+    def receive(self, method: str, deadline: float, waited: float = 0.0) -> Any:
+        """The value of the call begun last; after `deadline` seconds, of which so many are over, all is ended. Raises WorkerFailed."""
 
     def call(self, method: str, deadline: float, **arguments: Any) -> Any:
         """Calls a method of the served object; WorkerFailed when it raises, hangs or its process dies."""
@@ -145,10 +145,10 @@ class Worker(Caller):
         except BrokenPipeError:
             raise self._ended(method) from None
 
-    def receive(self, method: str, deadline: float) -> Any:
+    def receive(self, method: str, deadline: float, waited: float = 0.0) -> Any:
         self._refuse_if_ended(method)
         try:
-            line = self._channel.line(time.monotonic() + deadline)
+            line = self._channel.line(time.monotonic() + deadline - waited)
         except EOFError:
             raise self._ended(method) from None
         if line is None:

@@ -16,9 +16,9 @@ from rung.runs import Run, to_json, write_whole
 MARK = "slurm-job.json"  # in the folder of what was begun
 
 
-def in_job(command: str, call: int = 0) -> InJob:
-    """What is begun here. command: as it was typed; call: which of its calls of `rung.climb` a program makes, from 1 on."""
-    return InJob(job=job(), task=task(), command=command, call=call)
+def in_job(command: str) -> InJob:
+    """What is begun here. command: as it was typed."""
+    return InJob(job=job(), task=task(), command=command)
 
 
 def mark(folder: Path, here: InJob) -> None:

@@ -133,10 +133,10 @@ class Team(Caller):
             with contextlib.suppress(OSError):  # `receive` says how it ended
                 rank.calls.send({"method": method, "arguments": arguments})
 
-    def receive(self, method: str, deadline: float) -> Any:
+    def receive(self, method: str, deadline: float, waited: float = 0.0) -> Any:
         """The combined value of the first call that was not received yet. Where a rank fails, or does not answer within `deadline` seconds, all are ended."""
         self._refuse_if_ended(method)
-        until = time.monotonic() + deadline
+        until = time.monotonic() + deadline - waited
         while not self._settled(method):
             failing = any(rank.failed or rank.ended for rank in self._ranks)
             if failing:

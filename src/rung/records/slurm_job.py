@@ -30,10 +30,9 @@ class ListedJob(SlurmJob, kw_only=True, tag_field="kind", tag="slurm-job-state")
 
 class InJob(Part, kw_only=True):
     """A climb or a recording that a job of the user's own runs. job: SLURM's number, which every task of an array has for itself; task: of
-    an array; command: as it was typed; call: which call of `rung.climb` in that program it is, from 1 on, 0 of a command of Rung's."""
+    an array; command: as it was typed, or the program that called `rung.climb`."""
 
     schema: int = SCHEMA
     job: str
     task: int | None
     command: str
-    call: int = 0

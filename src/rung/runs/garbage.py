@@ -78,10 +78,15 @@ def _why_not(entry: Entry, directory: Path) -> str:
         else:
             if not {"plan.json", "recording"} <= names:
                 return "it is not a recording"
-            foreign = {name for name in names - OF_A_RECORDING if not name.endswith(".log")}
+            foreign = {name for name in names if not of_a_recording(name)}
     except (RungError, OSError) as error:
         return str(error)
     return f"it has files that are not Rung's: {', '.join(sorted(foreign)[:3])}" if foreign else ""
+
+
+def of_a_recording(name: str) -> bool:
+    """Whether a file or folder of this name is Rung's own in the folder of a recording."""
+    return name in OF_A_RECORDING or name.endswith(".log")
 
 
 def _remove(directory: Path) -> None:

@@ -152,7 +152,7 @@ def how_long(restart: float) -> str:
     if most < 1:
         return ""
     return (
-        f"a restart takes {restart:.0f} s. The verdict comes after {COMPARE[0][0]} to {COMPARE[-1][0]} of them, the closer the sides are the later: "
+        f"a restart takes {restart:.0f} s, and {COMPARE[0][0]} to {COMPARE[-1][0]} are needed, more where the sides are close: "
         f"{max(1, round(fewest))} to {math.ceil(most)} minutes in all. --budget SECONDS ends it sooner"
     )
 

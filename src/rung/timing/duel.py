@@ -348,9 +348,9 @@ class Start:
         """Begins a call; `answer` waits for it. Raises SideFailed."""
         self._send(asked.side, asked.method, **asked.arguments)
 
-    def answer(self, asked: Asked, deadline: float) -> Any:
-        """Raises SideFailed, also where it took longer than so many seconds."""
-        return self._receive(asked.side, asked.method, deadline)
+    def answer(self, asked: Asked, deadline: float, waited: float = 0.0) -> Any:
+        """Raises SideFailed, also where it took longer than so many seconds, of which some are over."""
+        return self._receive(asked.side, asked.method, deadline, waited)
 
     def go_to_shape(self, shape: int) -> None:
         """Has all sides run another of the workload's input shapes; `at_shape` waits until they are warmed up."""
@@ -403,9 +403,9 @@ class Start:
         except WorkerFailed as error:
             raise SideFailed(side, error) from error
 
-    def _receive(self, side: str, method: str, deadline: float) -> Any:
+    def _receive(self, side: str, method: str, deadline: float, waited: float = 0.0) -> Any:
         try:
-            return self.workers[side].receive(method, deadline)
+            return self.workers[side].receive(method, deadline, waited)
         except WorkerFailed as error:
             raise SideFailed(side, error) from error
 

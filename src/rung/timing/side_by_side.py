@@ -71,20 +71,18 @@ class _Lane:
     def __init__(self, start: Start, timing: Timing) -> None:
         self._start, self._timing = start, timing
         self.worker: Caller | None = None
-        self.until = 0.0
+        self._asked_at = self.until = 0.0
         self._answered(None)
-
-    def go_on(self) -> None:
-        """Takes the answer that is there, and asks what comes next."""
-        self._receive(self._start.limits.block)
 
     def end_if_late(self) -> None:
         if self.worker is not None and time.monotonic() > self.until:
-            self._receive(0.0)
+            self.go_on()
 
-    def _receive(self, deadline: float) -> None:
+    def go_on(self) -> None:
+        """Takes the answer that is there, and asks what comes next."""
         try:
-            answer = self._start.answer(self._asked, deadline)
+            waited = time.monotonic() - self._asked_at
+            answer = self._start.answer(self._asked, self._start.limits.block, waited)
         except SideFailed as failure:
             self._end(failure)
             return
@@ -100,7 +98,8 @@ class _Lane:
             self._end(failure)
         else:
             self.worker = self._start.workers[self._asked.side]
-            self.until = time.monotonic() + self._start.limits.block
+            self._asked_at = time.monotonic()
+            self.until = self._asked_at + self._start.limits.block
 
     def _end(self, result: Restart | SideFailed | Taken) -> None:
         self.worker, self.result = None, result

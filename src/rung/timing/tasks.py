@@ -105,12 +105,12 @@ class Task:
         """Takes in what has been answered. limit: seconds for one answer, after which the worker is killed."""
         assert self.worker is not None
         while self._waiting and self.error is None:
-            late = time.monotonic() - self._since > limit
-            if not late and not self.worker.answered():
+            waited = time.monotonic() - self._since
+            if waited <= limit and not self.worker.answered():
                 return
             method = self._waiting[0]
             try:
-                self.answers[method] = self.worker.receive(method, 0.0 if late else limit)
+                self.answers[method] = self.worker.receive(method, limit, waited)
             except WorkerFailed as error:
                 self.error = error
                 self.worker.kill()

@@ -49,7 +49,8 @@ def find(named: str | None) -> Path:
         return written[-1].parent
     exact = [Path(named), ROOT / named]
     number = re.fullmatch(r"[A-Za-z0-9]+(_\d+)?", named)
-    numbered = [path for end in (f"-{named}", f"-{named}-*") for path in sorted(ROOT.glob(f"*{end}"))] if number else []
+    ends = [f"-{named}", *([f"-{named}-*"] if number and number[1] else [])]  # of a task, its own number follows
+    numbered = [path for end in ends for path in sorted(ROOT.glob(f"*{end}"))] if number else []
     for path in (*exact, *numbered):
         if path.is_dir() and next(path.glob("rank-*.jsonl"), None):
             return path

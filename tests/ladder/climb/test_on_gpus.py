@@ -212,6 +212,8 @@ def test_what_fails_on_the_first_gpu_fails(made: Made, monkeypatch: pytest.Monke
     with pytest.raises(SideFailed):
         made.restart()
     assert made.pool.reserve(1) == [1]  # it was given back
+    (found,) = read_begun(made.state.run).values()
+    assert found.duel.elsewhere == {1: "GPU 1"}  # which ended well
 
 
 def test_one_that_hangs_elsewhere_leaves_the_others(made: Made) -> None:

@@ -72,7 +72,8 @@ def _is_whole(begun: Begun) -> bool:
     rounds = [r for restart in restarts for r in restart.rounds]
     blocks = {len(r) for restart in begun.duel.restarts for r in restart.rounds}
     timed = all(len(r) >= 4 and all(0 < ns < math.inf for ns in r) for r in rounds)
-    first = all(0 < k < len(begun.duel.restarts) for k in begun.duel.elsewhere)  # the first one ran on the first GPU
+    most = min(len(begun.duel.restarts), len(begun.duel.samples))
+    first = all(0 < k < most for k in begun.duel.elsewhere)  # the first one ran on the first GPU
     return timed and first and all(restart.rounds for restart in restarts) and len(blocks) == 1
 
 

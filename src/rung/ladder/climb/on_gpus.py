@@ -95,13 +95,16 @@ def _time_at_once(state: State, groups: Sequence[Group], begun: Begun, there: Se
         alone(start, duel, _beside(group, there)) if group.place else start.timing(duel)
         for group, start, duel in zip(groups, starts, duels, strict=True)
     ]
+    failed: list[tuple[Group, SideFailed | Taken]] = []
     for group, duel, found in zip(groups, duels, side_by_side(starts, timings), strict=True):
         if isinstance(found, Restart):
             duel.restarts.append(found)
             begun.duel.add(duel, _gpu(state, group))
         else:
-            _give_up(state, group, found)
+            failed.append((group, found))
     keep(state, "attempt", begun)
+    for group, why in failed:  # once those that ended well are kept
+        _give_up(state, group, why)
 
 
 def _beside(group: Group, there: Sequence[Group]) -> float:

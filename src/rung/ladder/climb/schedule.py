@@ -9,7 +9,7 @@
 5. Otherwise the largest expected gain per second comes first.
 6. A candidate is begun only if it should end before the time that confirming the answer takes. A plain mode of torch.compile is not
    confirmed at the cost of a candidate that still fits: a verified answer that is faster is worth more. So is a candidate that was
-   timed, and gained 2 % or more: its verification goes on to the end of the budget.
+   timed as 2 % faster or more: its verification goes on to the end of the budget, and the answer before it stays unconfirmed.
 7. A rung that gave nothing is tried once more when the best has changed. A plain mode that adds one rung to the best is a try of it.
 8. What the budget cut short is not begun again in the same sitting.
 9. As many pairs of workers load side by side as cores and GPU memory allow, three at most on one GPU.
@@ -116,7 +116,8 @@ def confirming(state: State) -> float:
     if shapes > 1 and not state.on_all_shapes(state.kept):
         precisions = len(plan_of(state.kept).phases(state.own_precision))
         wider = _rounds(state, precisions) * OTHER_SHAPES * state.prepared_in
-        wider = max(0.0, wider - min((task.running for task in state.widening), default=0.0))
+        under_way = [task.running for task in state.widening if list(task.side.rungs) == state.kept]
+        wider = max(0.0, wider - min(under_way, default=0.0))
     return rounds * (state.prepared_again + other_shapes) + timed + wider
 
 

@@ -64,7 +64,8 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
     began = time.monotonic()
 
     def reserved() -> float:
-        return 0.0 if gain >= WORTH_MORE else confirming(state)
+        sure = record.comparison and record.comparison.answer == "faster"
+        return 0.0 if sure and gain >= WORTH_MORE else confirming(state)
 
     if state.surveying:
         state.pool.wait(lambda: surveyed(state, wait=False) or all(task.done for task in checks), state.left)
