@@ -54,8 +54,8 @@ presets:
   proper   until the median is as precise as --target says, or --time is over (the default)
   compile  as proper, with an hour for the first compilation
 
-Other options go to your function: `--batch 128` calls `def make(batch=64)` with batch=128. `rung bench
-model.py:make --help` lists them.
+Other options go to your function: `--batch 128` calls `def make(batch=64)` with batch=128.
+`rung bench model.py:make --help` lists them.
 """
 
 
