@@ -19,8 +19,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rung.rungs import MIDDLE, within
+
 SEED = 20261124
-MIDDLE = 0.5  # of the time that is left: what `rung.rungs.Prediction.value` takes
 PLACES = [k / 100 for k in range(101)]
 
 
@@ -34,8 +35,7 @@ class Trial(NamedTuple):
 
     def error(self, place: float) -> float:
         """Points between what is expected at this place of the range, 0 its low end, and what was measured."""
-        expected = (1 - place) / self.low + place / self.high
-        return min(100.0, 100 * abs(expected - 1 / self.measured))
+        return min(100.0, 100 * abs(1 / within(self.low, self.high, place) - 1 / self.measured))
 
 
 def read(path: Path) -> Iterator[Trial]:

@@ -131,9 +131,8 @@ def climb(
     own = of_task(Path(out)) if out else None
     here = in_job(shlex.join(sys.argv))
     to_apply = {key: how[key] for key in ("loss", "optimizer", "forward") if key in how}
-    if own and (
-        going_on := earlier_climb(ROOT, own, here)
-    ):  # without a folder nothing tells one climb of a program from another
+    # Without a folder nothing tells one climb of a program from another.
+    if own and (going_on := earlier_climb(ROOT, own, here)):
         live_object = None if isinstance(what, str) else what
         begun = Run.open_(going_on)
         if begun.record().manifest.status == "complete":
