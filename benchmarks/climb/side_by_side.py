@@ -1,9 +1,9 @@
 """Does a restart give the same when another one is timed on another device at the same time?
 
-    python benchmarks/climb/side_by_side.py [--restarts 10] [--groups 0 1] [-- TARGET key=value ...]
+    python benchmarks/climb/side_by_side.py [--restarts 10] [--groups 0 1 | --gpus 0 1] [-- TARGET key=value ...]
 
-Groups of CPU cores stand in for devices, which GNU's OpenMP keeps processes on (GOMP_CPU_AFFINITY). Each restart is two processes of one
-workload on one group, so its ratio should be 1. Each pair of restarts is timed in both ways, one after the other and at the same time, in an order
+Groups of CPU cores stand in for devices, which GNU's OpenMP keeps processes on (GOMP_CPU_AFFINITY), or GPUs are the devices. Each restart is two
+processes of one workload on one device, so its ratio should be 1. Each pair of restarts is timed in both ways, one after the other and at the same time, in an order
 that is drawn by lot, with the same processes. `ratio` is of the two equal sides, `step` a step at the same time over one alone,
 `asked` the time from an answer to the next question, with its longest. Intervals are Student's, at 95 %, over the restarts.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import random
 import statistics
 import time
@@ -21,6 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from rung.hardware import pick
+from rung.hardware.neighbours import shown_alone
 from rung.measure import Restart
 from rung.measure.stats import STUDENT
 from rung.side import Limits, Setup, Side
@@ -53,8 +56,11 @@ def said(logs: Sequence[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--restarts", type=int, default=10, help="of each group of cores")
+    parser.add_argument("--restarts", type=int, default=10, help="of each device")
     parser.add_argument("--groups", nargs="+", default=["0", "1"], help="cores of each, as 0-3")
+    parser.add_argument(
+        "--gpus", nargs="+", type=int, default=[], help="as torch counts them; then there are no groups of cores"
+    )
     parser.add_argument("--target", default="tiny-transformer")
     parser.add_argument("options", nargs="*", help="of the target, as key=value")
     given = parser.parse_args()
@@ -69,10 +75,14 @@ def main() -> None:
     delays: dict[str, list[float]] = {"alone": [], "at the same time": []}
     lots = random.Random(1)
     with TemporaryDirectory() as folder:
-        setup = Setup("cpu", Path(folder), Limits(300.0, 60.0), variables={"OMP_NUM_THREADS": "1"})
+        setup = Setup("cuda:0" if given.gpus else "cpu", Path(folder), Limits(300.0, 60.0))
+        if given.gpus:
+            shown = [shown_alone(gpu, pick().vendor, os.environ) for gpu in given.gpus]
+        else:
+            shown = [{"OMP_NUM_THREADS": "1", "GOMP_CPU_AFFINITY": group} for group in given.groups]
         for k in range(given.restarts):
             with ExitStack() as stack:
-                on = [replace(setup, variables={**setup.variables, "GOMP_CPU_AFFINITY": g}) for g in given.groups]
+                on = [replace(setup, variables=variables) for variables in shown]
                 starts = [Start(its, sides, f"{k}-{n}", stack) for n, its in enumerate(on)]
                 for start in starts:
                     start.warm(setup.limits.prepare)
@@ -91,7 +101,7 @@ def main() -> None:
         print(
             f"| {way} | {said(logs)} | {spread} | {statistics.median(took) * 1e6:.0f} µs | {max(took) * 1e3:.1f} ms |"
         )
-    # In the order of the groups, in both ways.
+    # In the order of the devices, in both ways.
     beside = [b - a for a, b in zip(steps["alone"], steps["at the same time"], strict=True)]
     print(f"\na step at the same time over one alone: {said(beside)}")
 

@@ -38,7 +38,7 @@ WIDTHS = (64, 256, 768)
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quads", type=int, default=300)
-    parser.add_argument("--seconds", type=float, default=0.03, help="of a block")
+    parser.add_argument("--seconds", type=float, default=0.1, help="of a block")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -72,7 +72,8 @@ def measured(width: int, quads: int, seconds: float) -> dict[str, Any]:
             return loop.block(steps)
         pace = Pace(pick(str(loop.x.device)), loop.model)
         try:
-            loop.block(3, pace)  # after which it knows how short the steps are, and how many of them to time
+            for _ in range(3):  # after which it knows how short the steps are, and how many of them to time
+                loop.block(2, pace)
             return loop.block(steps, pace)
         finally:
             pace.close()

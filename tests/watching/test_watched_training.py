@@ -18,7 +18,7 @@ from rung.hardware.device import Device
 from rung.records.watch import Watched
 from rung.watching.files import samples
 from rung.watching.judge import judged
-from rung.watching.pace import Pace
+from rung.watching.pace import HOST_COST_NS, Pace
 
 CPU = Device("cpu", 0, "cpu", "", "", 0, 0)
 RANK = """
@@ -179,6 +179,7 @@ class Behind:
 
     def __init__(self) -> None:
         self.marks, self.done, self.capturing = 0, 0, False
+        self.cost_ns = HOST_COST_NS
 
     def mark(self) -> int | None:
         self.marks += 1

@@ -22,7 +22,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rung.hardware.device import Device
 
-COST_NS = 100_000  # what it takes to time one step, at most (benchmarks/measurement/watch.py)
+# Nanoseconds of the loop that it takes to time one step, at most (benchmarks/measurement/watch.py).
+HOST_COST_NS = 100_000
+GPU_COST_NS = 300_000
 SHARE = 0.005  # of the time that this may take: of short steps one in several is timed
 FURTHEST = 200  # steps from one that is timed to the next
 PENDING = 256  # steps that a GPU may be behind; of those before, no time is known
@@ -37,7 +39,9 @@ class Taken(NamedTuple):
 
 
 class Clock(Protocol):
-    """Marks in time."""
+    """Marks in time. cost_ns: what it takes to time one step by them, at most."""
+
+    cost_ns: float
 
     def mark(self) -> Any:
         """Now, in the order of what this device does; None where that cannot be marked."""
@@ -49,6 +53,8 @@ class Clock(Protocol):
 
 
 class HostClock:
+    cost_ns: float = HOST_COST_NS
+
     def mark(self) -> int:
         return time.perf_counter_ns()
 
@@ -60,6 +66,8 @@ class HostClock:
 
 
 class GpuClock:
+    cost_ns: float = GPU_COST_NS
+
     def __init__(self, index: int) -> None:
         self._index = index
 
@@ -139,7 +147,7 @@ class Pace:
         while self._pending and self._clock.passed(self._pending[0].end):
             one = self._pending.popleft()
             took = self._clock.between(one.begin, one.end)
-            self._apart = min(FURTHEST, max(1, math.ceil(COST_NS / (SHARE * max(1.0, took)))))
+            self._apart = min(FURTHEST, max(1, math.ceil(self._clock.cost_ns / (SHARE * max(1.0, took)))))
             waited = sum(self._clock.between(begin, end) for begin, end in one.waits) if one.waits else None
             self._taken.append(Taken(took, waited))
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from attempt_records import compared, mode
-from made_up import MANIFEST, STEP, answered, state, tried
+from made_up import MANIFEST, PASSED, STEP, answered, state, tried
 
 from rung.ladder.climb import confirm as confirming
 from rung.ladder.climb import restarts
+from rung.ladder.climb import state as states
 from rung.ladder.climb.answer import Answer, offer, read_back, take_back, write
 from rung.ladder.climb.begun import Begun, keep
 from rung.ladder.climb.confirm import confirm
@@ -21,6 +22,7 @@ from rung.measure import Restart
 from rung.measure.core_time import CoreTime
 from rung.recipes.recipe import Status
 from rung.records.measured import Figure
+from rung.records.progress import Warned
 from rung.records.record import record_of
 from rung.records.workload import Batch
 from rung.runs import Run
@@ -133,6 +135,82 @@ def test_the_restarts_are_fresh_ones(made: State, monkeypatch: pytest.MonkeyPatc
     tasks = made.pool.tasks  # type: ignore[attr-defined]
     assert [task.side.rungs for task in tasks[:3]] == [BOTH, ("compile",), ()]
     assert len({task.name for task in tasks}) == len(tasks) >= 9
+
+
+class WhileVerifying(Pool):
+    """The verification on other shapes ends once something waits for it. loaded: the names of the restarts' workers by then."""
+
+    def __init__(self, says: dict[str, Any] = PASSED, fails: str = "") -> None:
+        super().__init__()
+        self.says, self.fails, self.loaded = says, fails, list[str]()
+
+    def add(self, task: Task, *, at_once: bool = False, first: bool = False) -> Task:
+        super().add(task)
+        if task.name.startswith("shapes"):
+            task._waiting = ["verify"]
+        elif task.name == self.fails:
+            task.error = WorkerFailed("out of memory", "raised")
+        return task
+
+    def waiting(self) -> list[str]:
+        return []
+
+    def wait(self, until: Callable[[], bool], left: Callable[[], float]) -> bool:
+        verifying = [task for task in self.tasks if task.name.startswith("shapes") and not task.done]
+        if not until() and verifying:
+            self.loaded = [task.name for task in self.tasks if task.name.startswith("final")]
+            for task in verifying:
+                task.answers, task._waiting = {"verify": self.says}, []
+        return until()
+
+
+def with_other_shapes(made: State, patch: pytest.MonkeyPatch, pool: WhileVerifying) -> None:
+    """The same climb, on many cores, whose answer is not verified on its other shape yet."""
+    patch.setattr(states, "usable_cores", lambda: 64)
+    shapes = [{"shape": "8 x 8", "elements": 64}, {"shape": "4 x 8", "elements": 32}]
+    made.facts.shapes, made.everywhere = record_of(list[Batch], shapes), {("compile",)}
+    made.pool = pool  # type: ignore[assignment]
+
+
+BOTH_SHAPES: Steps = {
+    **dict.fromkeys([("plain", 0), ("plain", 1)], 0.55),
+    **dict.fromkeys([("candidate", 0), ("candidate", 1)], 0.5),
+}
+
+
+def test_restarts_load_while_the_answer_is_verified_on_other_shapes(
+    made: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_other_shapes(made, monkeypatch, pool := WhileVerifying())
+    assert confirmed(made, monkeypatch, BOTH_SHAPES) == ("confirmed", BOTH)
+    assert pool.loaded
+    assert pool.loaded[:3] == [f"final-1-{side}" for side in ("candidate", "plain", "best")]
+    assert [task.name for task in pool.tasks if task.name.startswith("final")][: len(pool.loaded)] == pool.loaded
+    assert all(task.ended for task in pool.tasks if task.name.startswith("final"))
+
+
+def test_a_restart_that_fails_beside_that_verification_is_begun_anew(
+    made: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Any] = []
+    made.say = lambda event: said.append(event) if isinstance(event, Warned) else None
+    with_other_shapes(made, monkeypatch, pool := WhileVerifying(fails="final-1-candidate"))
+    assert confirmed(made, monkeypatch, BOTH_SHAPES) == ("confirmed", BOTH)
+    assert [name for name in pool.loaded if name.endswith("candidate")] == ["final-1-candidate"]
+    assert "final-2-candidate" in [task.name for task in pool.tasks]
+    assert not said
+
+
+def test_restarts_end_where_that_verification_takes_the_answer_back(
+    made: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = {**PASSED, "passed": False, "failures": ["output is off by 1.0"]}
+    with_other_shapes(made, monkeypatch, pool := WhileVerifying(wrong))
+    found = confirmed(made, monkeypatch, BOTH_SHAPES)
+    assert found is None or found[1] != BOTH
+    ahead = [task for task in pool.tasks if task.name in pool.loaded]
+    assert ahead
+    assert all(task.ended for task in ahead)
 
 
 def test_a_plain_mode_that_is_the_answer_is_no_side_of_its_own(made: State, monkeypatch: pytest.MonkeyPatch) -> None:

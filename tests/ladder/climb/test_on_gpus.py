@@ -21,7 +21,7 @@ from served_steps import GIB, STEP
 from rung.ladder.climb import on_gpus, schedule
 from rung.ladder.climb.begun import Begun, read_begun
 from rung.ladder.climb.on_gpus import further_restarts, spread, tell_of_gpus
-from rung.ladder.climb.restarts import fresh_restarts
+from rung.ladder.climb.restarts import begin_restarts, warm
 from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import Worker
 from rung.measure import CLIMB, PATIENT, Looks, Restart, decide, interleaved, until_next_look
@@ -297,7 +297,7 @@ def test_two_groups_of_cores_stand_in_for_two_gpus(tmp_path: Path, monkeypatch: 
 
 def test_confirming_runs_on_the_first_gpu(made: Made) -> None:
     made.gpus(1.0, 1.0)
-    fresh_restarts(made.state, SIDES, ["final-1", "final-2"])
+    warm(made.state, begin_restarts(made.state, SIDES, dict.fromkeys(["final-1", "final-2"], 0)))
     assert {*made.opened.values()} == {"0"}
     assert len(made.opened) == 4
 

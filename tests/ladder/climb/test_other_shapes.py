@@ -260,7 +260,7 @@ def test_confirming_looks_at_the_answer_before_one_that_other_shapes_refute(
     )
     offer(made, Answer(tuple(made.kept), "verified", Figure(value=2.2)))
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr("rung.ladder.climb.confirm._refuted", lambda state, answer: asked.append(answer.kept) or "")
+    monkeypatch.setattr("rung.ladder.climb.confirm._refuted", lambda state, answer, *_: asked.append(answer.kept) or "")
     confirm(made)
     assert asked == [tuple(KEPT)]
     assert made.taken_back[-1].kept == [*KEPT, "sdpa"]

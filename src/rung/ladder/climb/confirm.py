@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rung.ladder.climb import other_shapes
 from rung.ladder.climb.answer import Answer, lower, offer
 from rung.ladder.climb.begun import Begun, forget, keep, same
 from rung.ladder.climb.checks import end_checks
-from rung.ladder.climb.restarts import end_restarts, fresh_restarts, time_for_blocks
+from rung.ladder.climb.restarts import Group, begin_restarts, end_restarts, time_for_blocks, warm
 from rung.ladder.climb.schedule import looks, restarts_at_once
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import by_cpu_time
@@ -36,35 +37,50 @@ def confirm(state: State) -> None:
     budget ends before, it stays what it is."""
     while (answer := state.answer) and answer.status != "confirmed" and list(answer.kept) == state.kept:
         end_all_but_the_pool(state)
-        verified = other_shapes.finish(state)
-        if state.answer is not answer:  # taken back
-            continue
-        if not verified:  # its recipe is for the measured shape alone
+        sides = _sides(state, answer)
+        begun = _begun(state, answer, sides)
+        # Their workers load while others verify; which of them fails then may have lacked memory, and is begun anew.
+        ahead = _begin(state, sides, begun) if state.many_cores and other_shapes.under_way(state) else []
+        try:
+            verified = other_shapes.finish(state)
+            if state.answer is not answer:  # taken back
+                continue
+            if not verified:  # its recipe is for the measured shape alone
+                return
+            why = _refuted(state, answer, sides, begun, ahead)
+        finally:
+            end_restarts(state)
+        if not why:
             return
-        if why := _refuted(state, answer):
-            refute(state, answer.kept, why)
-        else:
-            return
+        refute(state, answer.kept, why)
 
 
-def _refuted(state: State, answer: Answer) -> str:
-    """Why fresh restarts take the answer back, as a sentence without its end. Otherwise it is confirmed, where there was time for it.
-    It was verified on all shapes."""
-    state.say(Confirms(list(answer.kept), state.plain_is_another))
+def _sides(state: State, answer: Answer) -> dict[str, Side]:
     sides = {"best": state.side([])}
     if state.plain and state.plain_is_another:
         sides["plain"] = state.side(state.plain.rungs)
     sides["candidate"] = state.side(answer.kept)
+    return sides
+
+
+def _begun(state: State, answer: Answer, sides: Mapping[str, Side]) -> Begun:
+    """What an earlier sitting timed of it, if any."""
     against = " + ".join(sides["plain"].rungs) if "plain" in sides else ""
     begun = same(state, "confirm", answer.kept, against)
-    begun = begun or Begun("final", list(answer.kept), against, looks=_looks(state, answer, "plain" in sides))
+    return begun or Begun("final", list(answer.kept), against, looks=_looks(state, answer, "plain" in sides))
+
+
+def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun, ahead: Sequence[Group]) -> str:
+    """Why fresh restarts take the answer back, as a sentence without its end. Otherwise it is confirmed, where there was time for it.
+    It was verified on all shapes. ahead: restarts that were begun before."""
+    state.say(Confirms(list(answer.kept), state.plain_is_another))
     try:
         try:
-            found = _decided(state, sides, begun)
+            found = _decided(state, sides, begun, ahead)
         except SideFailed as failure:
             # All sides have run before, so chance may have hit one: an out-of-memory killer, a full disk. What fails twice is not chance.
             state.say(Warned(f"{SIDES[failure.side]} failed ({failure}); it is started again"))
-            found = _decided(state, sides, begun)
+            found = _decided(state, sides, begun, [])
     except OutOfTime:
         return ""
     except SideFailed as failure:
@@ -90,7 +106,7 @@ def _refuted(state: State, answer: Answer) -> str:
     return ""
 
 
-def _decided(state: State, sides: dict[str, Side], begun: Begun) -> dict[str, Comparison]:
+def _decided(state: State, sides: dict[str, Side], begun: Begun, ahead: Sequence[Group]) -> dict[str, Comparison]:
     """Fresh restarts until it is clear how the last side stands to each of the others, and every shape was run. Raises SideFailed, and
     OutOfTime also where a worker was stopped because the budget was over."""
     names, duel = list(sides), begun.duel
@@ -101,8 +117,8 @@ def _decided(state: State, sides: dict[str, Side], begun: Begun) -> dict[str, Co
             decided, lacking = len(final) == len(found), _lacking(state, begun)
             if decided and not lacking:
                 return final
-            count = 1 if decided else until_next_look(len(duel.restarts), begun.looks)
-            starts = _restarts(state, sides, count)
+            starts = _restarts(state, sides, begun, decided, ahead)
+            ahead = []
             if not decided:
                 for start in starts:
                     time_for_blocks(state, len(sides))
@@ -129,15 +145,28 @@ def end_all_but_the_pool(state: State) -> None:
     state.verifying, state.ahead, state.next_ahead, state.racing = [], [], [], {}
 
 
-def _restarts(state: State, sides: Mapping[str, Side], count: int) -> list[Start]:
-    """Fresh workers of all sides, for as many restarts as fit side by side."""
-    together = restarts_at_once(state, len(sides) - 1)
+def _restarts(
+    state: State, sides: Mapping[str, Side], begun: Begun, decided: bool, ahead: Sequence[Group]
+) -> list[Start]:
+    """Fresh workers of all sides: those that were begun ahead, unless one failed, or as many restarts as fit side by side."""
+    progress.info("confirming: loading")
+    if ahead and not any(task.ended for task in state.restarting):
+        with contextlib.suppress(SideFailed):
+            return warm(state, ahead)
+    end_restarts(state)
+    return warm(state, _begin(state, sides, begun, decided, at_once=state.facts.gpu))
+
+
+def _begin(
+    state: State, sides: Mapping[str, Side], begun: Begun, decided: bool = False, at_once: bool = False
+) -> list[Group]:
+    """decided: one is enough, for other shapes."""
+    count = 1 if decided else until_next_look(len(begun.duel.restarts), begun.looks)
     names = []
-    for _ in range(min(count, together)):
+    for _ in range(min(count, restarts_at_once(state, len(sides) - 1))):
         state.confirmed_restarts += 1
         names.append(f"final-{state.confirmed_restarts}")
-    progress.info("confirming: loading")
-    return fresh_restarts(state, sides, names, at_once=state.facts.gpu)
+    return begin_restarts(state, sides, dict.fromkeys(names, 0), at_once=at_once)
 
 
 def _lacking(state: State, begun: Begun) -> list[int]:

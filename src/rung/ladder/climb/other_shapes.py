@@ -12,6 +12,7 @@ from typing import Any
 
 from rung.ladder.climb.answer import write_everywhere
 from rung.ladder.climb.checks import once_more, peak_of, refusal, turns, verified, verifying_bytes
+from rung.ladder.climb.restarts import end_restarts
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.verdict import refute
 from rung.records.progress import OnAllShapes, Warned
@@ -37,6 +38,19 @@ def look(state: State) -> None:
         _begin(state, kept)
 
 
+def under_way(state: State) -> bool:
+    """Begins to verify the answer on its other shapes where that is left, and waits until all that do so have begun. Whether they are
+    still at it then."""
+    _drop_others(state)
+    if not (kept := _left(state)):
+        return False
+    if not state.widening:
+        _begin(state, kept)
+    return state.pool.wait(lambda: not state.pool.waiting() or _decided(state.widening), state.left) and not _decided(
+        state.widening
+    )
+
+
 def finish(state: State) -> bool:
     """Waits until the answer is verified on its other shapes, as long as there is time; False where the budget ended before, or they
     could not be verified. What computes something else there is taken back: then there is another answer, or none."""
@@ -50,6 +64,8 @@ def finish(state: State) -> bool:
     if not state.pool.wait(lambda: _decided(state.widening), state.left):
         return False
     if not any(map(refusal, state.widening)):
+        if any(task.error for task in state.widening):
+            end_restarts(state)  # which were loaded meanwhile, and hold memory
         _once_more(state)
     failed = next((task.error for task in state.widening if task.error), None)
     _take_in(state)

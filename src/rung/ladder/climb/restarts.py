@@ -34,12 +34,12 @@ class Group:
         return Start.of(state.setup_within(state.left()), self.tasks)
 
 
-def loaded(
-    state: State, sides: Mapping[str, Side], places: Mapping[str, int], *, keep: float = 0.0, at_once: bool = False
+def begin_restarts(
+    state: State, sides: Mapping[str, Side], places: Mapping[str, int], *, at_once: bool = False
 ) -> list[Group]:
-    """One restart for each of these names, on its place: warm, or one of its sides failed. Logs are named after it. `end_restarts` ends them.
+    """Has one restart for each of these names load on its place. Logs are named after it. `end_restarts` ends them.
 
-    keep: seconds of the budget that must be left; at_once: however many other workers there are. Raises OutOfTime.
+    at_once: now, however many other workers there are; else each worker once cores and memory are free for it.
     """
     needs = {n: state.step_bytes() if side.rungs else state.untouched_bytes() for n, side in sides.items()}
     groups = [
@@ -51,16 +51,21 @@ def loaded(
         for group in groups:
             group.tasks[side].place = group.place
             state.pool.add(group.tasks[side], at_once=at_once)
+    return groups
+
+
+def loaded(
+    state: State, sides: Mapping[str, Side], places: Mapping[str, int], *, keep: float = 0.0, at_once: bool = False
+) -> list[Group]:
+    """The same, once each is warm, or one of its sides failed. keep: seconds of the budget that must be left. Raises OutOfTime."""
+    groups = begin_restarts(state, sides, places, at_once=at_once)
     state.wait(*state.restarting, keep=keep)
     return groups
 
 
-def fresh_restarts(
-    state: State, sides: Mapping[str, Side], names: Sequence[str], *, keep: float = 0.0, at_once: bool = False
-) -> list[Start]:
-    """One restart for each of these names, warm, on the first device. `end_restarts` ends them. The rest is as of `loaded`. Raises
-    SideFailed, too."""
-    groups = loaded(state, sides, dict.fromkeys(names, 0), keep=keep, at_once=at_once)
+def warm(state: State, groups: Sequence[Group]) -> list[Start]:
+    """Restarts that were begun, once they can be timed. Raises OutOfTime, and SideFailed where one failed."""
+    state.wait(*state.restarting)
     for group in groups:
         if group.failed:
             raise group.failed
