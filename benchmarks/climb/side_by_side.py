@@ -27,8 +27,9 @@ from rung.hardware.neighbours import shown_alone
 from rung.measure import Restart
 from rung.measure.stats import STUDENT
 from rung.side import Limits, Setup, Side
-from rung.timing.duel import Asked, Duel, Start, Timing
+from rung.timing.duel import Duel
 from rung.timing.side_by_side import side_by_side
+from rung.timing.start import Asked, Start, Timing
 
 
 def clocked(timing: Timing, delays: list[float]) -> Timing:

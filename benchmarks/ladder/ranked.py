@@ -21,7 +21,8 @@ from rung.records.record import plain
 from rung.runs import to_json, write_whole
 from rung.side import Limits, Setup, Side
 from rung.timing.compare import idle
-from rung.timing.duel import Duel, SideFailed, Start
+from rung.timing.duel import Duel
+from rung.timing.start import SideFailed, Start
 from rung.timing.workers import open_worker
 
 FALSE_ALARMS = 0.05  # all of it at the one look that there is

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 MICRO = f"{Path(__file__).with_name('micro.py')}:make"
-SHORT = "from rung.timing import duel; from rung.cli.main import command; duel.ROUNDS_SECONDS['cpu'] = 0; command()"
+SHORT = "from rung.timing import start; from rung.cli.main import command; start.ROUNDS_SECONDS['cpu'] = 0; command()"
 
 
 def command(*arguments: str) -> list[str]:

@@ -26,7 +26,9 @@ from rung.records import measured
 from rung.records.compare import Interleaved
 from rung.rungs import BY_NAME
 from rung.side import Setup, Side
-from rung.timing import duel
+from rung.timing import fight as fights
+from rung.timing import start as starts
+from rung.timing.duel import Duel
 from rung.verify import observe as observing
 from rung.verify import witness
 from rung.verify.observe import observe
@@ -311,8 +313,8 @@ class Claims:
 
 
 @pytest.fixture
-def fought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Claims, Claims], duel.Duel]:
-    def fight(best: Claims, candidate: Claims, left: Callable[[], float] = lambda: 0.0) -> duel.Duel:
+def fought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Claims, Claims], Duel]:
+    def fight(best: Claims, candidate: Claims, left: Callable[[], float] = lambda: 0.0) -> Duel:
         served = {"best": best, "candidate": candidate}
 
         class Stand:
@@ -325,10 +327,11 @@ def fought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Claims,
             def receive(self, method: str, deadline: float, waited: float = 0.0) -> Any:
                 return self.answer() if method != "open" else self.served.open()
 
-        monkeypatch.setattr(duel, "open_side", lambda stack, setup, side, log: Stand(log))
-        monkeypatch.setattr(duel, "time", SimpleNamespace(monotonic=lambda: Claims.now))
+        monkeypatch.setattr(starts, "open_side", lambda stack, setup, side, log: Stand(log))
+        for module in (starts, fights):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: Claims.now))
         sides = {name: Side("x") for name in served}
-        return duel.fight(Setup(None, tmp_path), sides, log="x", left=left, looks=CLIMB)
+        return fights.fight(Setup(None, tmp_path), sides, log="x", left=left, looks=CLIMB)
 
     return fight
 

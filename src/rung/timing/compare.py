@@ -26,7 +26,9 @@ from rung.records.measured import Compared, Verification
 from rung.records.record import plain, record_of
 from rung.runs import temporary_folder
 from rung.side import Launcher, Limits, Setup, Side
-from rung.timing.duel import Duel, SideFailed, fight
+from rung.timing.duel import Duel
+from rung.timing.fight import fight
+from rung.timing.start import SideFailed
 from rung.timing.timed import Warmed
 from rung.timing.workers import open_worker
 from rung.verify.verdict import joined

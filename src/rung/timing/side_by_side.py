@@ -14,7 +14,8 @@ from rung.hardware.neighbours import IDLE_BYTES
 from rung.launch import Caller, first_answer, quiet
 from rung.measure import Restart
 from rung.records.record import record_of
-from rung.timing.duel import Asked, Duel, SideFailed, Start, Timing
+from rung.timing.duel import Duel
+from rung.timing.start import Asked, SideFailed, Start, Timing
 from rung.timing.timed import Occupied
 
 OWN_BYTES = 1 << 30  # of a GPU, that one of our processes takes beside what its allocator holds, at most

@@ -26,7 +26,8 @@ from rung.records.progress import Warned
 from rung.records.record import record_of
 from rung.records.workload import Batch
 from rung.runs import Run
-from rung.timing.duel import Duel, SideFailed
+from rung.timing.duel import Duel
+from rung.timing.start import SideFailed
 from rung.timing.tasks import Task
 from rung.timing.timed import Warmed
 

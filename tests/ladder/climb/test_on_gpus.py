@@ -31,7 +31,8 @@ from rung.records.record import take
 from rung.report.words import other_gpus
 from rung.side import Limits, Setup, Side
 from rung.timing import tasks
-from rung.timing.duel import Duel, SideFailed
+from rung.timing.duel import Duel
+from rung.timing.start import SideFailed
 from rung.timing.tasks import Place, Pool, Task
 from rung.timing.timed import Warmed
 

@@ -52,7 +52,8 @@ from rung.records.progress import Planned, Verifies, Warned
 from rung.records.record import record_of, take
 from rung.rungs import BY_NAME, LADDER, Context, Evidence, Inapplicable, Rung
 from rung.rungs.environment import FILES
-from rung.timing.duel import Duel, SideFailed, Start
+from rung.timing.duel import Duel
+from rung.timing.start import SideFailed, Start
 from rung.timing.tasks import Task, end_all
 
 progress = logging.getLogger(__name__)

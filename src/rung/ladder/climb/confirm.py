@@ -22,7 +22,8 @@ from rung.records.measured import Figure, Ratio
 from rung.records.progress import Confirms, Warned
 from rung.records.record import record_of
 from rung.side import Side
-from rung.timing.duel import Duel, SideFailed, Start
+from rung.timing.duel import Duel
+from rung.timing.start import SideFailed, Start
 from rung.timing.tasks import end_all
 
 progress = logging.getLogger(__name__)

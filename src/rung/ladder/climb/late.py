@@ -23,7 +23,8 @@ from rung.ladder.climb.state import OutOfTime, State
 from rung.records.climb import Mode
 from rung.records.measured import Figure
 from rung.records.progress import Raced
-from rung.timing.duel import Duel, SideFailed, Start
+from rung.timing.duel import Duel
+from rung.timing.start import SideFailed, Start
 from rung.timing.tasks import Task
 
 progress = logging.getLogger(__name__)

@@ -19,7 +19,8 @@ from rung.ladder.climb.trust import distrusted
 from rung.records.climb import Mode
 from rung.records.measured import Figure
 from rung.records.progress import Raced
-from rung.timing.duel import Duel, SideFailed, Start, between
+from rung.timing.duel import Duel, between
+from rung.timing.start import SideFailed, Start
 from rung.timing.tasks import Task
 
 progress = logging.getLogger(__name__)

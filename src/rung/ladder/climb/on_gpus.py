@@ -17,9 +17,10 @@ from rung.measure import Restart, until_next_look
 from rung.records.climb import Attempt
 from rung.records.progress import Warned
 from rung.side import Side
-from rung.timing.duel import Duel, SideFailed
+from rung.timing.duel import Duel
 from rung.timing.other_gpus import differs
 from rung.timing.side_by_side import Taken, alone, side_by_side
+from rung.timing.start import SideFailed
 
 progress = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from rung.launch import WorkerFailed
 from rung.measure import CLIMB, judge
 from rung.records.climb import Attempt, Plain
 from rung.records.record import take
-from rung.timing.duel import Start
+from rung.timing.start import Start
 
 progress = logging.getLogger(__name__)
 

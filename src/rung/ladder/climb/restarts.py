@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rung.ladder.climb.state import CONTEXT_BYTES, WARM, OutOfTime, State
 from rung.side import Side
-from rung.timing.duel import SideFailed, Start, blocks_seconds
+from rung.timing.start import SideFailed, Start, blocks_seconds
 from rung.timing.tasks import Task, end_all
 from rung.timing.timed import Warmed
 

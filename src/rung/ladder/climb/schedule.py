@@ -33,7 +33,7 @@ from rung.plan import CONTRACTS, Plan
 from rung.records.climb import Attempt, Mode, Stopped
 from rung.rungs import BY_NAME, Context, Evidence, Proof, Rung, added, plan_of
 from rung.side import Setup
-from rung.timing.duel import blocks_seconds
+from rung.timing.start import blocks_seconds
 
 LEAST_GAIN = 0.005  # rule 2
 NEAR = 1.10  # rule 3: times the roofline bound; what is left then is less than most rungs' luck

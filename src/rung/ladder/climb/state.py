@@ -27,7 +27,7 @@ from rung.records.workload import Facts
 from rung.rungs import Context, Counters, Rung, plan_of
 from rung.runs import Run
 from rung.side import Launcher, Limits, Setup, Side
-from rung.timing.duel import PROFILED_STEPS
+from rung.timing.start import PROFILED_STEPS
 from rung.timing.tasks import Pool, Task
 from rung.timing.timed import Warmed
 from rung.trace import read
