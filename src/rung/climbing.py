@@ -97,7 +97,6 @@ def climb(
     from rung.launch.requeued import earlier_climb, in_job, mark
     from rung.launch.slurm_task import of_task, run_of_task
     from rung.report.progress import NEW_ANSWER, keep_page, progress_lines
-    from rung.runs import Run
 
     of_a_module = {"inputs": inputs, "loss": loss, "optimizer": optimizer, "forward": forward, "name": name or None}
     how = {key: value for key, value in of_a_module.items() if value is not None}
@@ -132,14 +131,11 @@ def climb(
     here = in_job(shlex.join(sys.argv))
     to_apply = {key: how[key] for key in ("loss", "optimizer", "forward") if key in how}
     # Without a folder nothing tells one climb of a program from another.
-    if own and (going_on := earlier_climb(ROOT, own, here)):
+    if own and (begun := earlier_climb(ROOT, own, here, tell)):
         live_object = None if isinstance(what, str) else what
-        begun = Run.open_(going_on)
-        if begun.record().manifest.status == "complete":
-            tell(f"SLURM started this job anew; {going_on} had ended")
+        if begun.ended:
             return Climbed(begun.data(), live_object, **to_apply)
-        tell(f"SLURM started this job anew; going on with {going_on}")
-        climbing = go_on(going_on, told, budget)
+        climbing = go_on(begun.directory, told, budget)
         return Climbed(_to_its_end(climbing, progress), live_object, **to_apply)
     typed = {key.replace("_", "-"): str(value) for key, value in (options or {}).items()}
     only = tuple(map(current_name, rungs)) if rungs is not None else None

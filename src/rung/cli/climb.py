@@ -192,15 +192,12 @@ def run(parsed: argparse.Namespace) -> int:
         parsed.resume = run_of_task(parsed.resume)
     command = shlex.join(["rung", *sys.argv[1:]])
     here = in_job(command)
-    going_on = parsed.resume or earlier_climb(ROOT, parsed.out, here)
-    if going_on and not parsed.resume:
-        begun = Run.open_(going_on)
+    begun = None if parsed.resume else earlier_climb(ROOT, parsed.out, here, say)
+    if begun and begun.ended:  # the next command of the job's script has its turn
         record = begun.record()
-        if record.manifest.status == "complete":  # the next command of the job's script has its turn
-            say(f"SLURM started this job anew; {going_on} had ended")
-            print(to_json(begun.data()) if parsed.json else summary(record))
-            return exit_code(record)
-        say(f"SLURM started this job anew; going on with {going_on}")
+        print(to_json(begun.data()) if parsed.json else summary(record))
+        return exit_code(record)
+    going_on = begun.directory if begun else parsed.resume
     new: Run | None = None
 
     def told(event: Event) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -39,10 +39,14 @@ def earlier(folders: Iterable[Path], here: InJob) -> Path | None:
     return None
 
 
-def earlier_climb(root: Path, out: Path | None, here: InJob) -> Path | None:
-    """As `earlier`, of a climb in a folder below root, or in `out`. What had not got as far as to go on from is removed."""
+def earlier_climb(root: Path, out: Path | None, here: InJob, say: Callable[[str], object]) -> Run | None:
+    """As `earlier`, of a climb in a folder below root, or in `out`; `say` is told. What had not got as far as to go on from is removed."""
     found = earlier([out] if out else sorted(root.glob("*/")), here)
     if found and not (found / "manifest.json").is_file():
         Run(found).drop_if_empty()
         return None
-    return found
+    if not found:
+        return None
+    run = Run.open_(found)
+    say(f"SLURM started this job anew; {f'{found} had ended' if run.ended else f'going on with {found}'}")
+    return run

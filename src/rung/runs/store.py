@@ -200,6 +200,11 @@ class Run:
         found: Manifest = self._read("manifest.json")[1]
         return found
 
+    @property
+    def ended(self) -> bool:
+        """Whether its climb came to its end: by its own rules, or with its budget."""
+        return self.manifest().status == "complete"
+
     def baseline(self) -> Baseline | None:
         found: Baseline | None = self._read("baseline.json")[1] if self.has("baseline.json") else None
         return found
