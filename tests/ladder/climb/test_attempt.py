@@ -97,6 +97,32 @@ def kept(made: State) -> tuple[str, tuple[str, ...]] | None:
     return (made.answer.status, made.answer.kept) if made.answer else None
 
 
+@pytest.mark.parametrize(
+    ("gain", "room", "asked"),
+    [(0.5, -1.0, []), (0.5, 100.0, ["witness", "profile"]), (2.0, -1.0, ["witness", "profile"])],
+)
+def test_what_is_slower_is_looked_at_no_more_once_the_time_is_over(
+    made: State, monkeypatch: pytest.MonkeyPatch, gain: float, room: float, asked: list[str]
+) -> None:
+    seen: list[str] = []
+
+    def timed(duel: Duel) -> Restart:
+        return Restart(((1.0, 1 / gain, 1 / gain, 1.0),) * 4)
+
+    start = SimpleNamespace(
+        timed=timed, witness=lambda: seen.append("witness"), profile=lambda trace: seen.append("profile")
+    )
+    warm = {"memory": {"resident": 1}, "first_run_seconds": 1.0, "runs": 5, "steady": True, "applied": {}}
+    ready = lambda name, stack: answered(name, made.side(stack), open={}, warm=warm)  # noqa: E731
+    made.champion = ready("best", [])
+    monkeypatch.setattr(made, "prefetched", lambda stack: ready("candidate", stack))
+    monkeypatch.setattr(made, "wait", lambda *tasks, keep: None)
+    monkeypatch.setattr(attempts, "Start", SimpleNamespace(of=lambda setup, tasks: start))
+    monkeypatch.setattr(attempts, "room", lambda state: room)
+    attempts._first_restart(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
+    assert seen == asked
+
+
 def test_what_is_verified_is_kept_and_its_status_rises(made: State, tries: Tried) -> None:
     assert tries(FUSED, 2.0).verdict == "kept"
     assert [step.status for step in made.history] == ["provisional", "verified"]

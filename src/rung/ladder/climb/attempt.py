@@ -243,8 +243,10 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
     start = Start.of(state.setup_within(room(state)), {"best": best, "candidate": task})
     progress.info("timing %s", rung.name)
     duel.restarts.append(start.timed(duel))
-    duel.witness = start.witness()
-    start.profile(state.trace(name))
+    given_up = of_one_restart(duel.restarts[0], state.facts.gpu).answer == "slower"
+    if not given_up or room(state) > 0:  # of a slow step both take long
+        duel.witness = start.witness()
+        start.profile(state.trace(name))
     task.spare = best.spare = True  # what verifies may have their memory
     members = [member.name for member in rung.members]
     begun = Begun(name, stack, record.against, duel, rung.name, planned, members, task.since_open("warm"))
