@@ -104,3 +104,9 @@ def test_what_the_device_or_the_model_cannot_have_is_said(tmp_path: Path, capsys
         "note: model-sdpa is not in effect: Sequential has no switch of its own for its attention.",
         "note: the recipe does not state what it was made for (mode, device, torch, model), so Rung cannot tell whether it fits.",
     ]
+
+
+def test_two_recipes_that_a_pattern_gave_are_refused(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = recipe.with_name("other.toml")
+    assert main(["apply", str(recipe), str(other), MICRO]) == 2
+    assert f"give one recipe: {recipe} and {other} are two" in capsys.readouterr().err

@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,14 @@ def test_the_summary_fits_the_terminal(
     to_paste = [line for line in lines if "rung bench " in line or "rung.apply(" in line]  # these stay whole
     assert len(to_paste) == 2
     assert max(len(line) for line in lines if line not in to_paste) == width
+
+
+def test_the_commands_of_the_page_name_the_program_as_it_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [".venv/bin/rung", "climb"])
+    folder = recorded_climb(tmp_path, baseline={}, **{"10-cuda-graphs": {}})
+    page = render(climb(), drawn(folder, climb()))
+    for command in ("analyze", "diff", "bench", "climb"):
+        assert re.search(rf"(?<=[>\n])\.venv/bin/rung {command} ", page)
+    assert not re.search(r"(?<=[>\n])rung ", page)

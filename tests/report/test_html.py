@@ -187,7 +187,7 @@ def test_the_end_of_the_ladder_is_what_the_headline_says() -> None:
     data.result.plain = Plain(rungs=["compile"], speedup=2.5)
     picture = charts.ladder(data)
     assert ">3.21×<" in picture
-    assert "best plain torch.compile: 2.50×" in picture
+    assert '<tspan class="minor">best plain </tspan>torch.compile: 2.50×' in picture
     data.result.status = "verified"  # of one restart each: the staircase says so already
     assert ">3.21×<" not in charts.ladder(data)
 
@@ -319,3 +319,25 @@ def test_each_step_of_the_staircase_has_its_own_factor_and_a_phone_keeps_the_las
     assert texts.count(("2.00×", "tick minor")) == 2
     assert ("2.00×", "value minor") in texts
     assert ("4.00×", "value") in texts
+
+
+def test_what_was_expected_of_a_rung_stands_beside_its_range_and_is_explained() -> None:
+    data = climb()
+    first = data.attempts[0]
+    assert first.prediction
+    first.prediction.expected, first.prediction_error = 1.304, 7.2
+    page = " ".join(render(data).split())
+    assert "1.20–2.00× <small>1.30× expected</small>" in page
+    assert "with the speedup that is expected within it" in page
+    outcome = "1.20–2.00×, 1.30× expected. What was measured is inside the range, 7 percentage points of the step from what was expected. "
+    assert outcome in page
+
+
+def test_the_page_of_a_climb_that_kept_a_plain_mode_says_so() -> None:
+    data = climb()
+    data.result.over_plain = Ratio(value=1.0, low=None, high=None)
+    assert "(plain torch.compile alone)</p>" in render(data)
+    data.result.over_plain = Ratio(value=1.1, low=1.05, high=1.15)
+    page = render(data)
+    assert "1.10× (1.05–1.15) over the best plain torch.compile.</p>" in page
+    assert "plain torch.compile alone" not in page

@@ -149,3 +149,10 @@ def test_a_series_shows_drift_from_left_to_right() -> None:
     assert bars[0] < bars[-1]
     assert list(bars) == sorted(bars)
     assert series([5.0]).count("▁") == 1
+
+
+def test_no_interval_hides_that_of_another_side() -> None:
+    sides = {"A": [1e6, 2e6, 3e6], "B": [1e6, 2e6, 3e6]}
+    drawn = ET.fromstring(histogram(sides, dict.fromkeys(sides, Ratio(value=2e6, low=1e6, high=3e6)), axis_of(sides)))
+    heights = [bar.get("y1") for bar in drawn.findall("line") if "interval" in str(bar.get("class"))]
+    assert len({*heights}) == 2

@@ -197,6 +197,12 @@ def test_predictions_are_said_by_rung_the_farthest_off_first() -> None:
     data.result.predictions = Predicted(median_error=6.2, decided=3, inside=1, by_rung=by_rung)
     said = "Predictions were off by 6 percentage points of the step in the median (capture 9, tf32 3); 1 of 3 results were inside"
     assert said in words.predictions(data)
+    alone = Predicted(median_error=6.2, decided=1, inside=0, by_rung={"tf32": 6.2})
+    data.result.predictions = alone
+    said = "The prediction for tf32 was off by 6 percentage points of the step; the result was outside the predicted range."
+    assert words.predictions(data) == said
+    data.result.predictions = replace(alone, inside=1)
+    assert words.predictions(data).endswith("the result was inside the predicted range.")
     missed = replace(untried("x", "kept", ""), prediction_error=12.4)
     assert words.off(missed) == "12 percentage points of the step from what was expected"
     assert words.off(untried("x", "kept", "")) == words.predictions(unfinished()) == ""
@@ -271,7 +277,7 @@ def test_one_restart_tells_no_confidence_and_a_comparison_that_sees_nothing_says
         first = compare_lines(replace(result, results_compared=compared))[0]
         assert first.startswith("results not compared") is not compared
     said = "\n".join(compare_lines(result))
-    assert "0.98× at unknown confidence, 1 restart of both" in said
+    assert "0.98×, without an interval, 1 restart of both" in said
     blind = replace(alone, speedup=Ratio(value=1.65, low=0.1, high=30.0), restarts=2, visible=3.6e17)
     said = "\n".join(compare_lines(replace(result, comparison=blind)))
     assert "at 99.5% confidence" in said

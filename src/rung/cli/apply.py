@@ -37,6 +37,10 @@ def add(commands: Any, help_text: str) -> None:
 def run(parsed: argparse.Namespace) -> int:
     if not parsed.recipe:
         raise UsageError("give a recipe, as in `rung apply .rung/RUN/recipe.toml`.")
+    if parsed.target and parsed.target.endswith(".toml"):
+        raise UsageError(
+            f"give one recipe: {parsed.recipe} and {parsed.target} are two, perhaps of a pattern such as `*`."
+        )
     from rung.recipes.fit import changes, missing_variables, of_other_shapes, untold
     from rung.recipes.recipe import Recipe
     from rung.records.recipe import Applied

@@ -56,9 +56,13 @@ def ladder(run: ClimbRun) -> str:
     start = f"untouched model: {units.duration(positive(before.value) if before else None)}"
     stairs = [line(x, place(best), x + slot, place(best), "stair")]
     marks = [dot(x + slot / 2, place(best), 3.5, "kept", start)]
-    values = [text("1×", x + slot / 2, place(best) - 9, "value", "middle")]
+    values = [
+        text("1×", x + slot / 2, place(best) + 18, "value", "middle")
+    ]  # above it may be the line of plain torch.compile
     if plain and plain > 1:  # at the left, where the staircase is still low
-        values.append(text(f"best plain torch.compile: {units.ratio(plain)}", _LEFT, place(plain) - 5, "tick over"))
+        shorter = '<tspan class="minor">best plain </tspan>'  # on a phone
+        said = f"torch.compile: {escaped(units.ratio(plain))}"
+        values.append(f'<text x="{_LEFT:.2f}%" y="{place(plain) - 5:.1f}" class="tick over">{shorter}{said}</text>')
     names = [_name("untouched", x + slot / 2, bottom, "name")]
     tries: dict[str, int] = {}
     for attempt, step in steps:

@@ -13,6 +13,7 @@ import polars as pl
 
 from rung.analysis.pictures import Step, one_step, side_by_side
 from rung.errors import RungError
+from rung.program import program
 from rung.records.climb import Attempt, ClimbRun
 from rung.report import units, words
 from rung.report.embedded import embedded_json
@@ -79,8 +80,8 @@ def traces_of(directory: Path, run: ClimbRun, page: Path) -> ClimbTraces:
 def _commands(paths: list[Path]) -> list[str]:
     """For the last of these traces, and for what changed from the first to it."""
     quoted = [shlex.quote(units.clean(path)) for path in paths]
-    diff = [f"rung diff {' '.join(quoted)} --html diff.html"] if len(quoted) == 2 else []
-    return [*(f"rung analyze {path} --html trace.html" for path in quoted[-1:]), *diff]
+    diff = [f"{program()} diff {' '.join(quoted)} --html diff.html"] if len(quoted) == 2 else []
+    return [*(f"{program()} analyze {path} --html trace.html" for path in quoted[-1:]), *diff]
 
 
 def _attempts(run: ClimbRun) -> dict[str, str]:

@@ -82,7 +82,7 @@ def _answer(result: Comparison | Ranking) -> list[str]:
 def _compared(result: Comparison, comparison: Compared) -> list[str]:
     verdict, speedup = result.verdict, comparison.speedup
     sentence = SENTENCES[verdict] + (f" {_share(result.margin)}" if verdict == "same" else "")
-    sure = f" at {comparison.confidence:.1%} confidence" if units.span(speedup) else " at unknown confidence"
+    sure = f" at {comparison.confidence:.1%} confidence" if units.span(speedup) else ", without an interval"
     lines = [f"{sentence}: {units.interval(speedup)}{sure}, {_evidence(result, comparison.restarts)}."]
     visible = comparison.visible
     if visible is not None and visible < 1:  # more is no measurement

@@ -38,14 +38,14 @@ def histogram(
         for k, count in enumerate(of_side):
             if not count:
                 continue
-            height = max(2.0, (HIGH - 12) * count / highest)  # a single sample of the tail can be seen
+            height = max(2.0, (HIGH - 6 - 6 * len(counts)) * count / highest)  # a single sample of the tail can be seen
             tip = f"{units.duration(axis.edge(k / BINS))} to {units.duration(axis.edge((k + 1) / BINS))}: {count}"
             bars.append(
                 f'<rect x="{100 * k / BINS:.2f}%" y="{HIGH - height:.1f}" width="{100 / BINS:.2f}%" height="{height:.1f}">'
                 f"<title>{tip}</title></rect>"
             )
         body.append(f'<g class="{colour(place)}">{"".join(bars)}</g>')
-        body += _median(estimates.get(name), axis, f"median {colour(place)}")
+        body += _median(estimates.get(name), axis, f"median {colour(place)}", 3.0 + 6 * place)
     body.append(line(0, HIGH, 100, HIGH, "axis"))
     for ns, said in axis.ticks():
         x = 100 * axis.place(ns)
@@ -61,8 +61,8 @@ def _counts(samples: Sequence[float], axis: Axis) -> list[int]:
     return counts
 
 
-def _median(estimate: units.Estimate | None, axis: Axis, css: str) -> list[str]:
-    """A line at the median, and its interval as a bar at the top."""
+def _median(estimate: units.Estimate | None, axis: Axis, css: str, y: float) -> list[str]:
+    """A line at the median, and its interval as a bar at this height, so that no side hides another's."""
     if estimate is None:
         return []
     value, low, high = positive(estimate.value), positive(estimate.low), positive(estimate.high)
@@ -71,7 +71,7 @@ def _median(estimate: units.Estimate | None, axis: Axis, css: str) -> list[str]:
     x = 100 * axis.place(value)
     drawn = [line(x, 0, x, HIGH, css)]
     if low is not None and high is not None:
-        drawn.append(line(100 * axis.place(low), 3, 100 * axis.place(high), 3, f"{css} interval"))
+        drawn.append(line(100 * axis.place(low), y, 100 * axis.place(high), y, f"{css} interval"))
     return drawn
 
 

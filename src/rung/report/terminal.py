@@ -29,7 +29,7 @@ def prediction_line(attempt: Attempt) -> str:
     if not attempt.prediction:
         return f"{text}. No prediction."
     why = words.rests_on(attempt)
-    return f"{text}. Predicted {words.predicted(attempt)}{words.expected(attempt)}" + (f": {why}" if why else "")
+    return f"{text}. Predicted {words.full_prediction(attempt)}" + (f": {why}" if why else "")
 
 
 def mode_line(mode: Mode) -> str:

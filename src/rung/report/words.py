@@ -121,15 +121,31 @@ def predicted(attempt: Attempt) -> str:
 
 
 def expected(attempt: Attempt) -> str:
-    """Which gain of that range is expected, as the end of a sentence; empty where that is not known."""
+    """Which gain of that range is expected; empty where that is not known."""
     value = attempt.prediction.expected if attempt.prediction else None
-    return "" if units.number(value) is None else f", {units.ratio(value)} expected"
+    return "" if units.number(value) is None else f"{units.ratio(value)} expected"
 
 
 def off(attempt: Attempt) -> str:
     """How far a prediction was from what was measured; empty where nothing was decided."""
     points = units.number(attempt.prediction_error)
     return "" if points is None else f"{points:.0f} percentage points of the step from what was expected"
+
+
+def full_prediction(attempt: Attempt) -> str:
+    """Such as "1.20–2.00×, 1.30× expected"."""
+    return ", ".join(part for part in (predicted(attempt), expected(attempt)) if part)
+
+
+def outcome(attempt: Attempt) -> str:
+    """The prediction, and how what was measured compares with it; empty where nothing was predicted."""
+    if not attempt.prediction:
+        return ""
+    text = full_prediction(attempt)
+    if attempt.forecast:
+        text += f". What was measured is {units.clean(attempt.forecast)} the range"
+        text += f", {off(attempt)}" if off(attempt) else ""
+    return f"{text}. It rests on {rests_on(attempt)}." if rests_on(attempt) else f"{text}."
 
 
 def recompilations(facts: Facts) -> list[str]:
@@ -255,19 +271,22 @@ def shapes(run: ClimbRun) -> list[str]:
         text = f"{units.ratio(gain.value)}{f' ({between})' if between else ''}" if gain else "unknown"
         text = "it fails" if row.answer == "fails" else text
         lost = "; the recipe runs the untouched model there" if row.answer in ("slower", "fails") else ""
-        said.append(f"On {units.clean(row.shape)}, which was not used for tuning: {text}{lost}.")
+        said.append(f"On inputs {units.clean(row.shape)}, which were not used for tuning: {text}{lost}.")
     return said
 
 
 def predictions(run: ClimbRun) -> str:
-    """Such as "Predictions were off by 6 points of the step in the median (capture 9, sdpa 3); 4 of 7 outcomes lay inside
-    their range"."""
+    """Such as "Predictions were off by 6 percentage points of the step in the median (capture 9, sdpa 3); 4 of 7 results were inside the
+    predicted range"."""
     record = run.result.predictions if run.result else None
     off = units.number(record.median_error) if record else None
     if not record or off is None or not record.decided:
         return ""
     medians = [(units.clean(name), units.number(value)) for name, value in record.by_rung.items()]
     each = sorted(((name, n) for name, n in medians if n is not None), key=lambda pair: -pair[1])
+    if record.decided == 1 and len(each) == 1:
+        where = "inside" if record.inside else "outside"
+        return f"The prediction for {each[0][0]} was off by {off:.0f} percentage points of the step; the result was {where} the predicted range."
     rungs = f" ({', '.join(f'{name} {n:.0f}' for name, n in each)})" if each else ""
     inside = f"{units.count(record.inside)} of {units.count(record.decided)} results were inside the predicted range"
     return f"Predictions were off by {off:.0f} percentage points of the step in the median{rungs}; {inside}."
@@ -321,6 +340,12 @@ def recipe_path(run: ClimbRun, directory: bool = True) -> str:
     return str(PurePath(where) / recipe) if directory and where else recipe
 
 
+def climb_command(run: ClimbRun) -> str:
+    """As it was typed, with this program's name; empty where Python began it."""
+    command = units.clean(run.manifest.command)
+    return f"{program()}{command.removeprefix('rung')}" if command.startswith("rung ") else command
+
+
 def bench_command(run: ClimbRun) -> str:
     target = units.clean(run.manifest.target or "TARGET")
     command = f"{program()} bench {shlex.quote(target)} --recipe {shlex.quote(recipe_path(run))}"
@@ -363,18 +388,27 @@ def total(run: ClimbRun) -> str:
     if not kept(run):
         return "Nothing was kept: no rung was shown to be both faster and correct."
     text = f"{units.interval(result.speedup)} over the untouched model"
-    over = result.over_plain
-    if over and units.number(over.value) is not None:
-        itself = over.value == 1 and not units.span(over)
-        text += (
-            ", by plain torch.compile alone"
-            if itself
-            else f", {units.interval(over)} over the best plain torch.compile"
-        )
+    text += f", {over_plain(result)}" if over_plain(result) else ""
     times = [figure.value if figure else None for figure in (result_time(run, "baseline"), result_time(run, "best"))]
     text += f"; {units.duration(times[0])} → {units.duration(times[1])} per step"
     text += f", peak memory {memory(run)}" if memory(run) else ""
     return f"{text}. {standing_of_recipe(result)}"
+
+
+def over_plain(result: Result) -> str:
+    """How it compares with the best plain mode of torch.compile; empty where that is not known."""
+    over = result.over_plain
+    if not over or units.number(over.value) is None:
+        return ""
+    if plain_alone(result):
+        return "by plain torch.compile alone"
+    return f"{units.interval(over)} over the best plain torch.compile"
+
+
+def plain_alone(result: Result) -> bool:
+    """Whether the recipe is the best plain mode of torch.compile itself."""
+    over = result.over_plain
+    return over is not None and over.value == 1 and not units.span(over)
 
 
 def standing_of_recipe(result: Result) -> str:

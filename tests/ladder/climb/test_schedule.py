@@ -286,6 +286,14 @@ def test_what_a_budget_left_undecided_is_told_by_what_it_could_give(tmp_path: Pa
     assert "test rung5 (up to 1.33×), rung4 (up to 1.25×), rung3 (up to 1.18×) and 2 more; rung" in said.why
 
 
+def test_a_small_gain_that_was_verified_lacks_its_confirmation_at_the_end(tmp_path: Path) -> None:
+    made = leave(state(tmp_path), 1.0)
+    made.answer = Answer(("compile",), "provisional", Figure(value=1.06))
+    assert stopped(made, [rung("a", 0.5)]).why.endswith("ended before the recipe was verified")
+    tried(made, "plain", "kept", stack=["compile"])
+    assert stopped(made, [rung("a", 0.5)]).why.endswith("ended before fresh restarts confirmed the recipe")
+
+
 # 7. Once more
 
 

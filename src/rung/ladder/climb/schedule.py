@@ -310,7 +310,9 @@ def _out_of_budget(state: State, rung: Rung, best_case: Mapping[str, float]) -> 
     more = f" and {len(best_case) - len(most)} more" if len(best_case) > len(most) else ""
     why = f"the budget of {state.request.budget:.0f} s was too short to test {', '.join(known)}{more}"
     if state.answer and state.answer.status == "provisional":
-        why = f"the budget of {state.request.budget:.0f} s ended before the recipe was verified"
+        verified = any(a.stack == list(state.answer.kept) for a in state.kept_attempts)
+        what = "fresh restarts confirmed the recipe" if verified else "the recipe was verified"
+        why = f"the budget of {state.request.budget:.0f} s ended before {what}"
         return Stopped(rule="budget", why=why, left=best_case)
     if faster := _not_verified(state):
         why = f"the budget of {state.request.budget:.0f} s ended before a faster recipe was verified: {faster.title}, {faster.speedup:.3g}×"
