@@ -77,6 +77,17 @@ def test_a_task_answers_its_calls_one_after_the_other(pool: Pool) -> None:
     assert gone(task.answers["open"]["pid"])
 
 
+def test_what_everything_waits_for_starts_now_whatever_room_there_is(pool: Pool, started: list[str]) -> None:
+    pool.memory = 1.0
+    first, waits, ended = (pool.add(told(name, "add", a=1, b=2, memory=1.0)) for name in ("first", "waits", "ended"))
+    ended.end()
+    assert started == ["first"]
+    pool.start_now([first, waits, ended])
+    assert started == ["first", "waits"]
+    done(pool, first, waits)
+    assert waits.answers["add"] == 3
+
+
 def test_tasks_start_in_their_order_and_at_most_so_many_at_once(pool: Pool, started: list[str], tmp_path: Path) -> None:
     file = tmp_path / "go on"
     first, second = (pool.add(told(name, "until", path=str(file))) for name in ("first", "second"))

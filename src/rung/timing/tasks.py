@@ -172,6 +172,13 @@ class Pool:
         self.pump()
         return task
 
+    def start_now(self, tasks: Iterable[Task]) -> None:
+        """Starts those of these that wait for room, as if they had been added at once: by now everything else waits for them."""
+        for task in tasks:
+            if task in self._unstarted():
+                self._take_from_spares(task)
+                self._start(task, task.place)
+
     def reserve(self, most: int) -> list[int]:
         """Places elsewhere on which nothing runs, at most so many. Until `release`, nothing starts there but tasks that are added at once
         with that place. As many stay free as there are tasks of the others' kind that wait."""

@@ -25,6 +25,7 @@ from rung.rungs import BY_NAME, Proof, Rung
 from rung.timing.duel import Duel
 from rung.timing.tasks import Task
 
+STEP = 0.25e9  # nanoseconds
 FUSED, SDPA, BF16 = BY_NAME["fused-optimizer"], BY_NAME["sdpa"], BY_NAME["bf16"]
 WRONG = {**PASSED, "passed": False, "failures": ["exact: gradients: fc.weight differs"]}
 
@@ -99,7 +100,12 @@ def kept(made: State) -> tuple[str, tuple[str, ...]] | None:
 
 @pytest.mark.parametrize(
     ("gain", "room", "asked"),
-    [(0.5, -1.0, []), (0.5, 100.0, ["witness", "profile"]), (2.0, -1.0, ["witness", "profile"])],
+    [
+        (0.5, -1.0, []),
+        (0.5, 1.0, []),  # a look at steps of 0.5 s takes longer
+        (0.5, 100.0, ["witness", "profile"]),
+        (2.0, -1.0, ["witness", "profile"]),
+    ],
 )
 def test_what_is_slower_is_looked_at_no_more_once_the_time_is_over(
     made: State, monkeypatch: pytest.MonkeyPatch, gain: float, room: float, asked: list[str]
@@ -107,7 +113,7 @@ def test_what_is_slower_is_looked_at_no_more_once_the_time_is_over(
     seen: list[str] = []
 
     def timed(duel: Duel) -> Restart:
-        return Restart(((1.0, 1 / gain, 1 / gain, 1.0),) * 4)
+        return Restart(((STEP, STEP / gain, STEP / gain, STEP),) * 4)
 
     start = SimpleNamespace(
         timed=timed, witness=lambda: seen.append("witness"), profile=lambda trace: seen.append("profile")

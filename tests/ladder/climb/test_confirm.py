@@ -66,6 +66,7 @@ def starts(steps: Steps) -> type:
 
         @classmethod
         def of(cls, setup: Any, tasks: Mapping[str, Task]) -> "Start":
+            assert all(task.ready for task in tasks.values())
             return cls(tasks)
 
         def drop(self, side: str) -> None:
@@ -141,9 +142,10 @@ def test_the_restarts_are_fresh_ones(made: State, monkeypatch: pytest.MonkeyPatc
 class WhileVerifying(Pool):
     """The verification on other shapes ends once something waits for it. loaded: the names of the restarts' workers by then."""
 
-    def __init__(self, says: dict[str, Any] = PASSED, fails: str = "") -> None:
+    def __init__(self, says: dict[str, Any] = PASSED, fails: str = "", breaks: bool = False) -> None:
+        """fails: a worker that does, by its name; breaks: the verification fails beside the restarts, and passes alone."""
         super().__init__()
-        self.says, self.fails, self.loaded = says, fails, list[str]()
+        self.says, self.fails, self.breaks, self.loaded = says, fails, breaks, list[str]()
 
     def add(self, task: Task, *, at_once: bool = False, first: bool = False) -> Task:
         super().add(task)
@@ -161,7 +163,10 @@ class WhileVerifying(Pool):
         if not until() and verifying:
             self.loaded = [task.name for task in self.tasks if task.name.startswith("final")]
             for task in verifying:
-                task.answers, task._waiting = {"verify": self.says}, []
+                if self.breaks and not task.name.endswith("again"):
+                    task.error = WorkerFailed("out of memory", "raised")
+                else:
+                    task.answers, task._waiting = {"verify": self.says}, []
         return until()
 
 
@@ -200,6 +205,24 @@ def test_a_restart_that_fails_beside_that_verification_is_begun_anew(
     assert [name for name in pool.loaded if name.endswith("candidate")] == ["final-1-candidate"]
     assert "final-2-candidate" in [task.name for task in pool.tasks]
     assert not said
+
+
+def test_where_that_verification_fails_beside_them_restarts_are_begun_anew(
+    made: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_other_shapes(made, monkeypatch, pool := WhileVerifying(breaks=True))
+    assert confirmed(made, monkeypatch, BOTH_SHAPES) == ("confirmed", BOTH)
+    names = [task.name for task in pool.tasks]
+    assert [name for name in names if name.endswith("candidate")][:2] == ["final-1-candidate", "final-2-candidate"]
+    assert names.index("final-1-best") < min(k for k, name in enumerate(names) if name.endswith("again"))
+    assert max(k for k, name in enumerate(names) if name.endswith("again")) < names.index("final-2-best")
+
+
+def test_on_few_cores_restarts_load_after_that_verification(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_other_shapes(made, monkeypatch, pool := WhileVerifying())
+    monkeypatch.setattr(states, "usable_cores", lambda: 2)
+    assert confirmed(made, monkeypatch, BOTH_SHAPES) == ("confirmed", BOTH)
+    assert pool.loaded == []
 
 
 def test_restarts_end_where_that_verification_takes_the_answer_back(

@@ -18,10 +18,10 @@ from made_up import know, state
 from msgspec import UNSET
 from served_steps import GIB, STEP
 
-from rung.ladder.climb import on_gpus, schedule
+from rung.ladder.climb import confirm, on_gpus, schedule
 from rung.ladder.climb.begun import Begun, read_begun
 from rung.ladder.climb.on_gpus import further_restarts, spread, tell_of_gpus
-from rung.ladder.climb.restarts import begin_restarts, warm
+from rung.ladder.climb.restarts import warm
 from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import Worker
 from rung.measure import CLIMB, PATIENT, Looks, Restart, decide, interleaved, until_next_look
@@ -298,9 +298,9 @@ def test_two_groups_of_cores_stand_in_for_two_gpus(tmp_path: Path, monkeypatch: 
 
 def test_confirming_runs_on_the_first_gpu(made: Made) -> None:
     made.gpus(1.0, 1.0)
-    warm(made.state, begin_restarts(made.state, SIDES, dict.fromkeys(["final-1", "final-2"], 0)))
+    warm(made.state, confirm._begin(made.state, SIDES, Begun("final", [], "", looks=CLIMB)))
     assert {*made.opened.values()} == {"0"}
-    assert len(made.opened) == 4
+    assert {*made.opened} == {"final-1-best", "final-1-candidate"}
 
 
 @given(st.integers(1, 30), st.integers(1, 3), st.integers(0, 7), st.sampled_from([CLIMB, PATIENT]), st.integers(1, 64))

@@ -53,7 +53,7 @@ from rung.records.record import record_of, take
 from rung.rungs import BY_NAME, LADDER, Context, Evidence, Inapplicable, Rung
 from rung.rungs.environment import FILES
 from rung.timing.duel import Duel
-from rung.timing.start import SideFailed, Start
+from rung.timing.start import SideFailed, Start, blocks_seconds
 from rung.timing.tasks import Task, end_all
 
 progress = logging.getLogger(__name__)
@@ -243,8 +243,7 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
     start = Start.of(state.setup_within(room(state)), {"best": best, "candidate": task})
     progress.info("timing %s", rung.name)
     duel.restarts.append(start.timed(duel))
-    given_up = of_one_restart(duel.restarts[0], state.facts.gpu).answer == "slower"
-    if not given_up or room(state) > 0:  # of a slow step both take long
+    if not _given_up(rung, duel, state.facts.gpu) or room(state) > _slowest(duel, state.facts.gpu):
         duel.witness = start.witness()
         start.profile(state.trace(name))
     task.spare = best.spare = True  # what verifies may have their memory
@@ -252,6 +251,17 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
     begun = Begun(name, stack, record.against, duel, rung.name, planned, members, task.since_open("warm"))
     keep(state, "attempt", begun)
     return begun
+
+
+def _given_up(rung: Rung, duel: Duel, gpu: bool) -> bool:
+    """Whether the first restart alone decides that the candidate is slower."""
+    slower = of_one_restart(duel.restarts[0], gpu).answer == "slower"
+    return rung.spares == "step" and slower and not clocks_disagree(duel)
+
+
+def _slowest(duel: Duel, gpu: bool) -> float:
+    """Seconds, about, of a look at its slowest step: what checks and profiles it runs some more of them."""
+    return blocks_seconds([max(map(max, duel.restarts[0].rounds))], gpu)
 
 
 def _carried_over(state: State, begun: Begun, name: str) -> bool:

@@ -48,6 +48,7 @@ def confirm(state: State) -> None:
                 continue
             if not verified:  # its recipe is for the measured shape alone
                 return
+            begun = _begun(state, answer, sides)  # for what is left of the budget now
             why = _refuted(state, answer, sides, begun, ahead)
         finally:
             end_restarts(state)
@@ -151,7 +152,10 @@ def _restarts(
 ) -> list[Start]:
     """Fresh workers of all sides: those that were begun ahead, unless one failed, or as many restarts as fit side by side."""
     progress.info("confirming: loading")
-    if ahead and not any(task.ended for task in state.restarting):
+    tasks = [task for group in ahead for task in group.tasks.values()]
+    if tasks and not any(task.ended or task.error for task in tasks):
+        if state.facts.gpu:
+            state.pool.start_now(tasks)
         with contextlib.suppress(SideFailed):
             return warm(state, ahead)
     end_restarts(state)

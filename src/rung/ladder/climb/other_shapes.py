@@ -46,9 +46,12 @@ def under_way(state: State) -> bool:
         return False
     if not state.widening:
         _begin(state, kept)
-    return state.pool.wait(lambda: not state.pool.waiting() or _decided(state.widening), state.left) and not _decided(
-        state.widening
-    )
+
+    def begun() -> bool:
+        return _decided(state.widening) or all(task.worker is not None or task.error for task in state.widening)
+
+    progress.info("verifying on other shapes")
+    return state.pool.wait(begun, state.left) and not _decided(state.widening)
 
 
 def finish(state: State) -> bool:
@@ -64,8 +67,8 @@ def finish(state: State) -> bool:
     if not state.pool.wait(lambda: _decided(state.widening), state.left):
         return False
     if not any(map(refusal, state.widening)):
-        if any(task.error for task in state.widening):
-            end_restarts(state)  # which were loaded meanwhile, and hold memory
+        if any(task.error and not task.place for task in state.widening):
+            end_restarts(state)  # which were loaded meanwhile, and hold memory of its GPU
         _once_more(state)
     failed = next((task.error for task in state.widening if task.error), None)
     _take_in(state)

@@ -56,8 +56,8 @@ LEAST_OF_A_GUESS = 0.25
 PROFILING = {True: 1.0, False: 4.0}  # seconds of a restart beside its blocks, by whether it is on a GPU
 SETTLING = 1.0  # seconds of a restart beside its blocks and its preparation: a shape is warmed up, workers are asked
 VERIFYING = 1.1  # times as long as preparing: it compiles in another precision, and compares
-MARGIN = 1.25  # of confirming: two climbs of seven kept 51 and 78 s for it, and their budget of 600 s ended before (docs/zoo.md)
 OTHER_SHAPES = 1.3  # the same of the verification on other shapes, for which it compiles once more
+MARGIN = 1.25  # of fresh restarts that confirm: two climbs of seven kept 51 and 78 s for them, which did not suffice (docs/zoo.md)
 
 
 def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stopped:
