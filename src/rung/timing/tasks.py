@@ -167,13 +167,12 @@ class Pool:
         waits."""
         self._tasks.insert(0 if first else len(self._tasks), task)
         if at_once:
-            self._take_from_spares(task)
-            self._start(task, task.place)
+            self.start_now([task])
         self.pump()
         return task
 
     def start_now(self, tasks: Iterable[Task]) -> None:
-        """Starts those of these that wait for room, as if they had been added at once: by now everything else waits for them."""
+        """Starts those of these that wait for room, whatever there is: everything else waits for them."""
         for task in tasks:
             if task in self._unstarted():
                 self._take_from_spares(task)

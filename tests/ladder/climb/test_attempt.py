@@ -128,6 +128,12 @@ def test_what_is_slower_is_looked_at_no_more_once_the_time_is_over(
     attempts._first_restart(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
     assert seen == asked
 
+    # Where its clocks disagree, further restarts decide, and what was seen of this one counts.
+    monkeypatch.setattr(attempts, "clocks_disagree", lambda duel: duel.comparison.answer == "slower")
+    made.champion, seen[:] = ready("best", []), []
+    attempts._first_restart(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
+    assert seen == ["witness", "profile"]
+
 
 def test_what_is_verified_is_kept_and_its_status_rises(made: State, tries: Tried) -> None:
     assert tries(FUSED, 2.0).verdict == "kept"

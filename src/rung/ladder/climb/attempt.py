@@ -145,9 +145,7 @@ def _compared(state: State, rung: Rung, record: Attempt, name: str) -> Duel:
     if begun is None or not _carried_over(state, begun, name):
         begun = _first_restart(state, rung, record, name)
     duel, record.prepared_seconds = begun.duel, begun.prepared_seconds
-    duel.comparison = of_one_restart(duel.restarts[0], state.facts.gpu)
-    if clocks_disagree(duel):
-        duel.comparison = replace(duel.comparison, answer="undecided")
+    duel.comparison = _first_answer(duel, state.facts.gpu)
     gain = duel.comparison.speedup.value
     if rung.spares == "step" and gain >= PROVISIONAL_GAIN and not distrusted(duel.record(), gain):
         _offer_provisional(state, stack, duel)
@@ -212,6 +210,12 @@ def of_one_restart(restart: Restart, gpu: bool) -> Comparison:
     return replace(seen, answer="faster", cut=False) if gain >= CLEAR[gpu] else seen
 
 
+def _first_answer(duel: Duel, gpu: bool) -> Comparison:
+    """The same of the first restart, which is `undecided`, too, where its two clocks disagree."""
+    seen = of_one_restart(duel.restarts[0], gpu)
+    return replace(seen, answer="undecided") if clocks_disagree(replace(duel, comparison=seen)) else seen
+
+
 def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begun:
     """Uses the worker of the best that is warm already, and checks and profiles the candidate once it was timed."""
     stack = record.stack
@@ -243,7 +247,8 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
     start = Start.of(state.setup_within(room(state)), {"best": best, "candidate": task})
     progress.info("timing %s", rung.name)
     duel.restarts.append(start.timed(duel))
-    if not _given_up(rung, duel, state.facts.gpu) or room(state) > _slowest(duel, state.facts.gpu):
+    given_up = rung.spares == "step" and _first_answer(duel, state.facts.gpu).answer == "slower"
+    if not given_up or room(state) > _slowest(duel, state.facts.gpu):
         duel.witness = start.witness()
         start.profile(state.trace(name))
     task.spare = best.spare = True  # what verifies may have their memory
@@ -251,12 +256,6 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
     begun = Begun(name, stack, record.against, duel, rung.name, planned, members, task.since_open("warm"))
     keep(state, "attempt", begun)
     return begun
-
-
-def _given_up(rung: Rung, duel: Duel, gpu: bool) -> bool:
-    """Whether the first restart alone decides that the candidate is slower."""
-    slower = of_one_restart(duel.restarts[0], gpu).answer == "slower"
-    return rung.spares == "step" and slower and not clocks_disagree(duel)
 
 
 def _slowest(duel: Duel, gpu: bool) -> float:

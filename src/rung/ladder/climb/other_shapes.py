@@ -41,29 +41,21 @@ def look(state: State) -> None:
 def under_way(state: State) -> bool:
     """Begins to verify the answer on its other shapes where that is left, and waits until all that do so have begun. Whether they are
     still at it then."""
-    _drop_others(state)
-    if not (kept := _left(state)):
+    if not _verifying(state):
         return False
-    if not state.widening:
-        _begin(state, kept)
 
     def begun() -> bool:
         return _decided(state.widening) or all(task.worker is not None or task.error for task in state.widening)
 
-    progress.info("verifying on other shapes")
     return state.pool.wait(begun, state.left) and not _decided(state.widening)
 
 
 def finish(state: State) -> bool:
     """Waits until the answer is verified on its other shapes, as long as there is time; False where the budget ended before, or they
     could not be verified. What computes something else there is taken back: then there is another answer, or none."""
-    _drop_others(state)
-    kept = _left(state)
+    kept = _verifying(state)
     if not kept:
         return True
-    if not state.widening:
-        _begin(state, kept)
-    progress.info("verifying on other shapes")
     if not state.pool.wait(lambda: _decided(state.widening), state.left):
         return False
     if not any(map(refusal, state.widening)):
@@ -75,6 +67,17 @@ def finish(state: State) -> bool:
     if failed and kept not in state.everywhere:
         state.say(Warned(f"other input shapes could not be verified, and are left to the untouched model: {failed}"))
     return kept in state.everywhere
+
+
+def _verifying(state: State) -> Stack:
+    """What is left to verify, as of `_left`. That is begun where it is not under way."""
+    _drop_others(state)
+    kept = _left(state)
+    if kept:
+        if not state.widening:
+            _begin(state, kept)
+        progress.info("verifying on other shapes")
+    return kept
 
 
 def _left(state: State) -> Stack:
