@@ -1,5 +1,6 @@
 """Rungs made up for a test, and climbs that have come so far."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -119,8 +120,8 @@ class Added:
         self.tasks.insert(0 if first else len(self.tasks), task)
         return task
 
-    def held(self) -> float:
-        return 0.0
+    def held(self, place: int = 0, waiting: Sequence[Task] = ()) -> float:
+        return sum(task.memory for task in waiting)
 
     def idle(self) -> int:
         return 4

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import MANIFEST, PASSED, Added, answered, state
+from made_up import GIB, MANIFEST, PASSED, Added, answered, state
 from made_up import warm as warmed
 
 from rung.ladder.climb import state as states
-from rung.ladder.climb.ahead import prepare_next
+from rung.ladder.climb.ahead import prepare_next, verify_beside
 from rung.ladder.climb.schedule import as_one
 from rung.ladder.climb.state import State
+from rung.records.analyze import Breakdown
 from rung.records.record import record_of
 from rung.records.workload import Facts
 from rung.rungs import BY_NAME
@@ -102,3 +103,56 @@ def test_what_did_nothing_in_a_candidate_is_not_tried_after_it(climb: tuple[Stat
 
     first = following([])[-1]
     assert first not in following([first])
+
+
+def tried_now(made: State, gain: float, *found: str) -> None:
+    """Another candidate than the one that was prepared ahead is tried. found: once its worker is ready, the passes that found something."""
+    rung = replace(
+        as_one(made.context(), [BY_NAME[name] for name in MEMBERS]), shrinks=lambda c: {"rest": (1 / gain, 1 / gain)}
+    )
+    made.breakdown = Breakdown(parts={"rest": 10e6})
+    task, made.next = Task("03-together-1-candidate", made.side([*BEST, *MEMBERS]), []), None
+    if found:
+        warm(made, *found)
+        task, made.next = made.next, None
+        assert task is not None
+        task.name = "03-together-1-candidate"
+    verify_beside(made, rung, task)
+
+
+def test_a_candidate_that_nobody_prepared_is_verified_while_it_compiles(climb: tuple[State, Added]) -> None:
+    made, pool = climb
+    tried_now(made, 1.03)
+    assert pool.names == ["03-together-verify-exact", "03-together-verify-bf16"]
+    assert made.next_ahead == pool.tasks
+    tried_now(made, 1.03)  # once
+    assert len(pool.tasks) == 2
+
+
+def test_of_one_whose_worker_has_told_only_members_that_did_something(climb: tuple[State, Added]) -> None:
+    made, pool = climb
+    tried_now(made, 1.03, "fused-qkv")
+    assert {tuple(task.side.rungs) for task in pool.tasks} == {(*BEST, "fused-qkv")}
+
+
+def test_what_is_hardly_faster_is_verified_after_it_was_timed(climb: tuple[State, Added]) -> None:
+    made, pool = climb
+    tried_now(made, 1.01)
+    assert pool.names == []
+
+
+@pytest.mark.parametrize(("gib", "begun"), [(80, True), (7, False)])
+def test_it_waits_where_the_gpu_has_no_room_beside_what_is_timed(
+    climb: tuple[State, Added], gib: int, begun: bool
+) -> None:
+    made, pool = climb
+    pool.memory = gib * GIB
+    tried_now(made, 1.03)
+    assert bool(pool.names) == begun
+
+
+def test_few_cores_are_left_to_what_compiles(climb: tuple[State, Added], monkeypatch: pytest.MonkeyPatch) -> None:
+    made, pool = climb
+    monkeypatch.setattr(states, "usable_cores", lambda: 2)
+    tried_now(made, 1.03)
+    assert pool.names == []

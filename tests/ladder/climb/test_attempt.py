@@ -94,6 +94,14 @@ def tries(made: State, monkeypatch: pytest.MonkeyPatch) -> Tried:
     return Tried(made, monkeypatch)
 
 
+def test_a_verification_that_was_begun_for_what_is_slower_ends(tries: Tried) -> None:
+    begun = Task("01-fused-optimizer-verify-exact", tries.made.side(["fused-optimizer"]), [])
+    tries.made.next_ahead = tries.made.checking = [begun]
+    assert tries(FUSED, 0.9, "slower").verdict == "reverted"
+    assert begun.ended
+    assert tries.made.next_ahead == []
+
+
 def kept(made: State) -> tuple[str, tuple[str, ...]] | None:
     return (made.answer.status, made.answer.kept) if made.answer else None
 

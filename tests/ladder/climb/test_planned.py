@@ -1,16 +1,20 @@
-"""A dry run: what a climb with this budget would begin with, by the code that the climb itself decides with."""
+"""What a climb would begin with, by the code that it decides with, and what it says at its end."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import STEP, know, leave, rung, state
+from made_up import MANIFEST, STEP, know, leave, rung, state
 
+from rung.ladder.climb.answer import Answer
 from rung.ladder.climb.climb import Climb
 from rung.ladder.climb.schedule import LATE, NAME, next_rung, seconds
 from rung.ladder.climb.state import State
+from rung.recipes.recipe import Status
 from rung.records.analyze import Breakdown
+from rung.records.climb import Stopped
+from rung.records.measured import Figure
 from rung.records.progress import Event, Planned, Warned
 from rung.rungs import BY_NAME, Rung
 
@@ -85,3 +89,22 @@ def test_a_plan_of_a_budget_for_nothing_says_why(tmp_path: Path) -> None:
     climb.state = made
     climb._planned(RUNGS)
     assert any(text.startswith("a climb would try no rung: the budget of 1 s was too short") for text in warned)
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ("provisional", "the recipe is not verified"),
+        ("verified", "the recipe is not confirmed by fresh restarts"),
+        ("confirmed", ""),
+    ],
+)
+def test_a_climb_that_has_tried_all_says_what_its_recipe_lacks(tmp_path: Path, status: Status, why: str) -> None:
+    made = climbing(tmp_path)
+    made.run.write("manifest.json", MANIFEST)
+    climb = Climb(made.run, made.request, lambda event: None)
+    climb.state = made
+    made.answer = Answer(("sdpa",), status, Figure(value=1.5))
+    climb._finish(Stopped(rule="tried", why="every requested rung was tried or does not apply.", left={}))
+    manifest = made.run.read("manifest.json")
+    assert (manifest["status"], manifest["why"]) == ("complete", why)

@@ -1,11 +1,11 @@
-"""Workers that are ready before they are needed: one of the best so far, and one of the candidate that may be next."""
+"""What is begun before it is needed: workers of the best so far and of the candidate that may be next, and the verification of a candidate."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
-from rung.ladder.climb.checks import end_checks, verifying
+from rung.ladder.climb.checks import end_checks, peak_of, verifying, verifying_bytes
 from rung.ladder.climb.schedule import next_rung, room, stacked, with_effect
 from rung.ladder.climb.state import CONTEXT_BYTES, WARM, State
 from rung.records.analyze import Breakdown
@@ -13,6 +13,9 @@ from rung.rungs import LADDER, Counters, Evidence, Rung, plan_of
 from rung.timing.tasks import Task
 from rung.timing.timed import Warmed
 
+EXPECTED = (
+    1.02  # times as fast, of a candidate that is verified while it compiles: less is not clear before further restarts
+)
 Seen = tuple[Breakdown | None, Counters | None]  # a breakdown, and what a trace counts
 
 
@@ -68,21 +71,45 @@ def _verify_next(state: State) -> None:
         return
     if state.pool.idle() < 2 or state.pool.waiting(yielding=False):
         return
-    stack, name = list(task.side.rungs), task.name.removesuffix("-1-candidate")
-    if task.ready:
-        note_memory(state, task)
-        found = with_effect(rung, stack, Evidence(None, None, task.answer("warm", Warmed).applied))
-        if rung.members and not {member.name for member in rung.members} & {*found}:
-            return  # it is the best so far
-        if found != stack:
-            stack, name = found, f"{name}-fewer"
-    elif not all(check.done for check in state.checking if list(check.side.rungs) != stack):
+    stack, name = _of_members_with_effect(state, task, rung)
+    if not stack:
+        return
+    if not task.ready and not all(check.done for check in state.checking if list(check.side.rungs) != stack):
         return  # what is verified before it has the cores to itself
     if state.next_ahead and list(state.next_ahead[0].side.rungs) != stack:
         end_checks(state, keep=[check for check in state.checking if check.side.rungs != task.side.rungs])
         state.next_ahead = []
     if not state.next_ahead:
         state.next_ahead = verifying(state, stack, plan_of(stack).phases(state.own_precision), name)
+
+
+def verify_beside(state: State, rung: Rung, task: Task) -> None:
+    """Begins to verify the candidate that is tried now while its worker compiles, where nothing of that was begun before: there are cores, and
+    the GPU has room for it beside what times the candidate. One that is not expected to be faster by more than noise is verified once it was."""
+    if state.next_ahead or not state.many_cores or rung.spares != "step" or rung.first:
+        return
+    if rung.predict(state.context()).middle < EXPECTED:
+        return
+    stack, name = _of_members_with_effect(state, task, rung)
+    parts = plan_of(stack).phases(state.own_precision)
+    needs = [verifying_bytes(state, peak_of(state), part) for part in parts]
+    beside = state.pool.held(waiting=[task] if task.worker is None else []) + 2 * state.step_bytes()
+    at_once = sum(held for held, _ in needs) + max((in_turns for _, in_turns in needs), default=0.0)
+    if stack and (state.pool.elsewhere or not state.facts.gpu or beside + at_once <= state.pool.memory):
+        state.next_ahead = verifying(state, stack, parts, name)
+
+
+def _of_members_with_effect(state: State, task: Task, rung: Rung) -> tuple[list[str], str]:
+    """The stack of a candidate and the name of its tasks. Of a bundle, only members that did something are in it, as far as its worker has
+    told; it is empty where none did."""
+    stack, name = list(task.side.rungs), task.name.removesuffix("-1-candidate")
+    if not task.ready:
+        return stack, name
+    note_memory(state, task)
+    found = with_effect(rung, stack, Evidence(None, None, task.answer("warm", Warmed).applied))
+    if rung.members and not {member.name for member in rung.members} & {*found}:
+        return [], name  # it is the best so far
+    return (stack, name) if found == stack else (found, f"{name}-fewer")
 
 
 def prepared_rung(state: State) -> Rung | None:

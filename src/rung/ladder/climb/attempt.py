@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from msgspec import UNSET
 
-from rung.ladder.climb.ahead import Seen, champion_of, note_memory, prepare_next
+from rung.ladder.climb.ahead import Seen, champion_of, note_memory, prepare_next, verify_beside
 from rung.ladder.climb.answer import (
     PROVISIONAL_GAIN,
     VERIFIED_GAIN,
@@ -224,6 +224,7 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
         Task(f"{name}-1-candidate", state.side(stack), WARM, state.step_bytes())
     )
     progress.info("compiling %s", rung.name)
+    verify_beside(state, rung, task)
     state.wait(task, best, keep=confirming(state))
     if best.error:
         # It has run before: what hit it is chance (an out-of-memory killer), so once more.
@@ -346,6 +347,8 @@ def _judge(state: State, rung: Rung, record: Attempt, duel: Duel, name: str, see
 
 def _let_go(state: State) -> None:
     """Ends what an attempt had started and nobody needs any more; what was begun of the next candidate goes on."""
+    if state.next is None:
+        state.next_ahead = []  # of the candidate itself, which had not come to its verification
     of_next = [*([state.next] if state.next else []), *state.next_ahead]
     end_checks(state, keep=of_next)
     end_all([state.challenger] if state.challenger else [])

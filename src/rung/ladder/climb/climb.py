@@ -133,8 +133,7 @@ class Climb:
         manifest = self.run.manifest()
         manifest.stopped = stop
         self.run.write("manifest.json", manifest)
-        unconfirmed = state.answer is not None and state.answer.status != "confirmed"
-        state.status("complete", stop.why if stop.rule == "budget" or unconfirmed else "")
+        state.status("complete", stop.why if stop.rule == "budget" else _unconfirmed(state))
 
     def _planned(self, rungs: Sequence[Rung]) -> None:
         """The rungs as they would be tried now: what a climb begins with, then the best gain per second first, those that do not
@@ -187,6 +186,14 @@ def resume(directory: Path, say: Say, budget: float | None = None, launcher: str
     if launcher:
         request = replace(request, ranks=0, launcher=launcher)
     return Climb(run, request if budget is None else replace(request, budget=budget), say)
+
+
+def _unconfirmed(state: State) -> str:
+    """What the recipe of a climb that has tried everything lacks; empty where it lacks nothing, or there is none."""
+    if state.answer is None or state.answer.status == "confirmed":
+        return ""
+    what = "verified" if state.answer.status == "provisional" else "confirmed by fresh restarts"
+    return f"the recipe is not {what}"
 
 
 def _request(told: dict[str, Any], directory: Path) -> Request:

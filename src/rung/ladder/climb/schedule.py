@@ -71,7 +71,7 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stopped:
     several = bundle(state, rungs)
     candidates = [*([several] if several else []), *sorted(uncut, key=lambda r: -gain_per_second(state, r))]
     late = LATE if confirming(state) or not state.kept else 1.0  # beyond it there is nothing that could be cut instead
-    fitting = [r for r in candidates if seconds(state, r) < late * room(state)]
+    fitting = [r for r in candidates if seconds(state, r) < (late if r.spares == "step" else 1.0) * room(state)]
     return fitting[0] if fitting else _out_of_budget(state, (uncut or worth)[0], stop.left or {})
 
 
@@ -119,7 +119,9 @@ def confirming(state: State) -> float:
         wider = _rounds(state, precisions) * OTHER_SHAPES * state.prepared_in
         under_way = [task.running for task in state.widening if list(task.side.rungs) == state.kept]
         wider = max(0.0, wider - min(under_way, default=0.0))
-    return MARGIN * (rounds * (state.prepared_again + other_shapes) + timed) + wider
+    # On many cores the first of them load while other shapes are verified.
+    beside = min(wider, state.prepared_again) if state.many_cores else 0.0
+    return MARGIN * (rounds * (state.prepared_again + other_shapes) + timed - beside) + wider
 
 
 def _rounds(state: State, precisions: int) -> int:
