@@ -160,6 +160,18 @@ print(type(seeded_model(read_from(workload, Path({str(path)!r})))).__name__)
     assert (ran.stdout.strip(), ran.returncode) == ("Net", 0), ran.stderr
 
 
+def test_where_no_file_is_the_climbs_own_none_is_read(tmp_path: Path) -> None:
+    made = []
+
+    def model() -> nn.Module:
+        made.append(1)
+        return nn.Linear(2, 2)
+
+    workload = Workload("ranks", model, lambda seed: torch.ones(2, 2))
+    seeded_model(read_from(workload, None))
+    assert made == [1]
+
+
 # Random numbers, which another device draws
 
 

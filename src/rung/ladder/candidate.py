@@ -110,7 +110,8 @@ class Candidate(Timed):
             self.workload = of_rank(self.workload, self.ranks.rank, self.ranks.world)
         if saved_model:
             gpu = torch.device(self.device.torch_name) if self.device.is_gpu else None
-            self.workload = read_from(self.workload, Path(saved_model), gpu)
+            # No rank's host but the climb's own is known to hold its file, and no stranger's file.
+            self.workload = read_from(self.workload, Path(saved_model) if self.ranks.world == 1 else None, gpu)
         self.inputs = shapes(self.workload)[shape] if shape else self.workload.inputs
         self.plan = replace(plan_of(rungs), original=Original(**original or {}))
         if self.plan.cores and self.ranks.world > 1:
@@ -124,17 +125,18 @@ class Candidate(Timed):
 
     def facts(self, save: str = "", neighbours: bool = False) -> dict[str, Any]:
         """Makes the model; the few facts that decide which plain modes apply. save: where the model is kept for other workers,
-        if making it takes long; `saved` says whether it was. neighbours: looks for idle GPUs, too."""
+        if making it takes long. neighbours: looks for idle GPUs, too."""
         began = time.perf_counter()
         self._make()
         made = time.perf_counter() - began
         worth = bool(save) and self.ranks.world == 1 and self.device.is_gpu and made > SLOW_TO_MAKE
-        kept = worth and save_model(self.model, Path(save))
+        if worth:
+            save_model(self.model, Path(save))
         facts = quick_facts(self.workload, self.step, self.device)
         idle = idle_like(self.device) if neighbours else []
         gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())] if self.device.is_gpu else []
         workload = of_workload(self.workload, self.model)
-        return plain(Loaded(workload=workload, facts=facts, making_seconds=made, saved=kept, gpus=gpus, idle_gpus=idle))
+        return plain(Loaded(workload=workload, facts=facts, making_seconds=made, gpus=gpus, idle_gpus=idle))
 
     def survey(self) -> dict[str, Any]:
         """The facts that decide which rungs apply, of a workload that was audited."""

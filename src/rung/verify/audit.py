@@ -12,7 +12,7 @@ from rung.engine.step import Step
 from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, to_device
 from rung.plan import Plan
-from rung.verify.observe import Seen, identical, observe, refuse_unseen, rows, same
+from rung.verify.observe import Seen, identical, observe, of_outputs, refuse_unseen, same
 from rung.verify.perturb import put, state
 from rung.verify.randomness import without_dropout
 from rung.workload import Workload, seeded_model, shapes
@@ -20,12 +20,13 @@ from rung.workload import Workload, seeded_model, shapes
 
 def _apart(one: Seen, other: Seen) -> bool:
     """Whether an output or the loss of two runs differs by more than rounding."""
-    return any(row.error > (row.floor or 1e-3) for row in rows(one, one, other, "") if row.what[0] in "ol")
+    found = (row for row in of_outputs(one, one, other, "") if row.what[0] in "ol")
+    return any(row.error > (row.floor or 1e-3) for row in found)
 
 
 def _observed(step: Step, batch: Any) -> Seen:
     try:
-        return observe(step, None, batch)
+        return observe(step, None, batch, gradients=False)
     except RuntimeError as error:
         if "does not require grad" in str(error) and (why := _no_gradient(step, batch)):
             raise WorkloadError(f"workload {step.workload.name!r}: {why}") from error

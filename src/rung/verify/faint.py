@@ -7,7 +7,8 @@ import math
 import torch
 
 from rung.plan import Numerics
-from rung.verify.observe import large, plainly
+from rung.verify.distances import plainly
+from rung.verify.observe import large
 from rung.verify.tolerance import ALLOWED, MEDIAN
 
 # Adam's first step is the sign of a gradient, and in so small a share of a tensor the sign may be rounding alone: 100 times what
@@ -66,10 +67,3 @@ class Faint:
     def _add(self, name: str, found: torch.Tensor, away: bool) -> None:
         found = found.to("cpu") if away else found
         self.elements[name] = found | self.elements.get(name, False)
-
-    def left_out(self, name: str, *changes: torch.Tensor) -> list[torch.Tensor]:
-        """The changes of a weight without these elements."""
-        faint = self.elements.get(name)
-        if faint is None or any(change.shape != faint.shape for change in changes):
-            return list(changes)
-        return [change.masked_fill(faint.to(change.device), 0.0) for change in changes]

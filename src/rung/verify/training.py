@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from rung.hardware.device import Device
+from rung.verify.distances import over, pieces, plainly
 from rung.verify.faint import Faint
-from rung.verify.observe import Row, identical, large, plainly, relative
+from rung.verify.observe import Row, identical, large
 from rung.verify.perturb import inexact, put, state
 from rung.workload import Batch
 
@@ -106,25 +107,28 @@ class Training:
         without them it would be off by less than by chance. What is left out is at least finite, and no larger than twice the
         largest change there is.
         """
-        found = []
-        most = 2 * max((float(t.abs().max()) for t in truth.values() if t.numel()), default=0.0)
+        found, device = [], self.device.torch_name
+        most = 2 * max(
+            (float(x.abs().max()) for t in truth.values() for (x,) in pieces(t, device=device) if x.numel()),
+            default=0.0,
+        )
         for name, right in truth.items():
-            if bool(right.any()) or bool(theirs[name].any()):
-                told, own, other = faint.left_out(name, right, mine[name], theirs[name])
-                error, noise = relative(other, told), relative(own, told)
-                too_large = not bool(((theirs[name].abs() <= most) | (theirs[name] == other)).all())
-                why = "" if not bool(theirs[name].isfinite().all()) else self._why(name, right, too_large)
-                error = math.inf if too_large else error
-                if faint.numerics != "exact":
-                    noise = max(noise, relative(mine[name], right))
-                found.append(Row(f"change of {name} over {self.count} steps", "optimizer steps", error, noise, why=why))
+            seen = _Changes.of(right, mine[name], theirs[name], faint.elements.get(name), most, device)
+            if not seen.moves:
+                continue
+            error, noise = over(seen.error, seen.size), over(seen.noise, seen.size)
+            if faint.numerics != "exact":
+                noise = max(noise, over(seen.noise_of_all, seen.size_of_all))
+            why = self._why(name, seen) if seen.finite else ""
+            error = math.inf if seen.too_large else error
+            found.append(Row(f"change of {name} over {self.count} steps", "optimizer steps", error, noise, why=why))
         return found
 
-    def _why(self, name: str, right: torch.Tensor, too_large: bool) -> str:
+    def _why(self, name: str, seen: _Changes) -> str:
         """What an infinite error of a change means that is finite itself."""
-        if too_large and bool(right.any()):
+        if seen.too_large and seen.size_of_all:
             return f"change of {name} is more than twice the largest change in the untouched model"
-        what = f"elements of {name}" if bool(right.any()) else name
+        what = f"elements of {name}" if seen.size_of_all else name
         return f"the candidate changes {what} over {self.count} steps, but the untouched model does not"
 
     def other_integers(self, baseline: torch.nn.Module, candidate: torch.nn.Module) -> list[str]:
@@ -135,6 +139,55 @@ class Training:
             for n, t in self._looked_at(baseline)
             if not inexact(t) and not identical(t, theirs[n])
         ]
+
+
+@dataclass
+class _Changes:
+    """How far the changes of a weight are apart. Sizes are root mean squares.
+
+    error, noise, size: of the candidate's and the untouched model's distance to the reference, and of the reference's own change, without the
+    elements that rounding alone tells; noise_of_all, size_of_all: of the untouched model and the reference with these; moves: whether the
+    reference or the candidate changes any element; finite: whether all of the candidate's changes are; too_large: whether an element that
+    was left out is larger than `most`."""
+
+    error: float
+    noise: float
+    size: float
+    noise_of_all: float
+    size_of_all: float
+    moves: bool
+    finite: bool
+    too_large: bool
+
+    @classmethod
+    def of(
+        cls,
+        right: torch.Tensor,
+        own: torch.Tensor,
+        other: torch.Tensor,
+        faint: torch.Tensor | None,
+        most: float,
+        device: str,
+    ) -> _Changes:
+        """faint: the elements that are left out."""
+        if other.shape != right.shape:
+            return cls(math.inf, 0.0, 1.0, 0.0, 1.0, moves=True, finite=True, too_large=False)
+        if faint is None or faint.shape != right.shape:
+            faint = torch.zeros(1, dtype=torch.bool).expand(right.shape)
+        squares, finite, moves, within = [0.0] * 5, [True] * 4, False, True
+        for r, mine, theirs, out in pieces(right, own, other, faint, device=device):
+            told, my_own, their_own = (t.masked_fill(out, 0.0) for t in (r, mine, theirs))
+            apart = (their_own - told, my_own - told, told, mine - r, r)
+            squares = [so_far + float(t.square().sum()) for so_far, t in zip(squares, apart, strict=True)]
+            looked_at = (their_own, my_own, mine, theirs)
+            finite = [so_far and bool(t.isfinite().all()) for so_far, t in zip(finite, looked_at, strict=True)]
+            moves = moves or bool(r.any()) or bool(theirs.any())
+            within = within and bool(((theirs.abs() <= most) | (theirs == their_own)).all())
+        error, noise, size, of_all, size_of_all = (math.sqrt(total / max(1, right.numel())) for total in squares)
+        error, noise, of_all = (
+            root if ok else math.inf for root, ok in zip((error, noise, of_all), finite, strict=False)
+        )
+        return cls(error, noise, size, of_all, size_of_all, moves=moves, finite=finite[3], too_large=not within)
 
 
 def other_settings(mine: Any, theirs: Any) -> list[str]:

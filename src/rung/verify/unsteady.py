@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from rung.plan import Numerics
-from rung.verify.observe import observe, relative
+from rung.verify.distances import relative
+from rung.verify.observe import observe
 from rung.verify.tolerance import ALLOWED, FLOOR
 from rung.workload import Batch
 
@@ -50,4 +51,7 @@ def _spread(step: Any, weights: dict[str, torch.Tensor], batch: Batch, keeps: bo
     floats = [name for name, value in right.values.items() if value.is_floating_point()]
     if not right.finite:
         return 0.0
-    return max((relative(other.values[name], right.values[name]) for other in others for name in floats), default=0.0)
+    return max(
+        (relative(other.values[name], right.values[name], right.device) for other in others for name in floats),
+        default=0.0,
+    )

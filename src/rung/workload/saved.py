@@ -36,12 +36,12 @@ def save_model(model: torch.nn.Module, path: Path) -> bool:
     return True
 
 
-def read_from(workload: Workload, path: Path, gpu: torch.device | None = None) -> Workload:
-    """The same workload, whose model is read from a file; where that fails, or another seed is asked for, it is made. gpu: what draws
-    its random numbers then."""
+def read_from(workload: Workload, path: Path | None, gpu: torch.device | None = None) -> Workload:
+    """The same workload, whose model is read from a file; where there is none or that fails, or another seed is asked for, it is made. gpu:
+    what draws its random numbers then."""
 
     def model() -> torch.nn.Module:
-        if torch.initial_seed() == SEED:
+        if path is not None and torch.initial_seed() == SEED:
             with contextlib.suppress(Exception):
                 read: torch.nn.Module = torch.load(path, map_location="cpu", mmap=True, weights_only=False)
                 return read

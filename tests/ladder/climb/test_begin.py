@@ -85,7 +85,7 @@ def begun(
     told: dict[str, Any] = {
         "baseline": {
             "open": opened(time="now", now=now, device=device, torch="2.11.0"),
-            "facts": {"workload": workload, "facts": facts, "making_seconds": 0.1, "saved": False},
+            "facts": {"workload": workload, "facts": facts, "making_seconds": 0.1},
             "warm": {"first_run_seconds": 1.0, "runs": 5, "steady": True, "memory": {"resident": 1}},
         },
         "survey": {
@@ -173,7 +173,7 @@ def large(peak: int) -> dict[str, Any]:
     facts = {"gpu": True, "mode": "infer", "rates": {}, "shapes": [{"elements": 64}]}
     return {
         "open": opened(time="now", now={}, device=device, torch="2.11.0"),
-        "facts": {"workload": {"name": "x", "mode": "infer"}, "facts": facts, "making_seconds": 0.1, "saved": False},
+        "facts": {"workload": {"name": "x", "mode": "infer"}, "facts": facts, "making_seconds": 0.1},
         "warm": {"first_run_seconds": 1.0, "runs": 5, "steady": True, "memory": {"reserved": peak}},
     }
 
@@ -314,7 +314,6 @@ def loaded(idle: list[int]) -> Loaded:
         workload=Workload(name="x", mode="train"),
         facts=facts,
         making_seconds=0.0,
-        saved=False,
         gpus=gpus,
         idle_gpus=idle,
     )

@@ -1,0 +1,132 @@
+"""How far tensors are apart: what is looked at in pieces is what the formula gives of the whole."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rung.engine.step import Step
+from rung.hardware import pick
+from rung.plan import Plan
+from rung.verify import distances as far
+from rung.verify import observe as observing
+from rung.verify.distances import distance, distances, finite, mismatched, relative, rms, scale
+from rung.verify.faint import Faint
+from rung.verify.observe import observe, rows
+from rung.verify.training import Training
+from rung.workload import Workload, seeded_model
+from rung.workload.base import copied
+
+NUMBERS = st.floats(-1e6, 1e6, width=32)
+CPU = pick("cpu")
+
+
+@st.composite
+def alike(draw: st.DrawFn, count: int) -> list[torch.Tensor]:
+    size = draw(st.integers(0, 23))
+    return [torch.tensor(draw(st.lists(NUMBERS, min_size=size, max_size=size))) for _ in range(count)]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(far, "AT_ONCE", 5)
+
+
+@given(tensors=alike(3))
+def test_distances_are_root_mean_squares_of_differences(tensors: list[torch.Tensor]) -> None:
+    a, b, right = tensors
+    wanted = [(t.double() - right.double()).norm() for t in (a, b)] + [right.double().norm()]
+    root = max(1, right.numel()) ** 0.5
+    assert distances([a, b], right) == pytest.approx([float(norm) / root for norm in wanted], rel=1e-12)
+    assert distance(a, right) == pytest.approx(distances([a], right)[0])
+    assert rms(right) == pytest.approx(distances([], right)[0])
+
+
+@given(tensors=alike(2))
+def test_factors_and_shares_are_those_of_the_whole(tensors: list[torch.Tensor]) -> None:
+    a, b = tensors
+    size = float(b.double() @ b.double())
+    assert scale(a, b) == pytest.approx(
+        abs(float(a.double() @ b.double()) / size - 1) if size else 0.0, rel=1e-9, abs=1e-9
+    )
+    assert mismatched(a, b) == pytest.approx(float((a != b).double().mean()) if a.numel() else 0.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 7, 11])
+def test_what_is_not_finite_is_infinitely_far(bad: float, place: int) -> None:
+    good, wrong = torch.ones(12), torch.ones(12)
+    wrong[place] = bad
+    assert (finite(good), finite(wrong)) == (True, False)
+    assert distances([wrong, good], good) == [math.inf, 0.0, 1.0]
+    assert (distance(wrong, good), scale(wrong, good)) == (math.inf, math.inf)
+
+
+def test_another_shape_is_infinitely_far_and_the_others_are_not() -> None:
+    assert distances([torch.ones(3), torch.zeros(4)], torch.ones(4)) == [math.inf, 1.0, 1.0]
+    assert (mismatched(torch.ones(3), torch.ones(4)), scale(torch.ones(3), torch.ones(4))) == (math.inf, math.inf)
+
+
+def test_a_sparse_tensor_is_compared_as_it_is_stored() -> None:
+    right = torch.sparse_coo_tensor(torch.tensor([[1, 6]]), torch.tensor([3.0, 4.0]), (9,)).coalesce()
+    other = torch.sparse_coo_tensor(torch.tensor([[1, 7]]), torch.tensor([3.0, 4.0]), (9,)).coalesce()
+    assert relative(right, right) == 0.0
+    assert distance(other, right) == pytest.approx((32 / 9) ** 0.5)
+    assert distance(right.to_dense(), right) == math.inf
+
+
+@given(tensors=alike(3), seed=st.integers(0, 100))
+def test_changes_of_weights_are_looked_at_without_what_rounding_tells(tensors: list[torch.Tensor], seed: int) -> None:
+    """In pieces as at once."""
+    right, mine, theirs = (t.double() for t in tensors)
+    faint = Faint("bf16")
+    faint.elements["w"] = torch.rand(right.shape, generator=torch.Generator().manual_seed(seed)) < 0.3
+    training = Training(3, lambda k: None, CPU)
+    found = training.rows({"w": right}, {"w": mine}, {"w": theirs}, faint)
+    if not (bool(right.any()) or bool(theirs.any())):
+        assert found == []
+        return
+    told, own, other = (t.masked_fill(faint.elements["w"], 0.0) for t in (right, mine, theirs))
+    most = 2 * float(right.abs().max())
+    too_large = not bool(((theirs.abs() <= most) | (theirs == other)).all())
+    error = math.inf if too_large else relative(other, told)
+    noise = max(relative(own, told), relative(mine, right))
+    assert (found[0].error, found[0].noise) == (pytest.approx(error), pytest.approx(noise))
+
+
+def linear() -> Workload:
+    return Workload(
+        name="x",
+        model=lambda: torch.nn.Linear(64, 32),
+        inputs=lambda seed: torch.randn(8, 64, generator=torch.Generator().manual_seed(seed)),
+        loss=lambda output, batch: output.square().mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+
+
+def test_where_gradients_are_not_compared_it_is_known_which_there_are() -> None:
+    step = Step(linear(), seeded_model(linear()), Plan(), CPU)
+    seen = observe(step, None, linear().inputs(1), gradients=False)
+    assert {name: g is not None and g.numel() for name, g in seen.gradients.items()} == {"weight": 0, "bias": 0}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_what_lies_in_the_hosts_memory_is_compared_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = pick("cuda")
+    model = seeded_model(linear()).to(device.torch_name)
+
+    def compared() -> tuple[list[observing.Row], set[str]]:
+        runs = [
+            observe(Step(linear(), copied(model), Plan(), device), None, linear().inputs(seed).to(device.torch_name))
+            for seed in (1, 2, 3)
+        ]
+        return rows(*runs, "x"), {t.device.type for run in runs for t in run.values.values()}
+
+    on_the_gpu, places = compared()
+    monkeypatch.setattr(observing, "LARGE", 0)
+    moved, away = compared()
+    assert (places, away) == ({"cuda"}, {"cpu"})
+    assert [row.what for row in moved] == [row.what for row in on_the_gpu]
+    assert [row.error for row in moved] == pytest.approx([row.error for row in on_the_gpu], rel=1e-6)
