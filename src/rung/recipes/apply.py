@@ -20,7 +20,7 @@ from rung.engine.cuda_graph import GraphedStep
 from rung.engine.disturbed import elements
 from rung.engine.dynamo import expect_changes
 from rung.engine.optimizer import carried, made_by, remade
-from rung.engine.parts import on_tensors
+from rung.engine.own_dtype import OwnDtype, cast_back
 from rung.engine.step import Step
 from rung.errors import UsageError
 from rung.hardware import pick
@@ -87,7 +87,8 @@ class Applied:
     - Inputs of a size at which the recipe was found to lose go to the model as it is, in `step` too.
     - With `capture` or `reduce-overhead` in the recipe, the next call overwrites results: clone what you keep. With `reduce-overhead`, it
       overwrites gradients, too: step and clear them before, or sum them up elsewhere.
-    - With `bf16`, outputs that autocast made bfloat16 are cast back to the dtype of the model's weights.
+    - With `bf16`, outputs that autocast made bfloat16 are cast back to the dtype of the model's weights. Those of a training step are not,
+      as under torch.autocast: casting logits takes time, and few programs read them.
     - With `compile` or a rewrite, Dynamo's limit on compilations of one function is raised in every thread that calls it. Otherwise a
       model that is called with more than eight shapes would run uncompiled. Hooks that are registered later are run.
     """
@@ -118,9 +119,9 @@ class Applied:
         def forward_in_bf16(*args: Any, **kwargs: Any) -> Any:
             with autocast(device, torch.bfloat16):
                 output = model(*args, **kwargs)
-            return _cast_back(output, weights.dtype)
+            return cast_back(output, weights.dtype)
 
-        self._weights = weights = _Weights(model)
+        self._weights = weights = OwnDtype(model)
         # Shapes, modes and hooks are compiled for apart; beyond the limit, Dynamo would leave a function uncompiled.
         self._expects = plan.compiles or bool(plan.passes)
         self._limits = self._expect_changes()
@@ -206,8 +207,6 @@ class Applied:
             self._expect_changes()
         loss, output = self._step(batch)
         self._tell(self._step)
-        if self._plan.bf16:
-            output = _cast_back(output, self._weights.look())
         return output if loss is None else (loss, output)
 
     def _warn_of_another_optimizer(self) -> None:
@@ -245,41 +244,6 @@ class Applied:
 
 class _Thread(threading.local):
     expects_changes = False
-
-
-class _Weights:
-    """The dtype of a model's weights: of its first parameter that is a floating-point number."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model, self._path, self._name = model, tuple[str, ...](), ""
-        self.dtype = torch.float32
-
-    def look(self) -> torch.dtype:
-        """Before each call: the model may have been given another dtype since the last. It goes where the parameter was, because a
-        walk over all modules takes longer than a small model."""
-        module: torch.nn.Module | None = self._model
-        for name in self._path:
-            module = module._modules.get(name) if module is not None else None
-        found = module._parameters.get(self._name) if module is not None else None
-        if found is None or not found.is_floating_point():
-            found = self._search()
-        self.dtype = torch.float32 if found is None else found.dtype
-        return self.dtype
-
-    def _search(self) -> torch.nn.Parameter | None:
-        for name, parameter in self._model.named_parameters():
-            if parameter.is_floating_point():
-                *path, self._name = name.split(".")
-                self._path = tuple(path)
-                return parameter
-        return None
-
-
-def _cast_back(output: Any, dtype: torch.dtype) -> Any:
-    """The output as the model gives it outside autocast; gradients flow through the cast."""
-    if dtype == torch.bfloat16:
-        return output
-    return on_tensors(lambda t: t.to(dtype) if t.dtype == torch.bfloat16 else t, output)
 
 
 def apply(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import GIB, MANIFEST, PASSED, Added, answered, state
+from made_up import GIB, MANIFEST, PASSED, Added, answered, know, state
 from made_up import warm as warmed
 
 from rung.ladder.climb import state as states
@@ -123,10 +123,21 @@ def tried_now(made: State, gain: float, *found: str) -> None:
 def test_a_candidate_that_nobody_prepared_is_verified_while_it_compiles(climb: tuple[State, Added]) -> None:
     made, pool = climb
     tried_now(made, 1.03)
-    assert pool.names == ["03-together-verify-exact", "03-together-verify-bf16"]
+    assert pool.names == ["03-together-verify-exact"]  # its own worker compiles it in bf16
     assert made.next_ahead == pool.tasks
     tried_now(made, 1.03)  # once
-    assert len(pool.tasks) == 2
+    assert len(pool.tasks) == 1
+
+
+def test_with_dropout_nobody_else_compiles_what_is_verified(climb: tuple[State, Added]) -> None:
+    made, pool = climb
+    know(made, dropout=True)
+    tried_now(made, 1.03)
+    assert [name.removeprefix("03-together-") for name in pool.names] == [
+        "verify-exact",
+        "verify-bf16",
+        "precompile-exact",
+    ]
 
 
 def test_of_one_whose_worker_has_told_only_members_that_did_something(climb: tuple[State, Added]) -> None:
@@ -137,7 +148,7 @@ def test_of_one_whose_worker_has_told_only_members_that_did_something(climb: tup
 
 def test_what_is_hardly_faster_is_verified_after_it_was_timed(climb: tuple[State, Added]) -> None:
     made, pool = climb
-    tried_now(made, 1.01)
+    tried_now(made, 1.004)
     assert pool.names == []
 
 

@@ -13,9 +13,7 @@ from rung.rungs import LADDER, Counters, Evidence, Rung, plan_of
 from rung.timing.tasks import Task
 from rung.timing.timed import Warmed
 
-EXPECTED = (
-    1.02  # times as fast, of a candidate that is verified while it compiles: less is not clear before further restarts
-)
+EXPECTED = 1.005  # times as fast, of a candidate that is verified while it compiles: cores are idle otherwise
 Seen = tuple[Breakdown | None, Counters | None]  # a breakdown, and what a trace counts
 
 
@@ -85,7 +83,8 @@ def _verify_next(state: State) -> None:
 
 def verify_beside(state: State, rung: Rung, task: Task) -> None:
     """Begins to verify the candidate that is tried now while its worker compiles, where nothing of that was begun before: there are cores, and
-    the GPU has room for it beside what times the candidate. One that is not expected to be faster by more than noise is verified once it was."""
+    the GPU has room for it beside what times the candidate. It is in full precision, in which nobody else compiles it. At its own precision
+    it is verified once its code is in the cache; with dropout it will not be, because a verification leaves that out."""
     if state.next_ahead or not state.many_cores or rung.spares != "step" or rung.first:
         return
     if rung.predict(state.context()).middle < EXPECTED:
@@ -96,7 +95,8 @@ def verify_beside(state: State, rung: Rung, task: Task) -> None:
     beside = state.pool.held(waiting=[task] if task.worker is None else []) + 2 * state.step_bytes()
     at_once = sum(held for held, _ in needs) + max((in_turns for _, in_turns in needs), default=0.0)
     if stack and (state.pool.elsewhere or not state.facts.gpu or beside + at_once <= state.pool.memory):
-        state.next_ahead = verifying(state, stack, parts, name)
+        together = task.ready or state.facts.dropout is True
+        state.next_ahead = verifying(state, stack, parts if together else parts[:1], name)
 
 
 def _of_members_with_effect(state: State, task: Task, rung: Rung) -> tuple[list[str], str]:
