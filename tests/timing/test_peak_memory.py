@@ -1,5 +1,7 @@
 """The peak memory of a candidate is that of its steps, whatever is held beside them later."""
 
+import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,3 +45,20 @@ def test_on_a_gpu_what_later_steps_take_counts(monkeypatch: pytest.MonkeyPatch) 
     made = candidate.Candidate()
     made.device, made._peak = H100, {"allocated": 5}
     assert made.memory() == {"allocated": 9}
+
+
+def test_the_copies_of_watched_steps_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = {"allocated": 5}
+    monkeypatch.setattr(timed, "peak_memory", lambda _: dict(now))
+    monkeypatch.setattr(candidate, "reset_peak_memory", lambda _: now.update(allocated=3))
+    monkeypatch.setattr(candidate, "too_large", lambda _: False)
+    monkeypatch.setattr(candidate, "sharded", lambda _: False)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(candidate.Candidate, "_witnessed", lambda *_: {})
+    made = candidate.Candidate()
+    made.device, made.step, made.model = H100, SimpleNamespace(), torch.nn.Linear(1, 1)  # type: ignore[assignment]
+    made.batches, made._next = [torch.ones(1)], itertools.cycle([torch.ones(1)])
+    assert made.watch()
+    now.update(allocated=14)  # by what is kept of the watched steps
+    made.witness()
+    assert made.memory() == {"allocated": 5}

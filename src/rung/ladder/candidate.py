@@ -344,6 +344,7 @@ class Candidate(Timed):
             return False
         for k in range(1, len(self.batches), 2):
             refill(self.batches[k], to_device(self.inputs(NEW + k), self.device))
+        self._peak = self.memory()  # of the workload: the copies that are kept from now on are not
         self._next, self._watched = itertools.cycle(self.batches), Watched()
         return True
 
@@ -351,7 +352,8 @@ class Candidate(Timed):
         """What the watched steps show (`rung.verify.witness`): `failures`, in sentences; `unseen`: in inference, how many
         times as long a step takes on new inputs. left: why something was not looked at."""
         watched, self._watched = self._watched, None
-        self._peak = self.memory()  # of the workload: what is held beside it now is not
+        if watched is None:
+            self._peak = self.memory()  # of the workload: what is held beside it now is not
         try:
             return plain(self._witnessed(watched))
         finally:
