@@ -57,7 +57,8 @@ class Plan:
     kernels scaled_dot_product_attention asks first, `cudnn`. within: passes on the graphs that Inductor
     compiles, forward and backward, by name. original: inputs for which none of this holds. Of several ranks, which one process does not
     have: ddp: arguments of DistributedDataParallel; gradients: the format in which these are exchanged, `bf16`; gathered: FSDP2 keeps
-    what forward has gathered; cores: each rank has cores of its own, near its GPU. The empty plan is the workload as its author wrote it."""
+    what forward has gathered; cores: each rank has cores of its own, near its GPU; one_graph: torch.compile does not cut a model under
+    DistributedDataParallel into one graph for each bucket. The empty plan is the workload as its author wrote it."""
 
     tf32: bool = False
     bf16: bool = False
@@ -79,6 +80,7 @@ class Plan:
     gradients: str = ""
     gathered: bool = False
     cores: bool = False
+    one_graph: bool = False
 
     @property
     def numerics(self) -> Numerics:
@@ -88,7 +90,7 @@ class Plan:
     @property
     def of_one(self) -> Plan:
         """What of it one process has."""
-        return replace(self, ddp=(), gradients="", gathered=False, cores=False)
+        return replace(self, ddp=(), gradients="", gathered=False, cores=False, one_graph=False)
 
     @property
     def compiles(self) -> bool:

@@ -24,7 +24,7 @@ def test_what_ranks_exchange_concerns_no_single_process(rung: object) -> None:
     assert "it is for several ranks" in no(name)
     plan = plan_of([name])
     assert plan.of_one == Plan() != plan
-    with_ddp, with_fsdp = (no(name, 2, parallel, ("bf16",)) for parallel in ("ddp", "fsdp2"))
+    with_ddp, with_fsdp = (no(name, 2, parallel, ("bf16", "compile")) for parallel in ("ddp", "fsdp2"))
     assert bool(with_ddp) != bool(with_fsdp)  # each is for one of them
 
 

@@ -145,6 +145,7 @@ OFF: dict[str, tuple[dict[str, Any], str]] = {
     "ddp-buckets-100": ({"ddp bucket_cap_mb": 25.0}, "bucket_cap_mb is 25.0"),
     "ddp-gradient-views": ({"ddp gradient_as_bucket_view": False}, "gradient_as_bucket_view is False"),
     "ddp-static-graph": ({"ddp static_graph": False}, "static_graph is False"),
+    "ddp-one-graph": ({"one graph under DDP": False}, "one graph under DDP is False"),
     "bf16-gradients": ({"gradients": ""}, "the format in which gradients are exchanged is "),
     "fsdp-keep-gathered": ({}, "0 -> 0 gatherings of weights"),
     "rank-cores": ({"cores": "all"}, "the set of cores is all"),

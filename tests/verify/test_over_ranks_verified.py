@@ -25,6 +25,7 @@ RUNGS = {
     "ddp-buckets-100": ("ddp", "same data", "off by"),
     "ddp-gradient-views": ("ddp", "sum", "gradient of"),
     "ddp-static-graph": ("ddp", "stale bucket", "gradient of"),
+    "ddp-one-graph": ("ddp", "sum", "gradient of"),
     "fsdp-keep-gathered": ("fsdp2", "no all-reduce", "get no gradient"),
 }
 

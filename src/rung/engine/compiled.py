@@ -83,6 +83,9 @@ class Compiled:
         self._adapters: list[torch.nn.Module] = []
         self._adapted = -1  # how many graphs there were when adapters were looked for
         self._merged: list[list[str]] = []
+        self._cuts: bool | str | None = None  # Dynamo's setting before, where the plan changes it
+        if plan.one_graph:
+            self._cuts, torch._dynamo.config.optimize_ddp = torch._dynamo.config.optimize_ddp, False
         self._run = self._prepared()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -134,6 +137,7 @@ class Compiled:
             "channels_last": len(self._channels_last) if self._channels_last else 0,
             **{f"switch {name}": value for name, value in switches(self._model).items()},
             **({"replays_skipped": skipped_replays()} if self._plan.replays else {}),
+            **({"one graph under DDP": not torch._dynamo.config.optimize_ddp} if self._plan.one_graph else {}),
             **{f"pass {name}": inductor for name in self._plan.within},
             **({f"inductor {k}": v for k, v in self.surgeon.inductor_options.items()} if self.surgeon else {}),
         }
@@ -170,6 +174,8 @@ class Compiled:
             vars(block).update(own)
         if self._channels_last:
             self._channels_last.undo()
+        if self._cuts is not None:
+            torch._dynamo.config.optimize_ddp = self._cuts
         self._switched.undo()
 
     def _see_merges(self) -> None:

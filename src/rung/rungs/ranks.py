@@ -7,7 +7,7 @@ from typing import Any
 
 from rung.plan import Plan
 from rung.rungs.proofs import rarer, told
-from rung.rungs.requirements import AUTOCAST, DDP, FSDP2, GPU, RANKS, allowed
+from rung.rungs.requirements import AUTOCAST, COMPILED, DDP, FSDP2, GPU, RANKS, allowed
 from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, Shrinks
 
 # MiB of gradients that are exchanged at once. torch's own is 25: less begins sooner and launches more, more moves at a higher rate.
@@ -116,4 +116,24 @@ CORES = Rung(
     proof=told("cores", "own", "the set of cores"),
 )
 
-EXCHANGE = (*(_bucket(size) for size in BUCKETS), VIEWS, STATIC, BF16_GRADIENTS, GATHERED_ONCE)
+# What it gives depends on the link between the ranks, and was not measured. torch cuts the graph so that the exchange of a bucket begins while
+# the rest of backward runs; without the cuts it begins once backward has ended.
+ONE_GRAPH = Rung(
+    name="ddp-one-graph",
+    level=2,
+    title="one compiled graph, and not one for each bucket of gradients",
+    contract="reassociated",
+    changes="torch._dynamo.config.optimize_ddp = False: kernels are fused and weights joined across buckets, and no exchange hides behind backward",
+    requires=(RANKS, DDP, COMPILED),
+    shrinks=lambda c: {
+        "gemm": (0.95, 1.0),
+        "pointwise": (0.8, 1.0),
+        "launch_gap": (0.7, 1.0),
+        "communication": (1.0, 2.0),
+    },
+    change=lambda p: replace(p, one_graph=True),
+    effect="the model is one graph, whatever the buckets hold",
+    proof=told("one graph under DDP", True, "one graph under DDP"),
+)
+
+EXCHANGE = (*(_bucket(size) for size in BUCKETS), VIEWS, STATIC, ONE_GRAPH, BF16_GRADIENTS, GATHERED_ONCE)

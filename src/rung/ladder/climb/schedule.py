@@ -383,7 +383,7 @@ def _combines(rung: Rung, others: Sequence[Rung]) -> bool:
     the exchange between ranks, as often costs as it gives, and is tried alone."""
     apart = any(rung.name in other.replaces or other.name in rung.replaces for other in others)
     change = rung.change(Plan())
-    alone = rung.first or change.env or change.inductor or change.ddp or apart
+    alone = rung.first or change.env or change.inductor or change.ddp or change.one_graph or apart
     return rung.spares == "step" and not alone
 
 
