@@ -32,6 +32,7 @@ class Side:
         made_for: what a recipe was made for: mode, device, torch and model.
         one_shape: the workload runs on the measured shape alone.
         saved_model: a file that holds its model, made before.
+        gpu_draws: where the model is made, a GPU draws its random numbers, which takes a core of the host many times as long.
     """
 
     target: str
@@ -45,6 +46,7 @@ class Side:
     made_for: dict[str, str] = field(default_factory=dict)
     one_shape: bool = False
     saved_model: str = ""
+    gpu_draws: bool = False
 
 
 @dataclass(frozen=True)

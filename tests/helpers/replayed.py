@@ -66,6 +66,7 @@ class Replayed:
         rungs: list[str],
         device: str | None,
         saved_model: str = "",
+        gpu_draws: bool = False,
         one_shape: bool = False,
     ) -> Any:
         self.fused = options.get("fused", "fast")

@@ -355,6 +355,20 @@ def test_a_result_in_another_order_has_the_strides_that_it_had():
     check(fn, inputs)
 
 
+def test_a_cast_of_it_has_the_strides_that_it_had():
+    """As a step under autocast hands it out."""
+
+    def fn(q, k, v):
+        q, k, v = (x.view(B, T, -1, D).transpose(1, 2) for x in (q, k, v))
+        return ((q @ k.mT).softmax(-1) @ v).to(torch.float64)
+
+    inputs = tokens(keys=H)
+    surgeon = Surgeon(["sdpa"], "eager")
+    got = torch.compile(fn, backend=surgeon, dynamic=False)(*inputs)
+    assert surgeon.matches["sdpa"] == 1
+    assert got.stride() == fn(*inputs).stride()
+
+
 def test_windows_beside_the_batch():
     # Windows of two pictures, each with its own mask: split from the batch for that, and merged again.
     windows, bias = 3, torch.randn(H, T, T, requires_grad=True)

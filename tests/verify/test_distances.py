@@ -16,6 +16,7 @@ from rung.verify.distances import distance, distances, finite, mismatched, relat
 from rung.verify.faint import Faint
 from rung.verify.observe import observe, rows
 from rung.verify.training import Training
+from rung.verify.verify import verify
 from rung.workload import Workload, seeded_model
 from rung.workload.base import copied
 
@@ -81,19 +82,48 @@ def test_a_sparse_tensor_is_compared_as_it_is_stored() -> None:
 def test_changes_of_weights_are_looked_at_without_what_rounding_tells(tensors: list[torch.Tensor], seed: int) -> None:
     """In pieces as at once."""
     right, mine, theirs = (t.double() for t in tensors)
-    faint = Faint("bf16")
-    faint.elements["w"] = torch.rand(right.shape, generator=torch.Generator().manual_seed(seed)) < 0.3
+    faint, left_out = Faint("bf16"), torch.rand(right.shape, generator=torch.Generator().manual_seed(seed)) < 0.3
+    if seed % 3:
+        faint.elements["w"] = left_out
+    else:
+        left_out = torch.zeros_like(left_out)
     training = Training(3, lambda k: None, CPU)
     found = training.rows({"w": right}, {"w": mine}, {"w": theirs}, faint)
     if not (bool(right.any()) or bool(theirs.any())):
         assert found == []
         return
-    told, own, other = (t.masked_fill(faint.elements["w"], 0.0) for t in (right, mine, theirs))
+    told, own, other = (t.masked_fill(left_out, 0.0) for t in (right, mine, theirs))
     most = 2 * float(right.abs().max())
     too_large = not bool(((theirs.abs() <= most) | (theirs == other)).all())
     error = math.inf if too_large else relative(other, told)
     noise = max(relative(own, told), relative(mine, right))
     assert (found[0].error, found[0].noise) == (pytest.approx(error), pytest.approx(noise))
+
+
+class Scaled(torch.nn.Module):
+    """Numbers without a dimension: one that trains, one that is frozen, one that no loss depends on, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        self.trained, self.unused = (torch.nn.Parameter(torch.tensor(1.5)) for _ in range(2))
+        self.frozen = torch.nn.Parameter(torch.tensor(0.5), requires_grad=False)
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.trained * self.scale + self.frozen
+
+
+def test_numbers_without_a_dimension_are_verified() -> None:
+    workload = Workload(
+        name="scaled",
+        model=Scaled,
+        inputs=lambda seed: torch.randn(8, 8, generator=torch.Generator().manual_seed(seed)),
+        loss=lambda output, batch: output.square().mean(),
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+    )
+    found = verify(workload, Plan(fused_optimizer=True), CPU)
+    assert found.passed, found.failures
 
 
 def linear() -> Workload:

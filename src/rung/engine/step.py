@@ -31,8 +31,7 @@ class Step:
     gradients of the step can be read from the parameters until the next one. The model object is the one
     given: its class, mode, hooks and state dict are not touched, only its weights are trained.
 
-    In inference, outputs that the plan's autocast made bfloat16 are cast back to the dtype of the weights: who takes the model's place gives
-    what the model gives.
+    In inference under the plan's autocast, bfloat16 outputs are cast back to the dtype of the weights, as `rung.apply` does it.
 
     Batches that the plan leaves to the original run as the workload was written, but for the optimizer, whose state
     is one, and for torch's matrix precision, which is the process's.

@@ -13,12 +13,13 @@ from rung.timing.timed import Warmed
 
 
 class Loaded(Part, kw_only=True):
-    """A workload whose model is made. facts: those that need no survey; gpus: what each of
+    """A workload whose model is made. facts: those that need no survey; saved: whether the model was kept for other workers; gpus: what each of
     this host is, as torch counts; idle_gpus: others of this kind that nobody uses, where that was asked."""
 
     workload: Workload
     facts: Facts
     making_seconds: Seconds
+    saved: bool
     gpus: list[str] = msgspec.field(default_factory=list)
     idle_gpus: list[int] = msgspec.field(default_factory=list)
 

@@ -94,10 +94,12 @@ class Candidate(Timed):
         made_for: dict[str, str] | None = None,
         one_shape: bool = False,
         saved_model: str = "",
+        gpu_draws: bool = False,
     ) -> dict[str, Any]:
         """Loads the workload; nothing of the model is made yet. shape: which of its input shapes is run; original: inputs
         that are left to the workload as it is (`rung.plan.Original`); made_for: what its recipe was made for; one_shape: it
-        runs on inputs of the measured shape alone; saved_model: a file to read the model from (`rung.workload.saved`)."""
+        runs on inputs of the measured shape alone; saved_model: a file to read the model from (`rung.workload.saved`); gpu_draws: where it is
+        made, a GPU draws its random numbers."""
         self.device = pick(self.ranks.device(device, torch.cuda.device_count()))
         if self.device.is_gpu:  # streams, events and graphs belong to the current device
             torch.cuda.set_device(self.device.index)
@@ -105,13 +107,12 @@ class Candidate(Timed):
         self.workload = load(target, options)
         if one_shape:
             self.workload = replace(self.workload, one_shape=True, other_shapes=())
+        if saved_model or gpu_draws:
+            gpu = torch.device(self.device.torch_name) if self.device.is_gpu else None
+            self.workload = read_from(self.workload, Path(saved_model) if saved_model else None, gpu)
         self._of_one = self.workload
         if self.ranks.world > 1:
             self.workload = of_rank(self.workload, self.ranks.rank, self.ranks.world)
-        if saved_model:
-            gpu = torch.device(self.device.torch_name) if self.device.is_gpu else None
-            # No rank's host but the climb's own is known to hold its file, and no stranger's file.
-            self.workload = read_from(self.workload, Path(saved_model) if self.ranks.world == 1 else None, gpu)
         self.inputs = shapes(self.workload)[shape] if shape else self.workload.inputs
         self.plan = replace(plan_of(rungs), original=Original(**original or {}))
         if self.plan.cores and self.ranks.world > 1:
@@ -125,18 +126,17 @@ class Candidate(Timed):
 
     def facts(self, save: str = "", neighbours: bool = False) -> dict[str, Any]:
         """Makes the model; the few facts that decide which plain modes apply. save: where the model is kept for other workers,
-        if making it takes long. neighbours: looks for idle GPUs, too."""
+        if making it takes long; `saved` says whether it was. neighbours: looks for idle GPUs, too."""
         began = time.perf_counter()
         self._make()
         made = time.perf_counter() - began
         worth = bool(save) and self.ranks.world == 1 and self.device.is_gpu and made > SLOW_TO_MAKE
-        if worth:
-            save_model(self.model, Path(save))
+        kept = worth and save_model(self.model, Path(save))
         facts = quick_facts(self.workload, self.step, self.device)
         idle = idle_like(self.device) if neighbours else []
         gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())] if self.device.is_gpu else []
         workload = of_workload(self.workload, self.model)
-        return plain(Loaded(workload=workload, facts=facts, making_seconds=made, gpus=gpus, idle_gpus=idle))
+        return plain(Loaded(workload=workload, facts=facts, making_seconds=made, saved=kept, gpus=gpus, idle_gpus=idle))
 
     def survey(self) -> dict[str, Any]:
         """The facts that decide which rungs apply, of a workload that was audited."""

@@ -87,8 +87,8 @@ class Applied:
     - Inputs of a size at which the recipe was found to lose go to the model as it is, in `step` too.
     - With `capture` or `reduce-overhead` in the recipe, the next call overwrites results: clone what you keep. With `reduce-overhead`, it
       overwrites gradients, too: step and clear them before, or sum them up elsewhere.
-    - With `bf16`, outputs that autocast made bfloat16 are cast back to the dtype of the model's weights. Those of a training step are not,
-      as under torch.autocast: casting logits takes time, and few programs read them.
+    - With `bf16`, bfloat16 outputs are cast back to the dtype of the model's weights. What `step` returns in training is not, as under
+      torch.autocast: casting logits takes time, and few programs read them.
     - With `compile` or a rewrite, Dynamo's limit on compilations of one function is raised in every thread that calls it. Otherwise a
       model that is called with more than eight shapes would run uncompiled. Hooks that are registered later are run.
     """

@@ -114,7 +114,7 @@ def run_line(run: ClimbRun) -> str:
     manifest, result = run.manifest, run.result
     gain = units.interval(result.speedup) if result and result.speedup else "no speedup"
     status = f", {units.clean(result.status)}" if result and result.status else ""
-    ended = gain + status + (", ended early" if manifest.why else "")
+    ended = gain + status + (", ended early" if words.ended_early(run) else "")
     outcome = ended if manifest.status == "complete" else words.standing(run)
     what = f"{manifest.workload.name} ({manifest.workload.mode}, {manifest.numerics})"
     return "  ".join(units.one_line(part) for part in (run.directory, what, outcome))

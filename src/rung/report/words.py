@@ -311,8 +311,14 @@ def status(run: ClimbRun) -> str:
     """Empty for a climb that reached its end, else a sentence that says how it stands."""
     state, why = standing(run), units.clean(run.manifest.why).rstrip(".")
     if state == "complete":
-        return f"The climb ended early: {why}." if why else ""
+        return f"{'The climb ended early: ' if ended_early(run) else 'The climb has ended, and '}{why}." if why else ""
     return f"The climb is {state or 'unfinished'}{f': {why}' if why else ''}."
+
+
+def ended_early(run: ClimbRun) -> bool:
+    """Whether a climb that is complete would have tried more."""
+    record = run.result.stopped if run.result else None
+    return bool(run.manifest.why) and (record is None or record.rule == "budget")
 
 
 def way_on(run: ClimbRun) -> str:

@@ -195,7 +195,8 @@ class Start:
     def profile(self, trace: Path, side: str = "") -> None:
         """Records a side, the last one unless another is named. A profile that fails costs the next predictions, and no verdict."""
         worker = self.workers[side or list(self.workers)[-1]]
-        with self._alone(), contextlib.suppress(WorkerFailed):
+        # What verifies on the same GPU meanwhile would show in how long its kernels take.
+        with quiet(list(self.workers.values())), contextlib.suppress(WorkerFailed):
             worker.call("profile", self.limits.block, path=str(trace), steps=PROFILED_STEPS)
 
     def _on_gpu(self) -> bool:

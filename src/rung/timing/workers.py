@@ -48,7 +48,7 @@ def _env(setup: Setup, side: Side) -> dict[str, str]:
 def _open(worker: Caller, setup: Setup, side: Side) -> None:
     more = {} if side.call else {"shape": side.shape, "original": side.original, "made_for": side.made_for}
     if not side.call:
-        more |= {"one_shape": side.one_shape, "saved_model": side.saved_model}
+        more |= {"one_shape": side.one_shape, "saved_model": side.saved_model, "gpu_draws": side.gpu_draws}
     more = {name: value for name, value in more.items() if value}  # another revision's worker may not know of them
     worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device, **more)
 

@@ -172,11 +172,10 @@ class _Changes:
         """faint: the elements that are left out."""
         if other.shape != right.shape:
             return cls(math.inf, 0.0, 1.0, 0.0, 1.0, moves=True, finite=True, too_large=False)
-        if faint is None or faint.shape != right.shape:
-            faint = torch.zeros(1, dtype=torch.bool).expand(right.shape)
+        masks = [] if faint is None or faint.shape != right.shape else [faint]
         squares, finite, moves, within = [0.0] * 5, [True] * 4, False, True
-        for r, mine, theirs, out in pieces(right, own, other, faint, device=device):
-            told, my_own, their_own = (t.masked_fill(out, 0.0) for t in (r, mine, theirs))
+        for r, mine, theirs, *out in pieces(right, own, other, *masks, device=device):
+            told, my_own, their_own = (t.masked_fill(out[0], 0.0) if out else t for t in (r, mine, theirs))
             apart = (their_own - told, my_own - told, told, mine - r, r)
             squares = [so_far + float(t.square().sum()) for so_far, t in zip(squares, apart, strict=True)]
             looked_at = (their_own, my_own, mine, theirs)

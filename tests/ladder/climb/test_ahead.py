@@ -1,5 +1,6 @@
 """What is begun before it is needed: the verification of the candidate that may be next."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from made_up import warm as warmed
 
 from rung.ladder.climb import state as states
 from rung.ladder.climb.ahead import prepare_next, verify_beside
+from rung.ladder.climb.begun import Begun
+from rung.ladder.climb.checks import checks_of
 from rung.ladder.climb.schedule import as_one
 from rung.ladder.climb.state import State
 from rung.records.analyze import Breakdown
@@ -105,13 +108,13 @@ def test_what_did_nothing_in_a_candidate_is_not_tried_after_it(climb: tuple[Stat
     assert first not in following([first])
 
 
-def tried_now(made: State, gain: float, *found: str) -> None:
+def tried_now(made: State, gain: float, *found: str, best: Sequence[str] = BEST) -> None:
     """Another candidate than the one that was prepared ahead is tried. found: once its worker is ready, the passes that found something."""
     rung = replace(
         as_one(made.context(), [BY_NAME[name] for name in MEMBERS]), shrinks=lambda c: {"rest": (1 / gain, 1 / gain)}
     )
     made.breakdown = Breakdown(parts={"rest": 10e6})
-    task, made.next = Task("03-together-1-candidate", made.side([*BEST, *MEMBERS]), []), None
+    task, made.next = Task("03-together-1-candidate", made.side([*best, *MEMBERS]), []), None
     if found:
         warm(made, *found)
         task, made.next = made.next, None
@@ -162,8 +165,46 @@ def test_it_waits_where_the_gpu_has_no_room_beside_what_is_timed(
     assert bool(pool.names) == begun
 
 
-def test_few_cores_are_left_to_what_compiles(climb: tuple[State, Added], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("cores", "idle", "gpu"), [(2, 4, True), (64, 0, True), (64, 4, False)])
+def test_cores_that_are_not_idle_are_left_to_what_compiles(
+    climb: tuple[State, Added], monkeypatch: pytest.MonkeyPatch, cores: int, idle: int, gpu: bool
+) -> None:
+    """On a CPU a verification would take the device itself."""
     made, pool = climb
-    monkeypatch.setattr(states, "usable_cores", lambda: 2)
+    monkeypatch.setattr(states, "usable_cores", lambda: cores)
+    monkeypatch.setattr(pool, "idle", lambda: idle)
+    know(made, gpu=gpu)
     tried_now(made, 1.03)
     assert pool.names == []
+
+
+def test_once_its_worker_is_warm_it_begins_anew_without_what_did_nothing(climb: tuple[State, Added]) -> None:
+    made, pool = climb
+    tried_now(made, 1.03)
+    tried_now(made, 1.03, "fused-qkv")
+    assert [tuple(task.side.rungs) for task in pool.tasks if not task.ended] == [(*BEST, "fused-qkv")] * 2
+
+
+def test_what_an_earlier_sitting_has_verified_is_not_begun_again(climb: tuple[State, Added]) -> None:
+    made, pool = climb
+    begun = Begun("03-together", [*BEST, *MEMBERS], " + ".join(BEST))
+    begun.verified_stack, begun.verified = [*BEST, *MEMBERS], {"exact": PASSED}
+    made.begun["attempt"] = begun
+    tried_now(made, 1.03)
+    assert pool.names == []
+
+
+def test_at_one_precision_the_candidates_own_worker_compiles_all_of_it(climb: tuple[State, Added]) -> None:
+    made, pool = climb
+    made.kept = ["compile", "capture"]
+    tried_now(made, 1.03, best=["compile", "capture"])
+    assert pool.names == []
+
+
+def test_what_compiled_for_another_stack_ends_with_it(climb: tuple[State, Added]) -> None:
+    made, pool = climb
+    know(made, dropout=True)
+    tried_now(made, 1.03)
+    assert "03-together-precompile-exact" in pool.names
+    checks_of(made, [*BEST, "fused-qkv"], "03-together-fewer", made.next_ahead)
+    assert {tuple(task.side.rungs) for task in pool.tasks if not task.ended} == {(*BEST, "fused-qkv")}

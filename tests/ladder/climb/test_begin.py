@@ -85,7 +85,7 @@ def begun(
     told: dict[str, Any] = {
         "baseline": {
             "open": opened(time="now", now=now, device=device, torch="2.11.0"),
-            "facts": {"workload": workload, "facts": facts, "making_seconds": 0.1},
+            "facts": {"workload": workload, "facts": facts, "making_seconds": 0.1, "saved": False},
             "warm": {"first_run_seconds": 1.0, "runs": 5, "steady": True, "memory": {"resident": 1}},
         },
         "survey": {
@@ -173,7 +173,7 @@ def large(peak: int) -> dict[str, Any]:
     facts = {"gpu": True, "mode": "infer", "rates": {}, "shapes": [{"elements": 64}]}
     return {
         "open": opened(time="now", now={}, device=device, torch="2.11.0"),
-        "facts": {"workload": {"name": "x", "mode": "infer"}, "facts": facts, "making_seconds": 0.1},
+        "facts": {"workload": {"name": "x", "mode": "infer"}, "facts": facts, "making_seconds": 0.1, "saved": False},
         "warm": {"first_run_seconds": 1.0, "runs": 5, "steady": True, "memory": {"reserved": peak}},
     }
 
@@ -269,6 +269,10 @@ def test_a_climb_that_is_gone_on_with_runs_within_the_same_limits(
     assert not made.model_file.exists()
     assert [(task.name, task.passing) for task in tasks] == [("resume", True)]
     assert made.side([]).saved_model == str(made.model_file)  # which that worker writes
+    made.request = replace(made.request, ranks=2)
+    begin(made, [])
+    assert made.side([]).saved_model == ""  # on a rank's host that may be a stranger's file
+    assert made.side([]).gpu_draws
 
 
 @pytest.mark.parametrize(
@@ -314,6 +318,7 @@ def loaded(idle: list[int]) -> Loaded:
         workload=Workload(name="x", mode="train"),
         facts=facts,
         making_seconds=0.0,
+        saved=False,
         gpus=gpus,
         idle_gpus=idle,
     )

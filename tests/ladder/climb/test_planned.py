@@ -13,7 +13,7 @@ from rung.ladder.climb.schedule import LATE, NAME, next_rung, seconds
 from rung.ladder.climb.state import State
 from rung.recipes.recipe import Status
 from rung.records.analyze import Breakdown
-from rung.records.climb import Stopped
+from rung.records.climb import Shape, Stopped
 from rung.records.measured import Figure
 from rung.records.progress import Event, Planned, Warned
 from rung.rungs import BY_NAME, Rung
@@ -92,19 +92,24 @@ def test_a_plan_of_a_budget_for_nothing_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "why"),
+    ("status", "kept", "shape", "why"),
     [
-        ("provisional", "the recipe is not verified"),
-        ("verified", "the recipe is not confirmed by fresh restarts"),
-        ("confirmed", ""),
+        ("provisional", [], "", "the recipe is not verified"),
+        ("provisional", ["sdpa"], "", "the recipe is not confirmed by fresh restarts"),  # verified, with a small gain
+        ("verified", ["sdpa"], "", "the recipe is not confirmed by fresh restarts"),
+        ("verified", ["sdpa"], "unknown", "the recipe is not confirmed on all input shapes"),
+        ("confirmed", ["sdpa"], "faster", ""),
     ],
 )
-def test_a_climb_that_has_tried_all_says_what_its_recipe_lacks(tmp_path: Path, status: Status, why: str) -> None:
+def test_a_climb_that_has_tried_all_says_what_its_recipe_lacks(
+    tmp_path: Path, status: Status, kept: list[str], shape: str, why: str
+) -> None:
     made = climbing(tmp_path)
     made.run.write("manifest.json", MANIFEST)
     climb = Climb(made.run, made.request, lambda event: None)
-    climb.state = made
-    made.answer = Answer(("sdpa",), status, Figure(value=1.5))
+    climb.state, made.kept = made, kept
+    shapes = [Shape(shape="(1, 2)", elements=2, answer=shape, speedup=None)] if shape else []
+    made.answer = Answer(("sdpa",), status, Figure(value=1.5), shapes=shapes)
     climb._finish(Stopped(rule="tried", why="every requested rung was tried or does not apply.", left={}))
     manifest = made.run.read("manifest.json")
     assert (manifest["status"], manifest["why"]) == ("complete", why)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
-from rung.ladder.climb.checks import end_checks, peak_of, verifying, verifying_bytes
+from rung.ladder.climb.checks import (
+    answered_before,
+    end_checks,
+    end_checks_of,
+    peak_of,
+    verifying,
+    verifying_bytes,
+)
 from rung.ladder.climb.schedule import next_rung, room, stacked, with_effect
 from rung.ladder.climb.state import CONTEXT_BYTES, WARM, State
 from rung.records.analyze import Breakdown
@@ -82,21 +89,39 @@ def _verify_next(state: State) -> None:
 
 
 def verify_beside(state: State, rung: Rung, task: Task) -> None:
-    """Begins to verify the candidate that is tried now while its worker compiles, where nothing of that was begun before: there are cores, and
-    the GPU has room for it beside what times the candidate. It is in full precision, in which nobody else compiles it. At its own precision
-    it is verified once its code is in the cache; with dropout it will not be, because a verification leaves that out."""
-    if state.next_ahead or not state.many_cores or rung.spares != "step" or rung.first:
-        return
-    if rung.predict(state.context()).middle < EXPECTED:
+    """Begins to verify the candidate that is tried now while its worker compiles, where nothing of that was begun before and cores and memory
+    of the GPU are free beside what times it. Called again once the worker is warm, and has told which members of a bundle did nothing, it
+    begins anew without these.
+
+    It begins in full precision, in which nobody else compiles the candidate, and goes on at the candidate's own precision once that code is in
+    the cache. With dropout it never is, because a verification runs without dropout: so both begin at once."""
+    if not state.facts.gpu or not state.many_cores or rung.spares != "step" or rung.first or task.error or task.ended:
         return
     stack, name = _of_members_with_effect(state, task, rung)
+    if state.next_ahead and list(state.next_ahead[0].side.rungs) != stack:
+        end_checks_of(state, state.next_ahead)
+        state.next_ahead = []
+    if not stack or state.next_ahead or answered_before(state, stack, name):
+        return
     parts = plan_of(stack).phases(state.own_precision)
+    if not (task.ready or state.facts.dropout is True):
+        parts = parts[: len(parts) - 1]
+    if (
+        rung.predict(state.context()).middle >= EXPECTED
+        and state.pool.idle() >= len(parts)
+        and _fit_beside(state, task, parts)
+    ):
+        state.next_ahead = verifying(state, stack, parts, name)
+
+
+def _fit_beside(state: State, task: Task, parts: Sequence[str]) -> bool:
+    """Whether the GPU has memory for these parts of a verification beside the workers of an attempt, and two more that time it."""
+    if state.pool.elsewhere:
+        return True
     needs = [verifying_bytes(state, peak_of(state), part) for part in parts]
-    beside = state.pool.held(waiting=[task] if task.worker is None else []) + 2 * state.step_bytes()
-    at_once = sum(held for held, _ in needs) + max((in_turns for _, in_turns in needs), default=0.0)
-    if stack and (state.pool.elsewhere or not state.facts.gpu or beside + at_once <= state.pool.memory):
-        together = task.ready or state.facts.dropout is True
-        state.next_ahead = verifying(state, stack, parts if together else parts[:1], name)
+    waiting = [each for each in (task, state.champion) if each is not None and each.worker is None]
+    held = state.pool.held(waiting=waiting) + 2 * state.step_bytes() + sum(beside for beside, _ in needs)
+    return held + max((in_turns for _, in_turns in needs), default=0.0) <= state.pool.memory
 
 
 def _of_members_with_effect(state: State, task: Task, rung: Rung) -> tuple[list[str], str]:

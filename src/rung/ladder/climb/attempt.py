@@ -21,7 +21,7 @@ from rung.ladder.climb.answer import (
     prediction_of,
 )
 from rung.ladder.climb.begun import Begun, keep, same
-from rung.ladder.climb.checks import checks_of, end_checks, end_widening
+from rung.ladder.climb.checks import checks_of, end_checks, end_checks_of, end_widening
 from rung.ladder.climb.on_gpus import further_restarts, tell_of_gpus
 from rung.ladder.climb.schedule import (
     as_one,
@@ -226,6 +226,7 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
     progress.info("compiling %s", rung.name)
     verify_beside(state, rung, task)
     state.wait(task, best, keep=confirming(state))
+    verify_beside(state, rung, task)
     if best.error:
         # It has run before: what hit it is chance (an out-of-memory killer), so once more.
         state.say(Warned(f"the best so far failed ({best.error}); it is started again"))
@@ -327,7 +328,7 @@ def _judge(state: State, rung: Rung, record: Attempt, duel: Duel, name: str, see
         record.without = without
         record.stack = with_effect(rung, record.stack, evidence)
     if any(list(task.side.rungs) != record.stack for task in state.verifying):
-        end_all(state.verifying)
+        end_checks_of(state, state.verifying)
         state.verifying = []
     state.say(Verifies(record.rung))
     begun = state.begun.get("attempt")

@@ -57,8 +57,9 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
     request = state.request
     state.say(Begins(request.target))
     state.model_file.unlink(missing_ok=True)  # one that was there is a stranger's
-    # Workers make the model themselves, their random numbers drawn by a GPU, where no first one has written it.
-    state.saved_model = str(state.model_file)
+    # Until the first worker has written the file, the others make the model themselves. Over ranks none is written: on another host the file
+    # of this name may be a stranger's.
+    state.saved_model = "" if request.over_ranks else str(state.model_file)
     if manifest:
         state.known, state.numerics = manifest.facts, _contract(manifest.numerics)
         state.status("running", "")
@@ -299,6 +300,8 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
         _leave_nothing(state)
         raise WorkloadError(f"this job cannot be climbed, since it does not train one model: {warm.apart[0]}")
     assert worker is not None
+    if not task.answer("facts", Loaded).saved:
+        state.saved_model = ""
     state.untouched = state.champion = task
     peak = float(max(warm.memory.values()))
     _set_limits(state, peak)

@@ -90,10 +90,18 @@ def end_checks(state: State, keep: Sequence[Task] = ()) -> None:
     state.checking = [task for task in state.checking if not task.ended]
 
 
+def end_checks_of(state: State, tasks: Sequence[Task]) -> None:
+    """Ends the verification of the candidates that these tasks are of, and what compiles for it."""
+    candidates = {tuple(task.side.rungs) for task in tasks}
+    end_all(task for task in state.checking if tuple(task.side.rungs) in candidates)
+    end_all(tasks)
+    state.checking = [task for task in state.checking if not task.ended]
+
+
 def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Task] = ()) -> list[Task]:
     """The verification of a candidate at each precision. ahead: what was begun before it was known which candidate is next; of
     another one it is given up, and where it failed at a precision, it is begun anew at that one."""
-    end_all(task for task in ahead if list(task.side.rungs) != list(stack))
+    end_checks_of(state, [task for task in ahead if list(task.side.rungs) != list(stack)])
     going_on = [task for task in ahead if list(task.side.rungs) == list(stack) and not _failed(task)]
     checks = [*going_on, *answered_before(state, stack, name)]
     there = {part_of(task) for task in checks}

@@ -190,10 +190,13 @@ def resume(directory: Path, say: Say, budget: float | None = None, launcher: str
 
 def _unconfirmed(state: State) -> str:
     """What the recipe of a climb that has tried everything lacks; empty where it lacks nothing, or there is none."""
-    if state.answer is None or state.answer.status == "confirmed":
+    answer = state.answer
+    if answer is None or answer.status == "confirmed":
         return ""
-    what = "verified" if state.answer.status == "provisional" else "confirmed by fresh restarts"
-    return f"the recipe is not {what}"
+    if any(shape.answer == "unknown" for shape in answer.shapes):
+        return "the recipe is not confirmed on all input shapes"
+    verified = list(answer.kept) == state.kept  # nothing is kept that is not, whatever its gain
+    return f"the recipe is not {'confirmed by fresh restarts' if verified else 'verified'}"
 
 
 def _request(told: dict[str, Any], directory: Path) -> Request:

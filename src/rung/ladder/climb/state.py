@@ -336,7 +336,7 @@ class State:
         one = bool(self.known and self.known.one_shape)
         return Side(
             self.request.target, self.request.options, tuple(rungs), dict(env or {}), shape=shape, one_shape=one,
-            saved_model=self.saved_model,
+            saved_model=self.saved_model, gpu_draws=True,
         )  # fmt: skip
 
     def left(self) -> float:

@@ -15,6 +15,7 @@ from rung.rewrites.graph.writes import aliases, opaque, written
 STRIDE_READERS = ("as_strided", "set", "data_ptr", "view_as_real", "view_as_complex")
 # Results of these lie as their inputs do; a copy that is asked to be contiguous does not.
 FOLLOWING = ELEMENTWISE - {"contiguous"}
+CASTS = {"to", "type", "type_as", "float", "half", "bfloat16"}
 
 
 def free_readers(node: fx.Node) -> bool:
@@ -25,7 +26,7 @@ def free_readers(node: fx.Node) -> bool:
     share its memory with its views, which a reshape of other strides does not.
     """
     alike = _lying_alike(node)
-    given = any(_leaves(each) for each, ours in alike.items() if each is node or ours)
+    given = any(held and _leaves(each) for each, held in alike.items())
     # A list: each of them is freed, whatever the others need.
     return any([given, *(_free(each) for each in alike)])
 
@@ -34,15 +35,17 @@ def _leaves(node: fx.Node) -> bool:
     return any(user.op == "output" or opaque(user) for alias in aliases(node) for user in alias.users)
 
 
-def _lying_alike(node: fx.Node) -> dict[fx.Node, bool]:
-    """What lies in memory as the node does, itself included; and whether one of our kernels is on the way to it."""
-    found, waiting = {node: False}, [node]
+def _lying_alike(node: fx.Node) -> dict[fx.Node, str]:
+    """What lies in memory as the node does, itself included, and why code after the graph may rely on how it lies: it is the `value` itself
+    or a cast of it, or one of `ours`, Rung's kernels, is on the way to it. Empty for what torch's own operations make of it."""
+    found, waiting = {node: "value"}, [node]
     for item in waiting:
         for alias in aliases(item):
             for user in list(alias.users):
                 for made in _following(user):
                     if made not in found and _size(made) == _size(alias):
-                        found[made] = found[item] or called(user)
+                        cast = found[item] == "value" and kind(user) in CASTS
+                        found[made] = "ours" if called(user) or found[item] == "ours" else "value" if cast else ""
                         waiting.append(made)
     return found
 
