@@ -130,6 +130,9 @@ def test_a_candidate_that_nobody_prepared_is_verified_while_it_compiles(climb: t
     assert made.next_ahead == pool.tasks
     tried_now(made, 1.03)  # once
     assert len(pool.tasks) == 1
+    tried_now(made, 1.03, *MEMBERS)  # its code is in the cache now
+    assert pool.names == ["03-together-verify-exact", "03-together-verify-bf16"]
+    assert made.next_ahead == pool.tasks
 
 
 def test_with_dropout_nobody_else_compiles_what_is_verified(climb: tuple[State, Added]) -> None:

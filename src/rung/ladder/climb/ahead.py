@@ -9,6 +9,7 @@ from rung.ladder.climb.checks import (
     answered_before,
     end_checks,
     end_checks_of,
+    part_of,
     peak_of,
     verifying,
     verifying_bytes,
@@ -90,28 +91,26 @@ def _verify_next(state: State) -> None:
 
 def verify_beside(state: State, rung: Rung, task: Task) -> None:
     """Begins to verify the candidate that is tried now while its worker compiles, where nothing of that was begun before and cores and memory
-    of the GPU are free beside what times it. Called again once the worker is warm, and has told which members of a bundle did nothing, it
-    begins anew without these.
+    of the GPU are free beside what times it.
 
-    It begins in full precision, in which nobody else compiles the candidate, and goes on at the candidate's own precision once that code is in
-    the cache. With dropout it never is, because a verification runs without dropout: so both begin at once."""
+    It begins in full precision, in which nobody else compiles the candidate. Called again once the worker is warm, it goes on at the candidate's
+    own precision, whose code is in the cache by then; and it begins anew without members of a bundle that did nothing, as the worker has told.
+    With dropout that code is never in the cache, because a verification runs without dropout: so both begin at once."""
     if not state.facts.gpu or not state.many_cores or rung.spares != "step" or rung.first or task.error or task.ended:
         return
     stack, name = _of_members_with_effect(state, task, rung)
     if state.next_ahead and list(state.next_ahead[0].side.rungs) != stack:
         end_checks_of(state, state.next_ahead)
         state.next_ahead = []
-    if not stack or state.next_ahead or answered_before(state, stack, name):
+    if not stack or answered_before(state, stack, name):
         return
-    parts = plan_of(stack).phases(state.own_precision)
+    parts = list(plan_of(stack).phases(state.own_precision))
     if not (task.ready or state.facts.dropout is True):
-        parts = parts[: len(parts) - 1]
-    if (
-        rung.predict(state.context()).middle >= EXPECTED
-        and state.pool.idle() >= len(parts)
-        and _fit_beside(state, task, parts)
-    ):
-        state.next_ahead = verifying(state, stack, parts, name)
+        parts = parts[:-1]
+    parts = [part for part in parts if part not in map(part_of, state.next_ahead)]
+    expected = rung.predict(state.context()).middle >= EXPECTED
+    if parts and expected and state.pool.idle() >= len(parts) and _fit_beside(state, task, parts):
+        state.next_ahead = [*state.next_ahead, *verifying(state, stack, parts, name)]
 
 
 def _fit_beside(state: State, task: Task, parts: Sequence[str]) -> bool:
