@@ -1,6 +1,7 @@
 """How far tensors are apart: what is looked at in pieces is what the formula gives of the whole."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -140,6 +141,18 @@ def test_where_gradients_are_not_compared_it_is_known_which_there_are() -> None:
     step = Step(linear(), seeded_model(linear()), Plan(), CPU)
     seen = observe(step, None, linear().inputs(1), gradients=False)
     assert {name: g is not None and g.numel() for name, g in seen.gradients.items()} == {"weight": 0, "bias": 0}
+
+
+@pytest.mark.parametrize("bad", [0.0, math.inf])
+@pytest.mark.parametrize("large", [False, True])
+def test_what_is_not_finite_is_seen_wherever_it_lies(monkeypatch: pytest.MonkeyPatch, large: bool, bad: float) -> None:
+    """Here in gradients and the loss; the output is finite."""
+    if large:
+        monkeypatch.setattr(observing, "LARGE", 0)
+    workload = replace(linear(), loss=lambda output, batch: output.square().mean() + bad * output.sum())
+    seen = observe(Step(workload, seeded_model(workload), Plan(), CPU), None, workload.inputs(1))
+    assert seen.finite == (not bad)
+    assert (seen.was_finite is None) == (not large)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -57,11 +57,13 @@ class Seen:
     plain: dict[str, Any] = field(default_factory=dict)
     unseen: list[str] = field(default_factory=list)
     device: str | None = None
+    was_finite: bool | None = None  # told before its tensors were moved to the host
 
     @property
     def finite(self) -> bool:
-        tensors = [*self.values.values(), *(g for g in self.gradients.values() if g is not None)]
-        return all(finite(t, self.device) for t in tensors)
+        if self.was_finite is not None:
+            return self.was_finite
+        return all(finite(t) for t in (*self.values.values(), *self.gradients.values()) if t is not None)
 
 
 def observe(step: Any, weights: dict[str, torch.Tensor] | None, batch: Batch, gradients: bool = True) -> Seen:
@@ -88,12 +90,15 @@ def noted(step: Any, loss: torch.Tensor | None, output: Any, gradients: bool = T
     values = {f"output {k}" if k else "output": _copied(t, away) for k, t in enumerate(tensors)}
     if loss is not None:
         values["loss"] = _copied(loss, away)
-    found = {}
-    if step.workload.mode == "train":
-        named = {n: p.grad for n, p in step.model.named_parameters() if p.requires_grad}
-        found = {n: None if g is None else _copied(g, away) if gradients else g.new_empty(0) for n, g in named.items()}
+    trained = step.model.named_parameters() if step.workload.mode == "train" else ()
+    named = {n: p.grad for n, p in trained if p.requires_grad}
+    found = {n: None if g is None else _copied(g, away) if gradients else g.new_empty(0) for n, g in named.items()}
     form += [f"a tensor of {tuple(t.shape)}, {t.dtype}" for t in tensors]
-    return Seen(values, found, form, plain, unseen, step.device.torch_name if away else None)
+    if not away:
+        return Seen(values, found, form, plain, unseen)
+    there = [*tensors, loss, *(named.values() if gradients else ())]
+    all_finite = all(finite(plainly(t)) for t in there if t is not None)
+    return Seen(values, found, form, plain, unseen, step.device.torch_name, all_finite)
 
 
 def refuse_unseen(workload: Workload, seen: Seen) -> None:
