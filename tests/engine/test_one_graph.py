@@ -27,6 +27,7 @@ w = Workload("net", Net, lambda seed: torch.ones(4, 600), loss=lambda y, x: y.sq
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 one = sys.argv[1] == "one"
 model = seeded_model(w)
+# The setting is for these calls alone: another model in the process is cut as ever.
 called = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=2)  # one layer has 1.4 MiB
 step = Step(w, model, Plan(passes=("sdpa",), one_graph=one), pick("cpu"), called=called)
 step(w.inputs(0))
@@ -34,14 +35,12 @@ alone = seeded_model(w)
 Step(w, alone, Plan(), pick("cpu"))(w.inputs(0))
 for mine, right in zip(model.parameters(), alone.parameters()):
     torch.testing.assert_close(mine.grad, right.grad)
-print("cut" if step.surgeon.graphs > 2 else step.surgeon.graphs, step.applied().get("one graph under DDP"), torch._dynamo.config.optimize_ddp, end=" ")
-step.undo()
-print(torch._dynamo.config.optimize_ddp)
+print("cut" if step.surgeon.graphs > 2 else step.surgeon.graphs, step.applied().get("one graph under DDP"), torch._dynamo.config.optimize_ddp)
 dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize(("plan", "said"), [("one", "2 True False True"), ("cut", "cut None True True")])
+@pytest.mark.parametrize(("plan", "said"), [("one", "2 True True"), ("cut", "cut None True")])
 def test_the_model_is_one_graph_beside_that_of_its_loss(plan: str, said: str) -> None:
     ran = subprocess.run([sys.executable, "-c", SCRIPT, plan], capture_output=True, text=True, check=False)
     assert ran.stdout.strip() == said, ran.stderr

@@ -216,7 +216,7 @@ def test_what_of_a_model_is_read_and_switched_is_the_models() -> None:
         applied.generate()
     assert not hasattr(applied, "forward")
     assert repr(applied) == "Sequential under an empty recipe"
-    with pytest.raises(UsageError, match="got a SGD as optimizer=: give a function that makes it"):
+    with pytest.raises(UsageError, match="got SGD as optimizer=: give a function that makes it"):
         rung.apply(model, [], loss=lambda output, batch: output.sum(), optimizer=torch.optim.SGD(model.parameters()))  # type: ignore[arg-type]
 
 

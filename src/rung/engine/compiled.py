@@ -83,9 +83,6 @@ class Compiled:
         self._adapters: list[torch.nn.Module] = []
         self._adapted = -1  # how many graphs there were when adapters were looked for
         self._merged: list[list[str]] = []
-        self._cuts: bool | str | None = None  # Dynamo's setting before, where the plan changes it
-        if plan.one_graph:
-            self._cuts, torch._dynamo.config.optimize_ddp = torch._dynamo.config.optimize_ddp, False
         self._run = self._prepared()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -137,7 +134,7 @@ class Compiled:
             "channels_last": len(self._channels_last) if self._channels_last else 0,
             **{f"switch {name}": value for name, value in switches(self._model).items()},
             **({"replays_skipped": skipped_replays()} if self._plan.replays else {}),
-            **({"one graph under DDP": not torch._dynamo.config.optimize_ddp} if self._plan.one_graph else {}),
+            **({"one graph under DDP": self._graphs is not None} if self._plan.one_graph else {}),
             **{f"pass {name}": inductor for name in self._plan.within},
             **({f"inductor {k}": v for k, v in self.surgeon.inductor_options.items()} if self.surgeon else {}),
         }
@@ -174,8 +171,6 @@ class Compiled:
             vars(block).update(own)
         if self._channels_last:
             self._channels_last.undo()
-        if self._cuts is not None:
-            torch._dynamo.config.optimize_ddp = self._cuts
         self._switched.undo()
 
     def _see_merges(self) -> None:
@@ -257,7 +252,7 @@ class Compiled:
         """The function under what the plan needs around each call; the function itself where it needs nothing."""
         plan = self._plan
         opens_sizes = opens_sizes and plan.opens_sizes
-        if not (plan.dynamic or plan.replays or plan.attention or plan.linears or opens_sizes):
+        if not (plan.dynamic or plan.replays or plan.attention or plan.linears or plan.one_graph or opens_sizes):
             return run
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -265,9 +260,14 @@ class Compiled:
                 sizes_vary((args, kwargs))
             if plan.replays:
                 torch.compiler.cudagraph_mark_step_begin()
-            with asked_first(plan.attention), self._in_eight_bits():
-                with open_sizes() if opens_sizes else contextlib.nullcontext():
-                    return run(*args, **kwargs)
+            with contextlib.ExitStack() as around:
+                around.enter_context(asked_first(plan.attention))
+                around.enter_context(self._in_eight_bits())
+                if opens_sizes:
+                    around.enter_context(open_sizes())
+                if plan.one_graph:  # in this thread, whose settings of Dynamo are its own in newer torch
+                    around.enter_context(torch._dynamo.config.patch(optimize_ddp=False))
+                return run(*args, **kwargs)
 
         return call
 

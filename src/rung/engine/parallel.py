@@ -56,6 +56,8 @@ def lacking(plan: Plan, model: torch.nn.Module | None) -> str:
         return f"wrap the model yourself, by DistributedDataParallel(model, {', '.join(arguments)})"
     if plan.gradients and found.get("gradients") != plan.gradients:
         return "call register_comm_hook(None, bf16_compress_hook) of your DistributedDataParallel"
+    if plan.one_graph and not found:
+        return "wrap the model yourself in DistributedDataParallel"
     if plan.cores and not bound():
         return "have each rank call rung.hardware.affinity.bind(rung.hardware.pick()) once torch.distributed is initialized"
     if plan.gathered:

@@ -107,10 +107,10 @@ class Candidate(Timed):
         self.workload = load(target, options)
         if one_shape:
             self.workload = replace(self.workload, one_shape=True, other_shapes=())
+        self._of_one = self.workload  # which all ranks make alike, on whatever GPU each of them is
         if saved_model or gpu_draws:
             gpu = torch.device(self.device.torch_name) if self.device.is_gpu else None
             self.workload = read_from(self.workload, Path(saved_model) if saved_model else None, gpu)
-        self._of_one = self.workload
         if self.ranks.world > 1:
             self.workload = of_rank(self.workload, self.ranks.rank, self.ranks.world)
         self.inputs = shapes(self.workload)[shape] if shape else self.workload.inputs

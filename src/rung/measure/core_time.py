@@ -58,4 +58,4 @@ def waiting(share: float) -> str:
     """What to say of a share of waiting; empty where it is small."""
     if share <= BUSY:
         return ""
-    return f"other processes used the CPU cores: its threads waited for a core {share:.0%} of the time"
+    return f"its threads waited for a core {share:.0%} of the time: other processes use the cores, or it has more threads than cores"

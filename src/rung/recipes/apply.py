@@ -307,7 +307,7 @@ def apply(
     else:
         if optimizer is not None and not callable(optimizer):
             raise UsageError(
-                f"rung.apply got a {type(optimizer).__name__} as optimizer=: give a function that makes it, as lambda parameters: torch.optim.AdamW(parameters)."
+                f"rung.apply got {type(optimizer).__name__} as optimizer=: give a function that makes it, as lambda parameters: torch.optim.AdamW(parameters)."
             )
         if (loss is None) != (optimizer is None):
             raise UsageError("rung.apply needs both loss= and optimizer= for a training step, or neither.")

@@ -7,7 +7,7 @@ from typing import Any
 
 from rung.plan import Plan
 from rung.rungs.proofs import rarer, told
-from rung.rungs.requirements import AUTOCAST, COMPILED, DDP, FSDP2, GPU, RANKS, allowed
+from rung.rungs.requirements import AUTOCAST, DDP, FSDP2, GPU, RANKS, allowed, unless
 from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, Shrinks
 
 # MiB of gradients that are exchanged at once. torch's own is 25: less begins sooner and launches more, more moves at a higher rate.
@@ -124,7 +124,11 @@ ONE_GRAPH = Rung(
     title="one compiled graph, and not one for each bucket of gradients",
     contract="reassociated",
     changes="torch._dynamo.config.optimize_ddp = False: kernels are fused and weights joined across buckets, and no exchange hides behind backward",
-    requires=(RANKS, DDP, COMPILED),
+    requires=(
+        RANKS,
+        DDP,
+        unless("torch.compile of the whole", lambda c: c.plan.compile, "it needs the whole model compiled."),
+    ),
     shrinks=lambda c: {
         "gemm": (0.95, 1.0),
         "pointwise": (0.8, 1.0),

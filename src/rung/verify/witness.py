@@ -110,7 +110,7 @@ def against_the_untouched(
     for weights, batch, theirs in watched.cases:
         truth, mine = reference.run(weights, batch), observe(baseline, weights, batch)
         if not gradients:
-            truth, mine, theirs = (replace(seen, gradients={}) for seen in (truth, mine, theirs))
+            truth, mine, theirs = (replace(seen, gradients={}, was_finite=None) for seen in (truth, mine, theirs))
         if truth.finite and mine.finite:
             said += missing(mine, theirs, CASE)
             found += rows(truth, mine, theirs, CASE)

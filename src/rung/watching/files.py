@@ -41,7 +41,7 @@ def folder_for(variables: Mapping[str, str], script: str) -> Path:
 
 def find(named: str | None) -> Path:
     """The folder that a user means: a path, a job's name or number, or the one that was written to last. Raises InputError where there is none."""
-    how = "the ranks of a job write there once its program calls rung.watch(model); see docs/internals/many-gpus.md."
+    how = "the ranks of a job write there once its program calls rung.watch(model); see docs/how-to/many-gpus.md."
     if named is None:
         written = sorted(ROOT.glob("*/rank-*.jsonl"), key=_written)
         if not written:

@@ -71,7 +71,7 @@ def workload_of(
         raise UsageError("rung.climb needs both loss= and optimizer= for a training step, or neither.")
     if optimizer is not None and not callable(optimizer):
         raise UsageError(
-            f"rung.climb got a {type(optimizer).__name__} as optimizer=: give a function that makes it, as lambda parameters: "
+            f"rung.climb got {type(optimizer).__name__} as optimizer=: give a function that makes it, as lambda parameters: "
             "torch.optim.AdamW(parameters)."
         )
     make = inputs if _makes(inputs) else shuffled(_batch(inputs))

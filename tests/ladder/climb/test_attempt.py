@@ -102,6 +102,19 @@ def test_a_verification_that_was_begun_for_what_is_slower_ends(tries: Tried) -> 
     assert tries.made.next_ahead == []
 
 
+@pytest.mark.parametrize(
+    ("best", "answer"),
+    [
+        ([20, 21, 20, 22, 20, 21, 23, 20], "faster"),
+        ([180, 8, 190, 9, 185, 190, 9, 180], "undecided"),  # between two paces, as threads do that wait for cores
+        ([9, 10, 9, 10, 9, 10, 9, 10], "slower"),
+    ],
+)
+def test_one_restart_decides_nothing_where_its_rounds_disagree(best: list[float], answer: str) -> None:
+    restart = Restart(tuple((time, 10.0, 10.0, time) for time in best))
+    assert attempts.of_one_restart(restart, gpu=False).answer == answer
+
+
 def kept(made: State) -> tuple[str, tuple[str, ...]] | None:
     return (made.answer.status, made.answer.kept) if made.answer else None
 

@@ -196,29 +196,6 @@ def test_where_the_bundle_would_take_too_long_one_that_fits_is_tried(tmp_path: P
     assert next_rung(made, [quick, *two]) is quick
 
 
-# 11. Over ranks
-
-
-def test_over_ranks_what_needs_no_compiling_comes_first(tmp_path: Path) -> None:
-    quick, also, slow = rung("quick", 0.6), rung("also", 0.5), rung("slow", 0.1, prepares=40, core=True)
-    made = state(tmp_path)
-    assert next_rung(made, [quick, slow]) is slow  # one process, where plain modes are timed before
-    made.request = replace(made.request, ranks=2)
-    assert next_rung(made, [quick, slow]) is quick
-    assert members(next_rung(made, [quick, slow, also])) == ["also", "quick"]
-    assert next_rung(leave(made, 1.0), [quick, slow]) is not quick
-    leave(made, 1e4)
-    tried(made, "quick", "kept", stack=["quick"])
-    assert next_rung(made, [slow]) is slow
-
-
-def test_over_ranks_what_would_not_show_waits(tmp_path: Path) -> None:
-    made = state(tmp_path)
-    made.request = replace(made.request, ranks=2)
-    hardly, slow = rung("hardly", 0.95), rung("slow", 0.1, prepares=40)
-    assert next_rung(made, [hardly, slow]) is slow
-
-
 # 5. The order
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -207,7 +208,15 @@ def of_one_restart(restart: Restart, gpu: bool) -> Comparison:
     gain = seen.speedup.value
     if gain < GIVE_UP:
         return replace(seen, answer="slower", cut=False)
-    return replace(seen, answer="faster", cut=False) if gain >= CLEAR[gpu] else seen
+    clear = gain >= CLEAR[gpu] and _spread(restart) < math.log(gain)
+    return replace(seen, answer="faster", cut=False) if clear else seen
+
+
+def _spread(restart: Restart) -> float:
+    """How far the middle half of its rounds lies apart, as a logarithm: on a CPU both sides may jump between two paces, and each median may
+    lie on another of them."""
+    low, _, high = statistics.quantiles(restart.log_ratios(), n=4) if len(restart.rounds) > 1 else (0.0, 0.0, 0.0)
+    return high - low
 
 
 def _first_answer(duel: Duel, gpu: bool) -> Comparison:

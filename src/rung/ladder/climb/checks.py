@@ -92,6 +92,7 @@ def end_checks(state: State, keep: Sequence[Task] = ()) -> None:
 
 def end_checks_of(state: State, tasks: Sequence[Task]) -> None:
     """Ends the verification of the candidates that these tasks are of, and what compiles for it."""
+    note_verified(state)
     candidates = {tuple(task.side.rungs) for task in tasks}
     end_all(task for task in state.checking if tuple(task.side.rungs) in candidates)
     end_all(tasks)

@@ -14,7 +14,6 @@
 8. What the budget cut short is not begun again in the same sitting.
 9. As many pairs of workers load side by side as cores and GPU memory allow, three at most on one GPU.
 10. What is not clear after eight restarts is decided by up to thirty where they are cheap.
-11. Over ranks, where no plain mode is timed, what needs no compiling comes first: it is an answer early, and compiling is held against it.
 
 Times are those that this climb has seen: how long the best took to prepare, the untouched model to load, a step to run.
 """
@@ -69,8 +68,6 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stopped:
     if not worth:
         return stop
     uncut = [r for r in worth if r.name not in state.cut]
-    if first := _before_compiling(state, worth):
-        return first
     several = bundle(state, rungs)
     candidates = [*([several] if several else []), *sorted(uncut, key=lambda r: -gain_per_second(state, r))]
     late = LATE if confirming(state) or not state.kept else 1.0  # beyond it there is nothing that could be cut instead
@@ -96,18 +93,6 @@ def bundle(state: State, rungs: Sequence[Rung]) -> Rung | None:
     found = bundled(state.context(), state.kept, ranked, lambda prepares: _deciding(state, prepares, most))
     stack = {*state.kept, *(member.name for member in found.members)} if found else set()
     return None if stack in [{*m.rungs} for m in _raced(state)] else found
-
-
-def _before_compiling(state: State, worth: Sequence[Rung]) -> Rung | None:
-    """Rule 11: a low precision and a fused optimizer, say, as one; None once anything was tried, or where that is not expected to show."""
-    if not state.request.over_ranks or any(a.log for a in state.attempts):
-        return None
-    quick = [r for r in worth if r.spares == "step" and not (r.prepares or r.change(Plan()).compiles)]
-    quick = sorted(quick, key=lambda r: -gain_per_second(state, r))
-    several = bundled(state.context(), state.kept, quick, lambda prepares: _deciding(state, prepares, 2))
-    first = several or next(iter(quick), None)
-    shows = first is not None and first.predict(state.context()).middle >= PROVISIONAL_GAIN
-    return first if shows and first is not None and seconds(state, first) < room(state) else None
 
 
 def room(state: State) -> float:
