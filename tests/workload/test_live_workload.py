@@ -186,7 +186,7 @@ def _locked(model: nn.Module) -> Workload:
         (lambda model: workload_of(model, [1, 2]), "a list as inputs=: give one batch"),
         (_compiled, "give the model as it was, model._orig_mod"),
         (lambda model: workload_of(model, BATCH, loss=F.mse_loss), "both loss= and optimizer="),
-        (_train(optimizer=torch.optim.SGD([torch.ones(1)])), "a SGD as optimizer=: give a function that makes it"),
+        (_train(optimizer=torch.optim.SGD([torch.ones(1)])), "got SGD as optimizer=: give a function that makes it"),
     ],
     ids=["regularized", "parameters", "forward", "device", "no values", "lock", "no batch", "compiled", "half", "optimizer"],
 )  # fmt: skip
