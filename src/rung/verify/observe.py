@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from rung.engine.parts import parts
 from rung.errors import WorkloadError
 from rung.hardware.device import Device
-from rung.verify.distances import LARGE, distances, finite, mismatched, over, plainly, scale, stored
+from rung.verify.distances import LARGE, distances, finite, mismatched, over, plainly, scale
 from rung.verify.perturb import put
 from rung.workload import Batch, Workload
 
@@ -203,7 +203,7 @@ def missing(mine: Seen, theirs: Seen, case: str) -> list[str]:
 
 def _why(what: str, theirs: Any, right: Any, error: float) -> str:
     """What an infinite error means, where all that is compared is finite."""
-    if math.isfinite(error) or not bool(stored(theirs).isfinite().all()):
+    if math.isfinite(error) or not finite(theirs):
         return ""
     if theirs.shape != right.shape or theirs.layout != right.layout:
         return f"{what} has another shape than in the untouched model"
