@@ -48,6 +48,29 @@ class Original:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """How several ranks exchange gradients and weights. ddp: arguments of DistributedDataParallel; gradients, weights: the formats in which
+    gradients are exchanged, and in which FSDP2 gathers weights, `bf16`; gathered: it keeps what forward has gathered; ahead: how many blocks
+    it gathers before they are needed; cores: each rank has cores of its own, near its GPU; one_graph: torch.compile does not cut a model
+    under DistributedDataParallel into one graph for each bucket; compiled_backward: compiled autograd makes one graph of backward and the
+    exchange."""
+
+    ddp: tuple[tuple[str, Any], ...] = ()
+    gradients: str = ""
+    weights: str = ""
+    gathered: bool = False
+    ahead: int = 0
+    cores: bool = False
+    one_graph: bool = False
+    compiled_backward: bool = False
+
+    @property
+    def rounds(self) -> bool:
+        """Whether what is exchanged is rounded to 16 bits."""
+        return bool(self.gradients or self.weights)
+
+
+@dataclass(frozen=True)
 class Plan:
     """tf32: matrix products may use TF32 or XF32. bf16: autocast. regions: repeated blocks are compiled, each once,
     in place of the whole. dynamic: the sizes of inputs are variables of the compiled code, and not compiled in.
@@ -55,10 +78,8 @@ class Plan:
     env: variables of the process. linears: the format of linear layers' products, `fp8` or `int8`. switches: of a
     model that has its own (`attention`, `cache`). channels_last: the layout of convolution weights. attention: whose
     kernels scaled_dot_product_attention asks first, `cudnn`. within: passes on the graphs that Inductor
-    compiles, forward and backward, by name. original: inputs for which none of this holds. Of several ranks, which one process does not
-    have: ddp: arguments of DistributedDataParallel; gradients: the format in which these are exchanged, `bf16`; gathered: FSDP2 keeps
-    what forward has gathered; cores: each rank has cores of its own, near its GPU; one_graph: torch.compile does not cut a model under
-    DistributedDataParallel into one graph for each bucket. The empty plan is the workload as its author wrote it."""
+    compiles, forward and backward, by name. original: inputs for which none of this holds. exchange: of several ranks, which one process
+    does not have. The empty plan is the workload as its author wrote it."""
 
     tf32: bool = False
     bf16: bool = False
@@ -76,21 +97,19 @@ class Plan:
     attention: str = ""
     within: tuple[str, ...] = ()
     original: Original = Original()
-    ddp: tuple[tuple[str, Any], ...] = ()
-    gradients: str = ""
-    gathered: bool = False
-    cores: bool = False
-    one_graph: bool = False
+    exchange: Exchange = Exchange()
 
     @property
     def numerics(self) -> Numerics:
         """The contract that this plan needs."""
-        return "fp8" if self.linears else "bf16" if self.bf16 or self.gradients else "tf32" if self.tf32 else "exact"
+        if self.linears:
+            return "fp8"
+        return "bf16" if self.bf16 or self.exchange.rounds else "tf32" if self.tf32 else "exact"
 
     @property
     def of_one(self) -> Plan:
         """What of it one process has."""
-        return replace(self, ddp=(), gradients="", gathered=False, cores=False, one_graph=False)
+        return replace(self, exchange=Exchange())
 
     @property
     def compiles(self) -> bool:
@@ -130,7 +149,7 @@ class Plan:
             tf32=self.tf32 and numerics != "exact",
             bf16=self.bf16 and numerics in ("bf16", "fp8"),
             linears=self.linears if numerics == "fp8" else "",
-            gradients=self.gradients if numerics in ("bf16", "fp8") else "",
+            exchange=self.exchange if numerics in ("bf16", "fp8") else replace(self.exchange, gradients="", weights=""),
         )
 
     def phases(self, own: Numerics) -> tuple[Numerics, ...]:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from rung.engine.step import Step
 from rung.hardware import pick
-from rung.plan import Plan
+from rung.plan import Exchange, Plan
 from rung.workload import Workload, seeded_model
 
 class Net(torch.nn.Module):
@@ -29,7 +29,7 @@ one = sys.argv[1] == "one"
 model = seeded_model(w)
 # The setting is for these calls alone: another model in the process is cut as ever.
 called = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=2)  # one layer has 1.4 MiB
-step = Step(w, model, Plan(passes=("sdpa",), one_graph=one), pick("cpu"), called=called)
+step = Step(w, model, Plan(passes=("sdpa",), exchange=Exchange(one_graph=one)), pick("cpu"), called=called)
 step(w.inputs(0))
 alone = seeded_model(w)
 Step(w, alone, Plan(), pick("cpu"))(w.inputs(0))

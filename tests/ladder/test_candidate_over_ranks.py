@@ -18,6 +18,7 @@ from rung.timing.workers import WORKLOAD
 from rung.trace import read
 
 TARGET = f"{Path(__file__).parents[1] / 'timing' / 'ranked_workload.py'}:make"
+SHARDED = ["fsdp-keep-gathered", "fsdp-bf16-weights", "fsdp-prefetch"]
 
 
 class Asked:
@@ -25,7 +26,8 @@ class Asked:
 
     def __init__(self, folder: Path, rungs: list[str], parallel: str) -> None:
         self.folder, self.team = folder, Team(WORKLOAD, folder / "log", ranks(2), together)
-        self.ask("open", target=TARGET, options={"parallel": parallel}, rungs=rungs, device="cpu")
+        options = {"parallel": parallel, "blocks": 3 if parallel == "fsdp2" else 0}
+        self.ask("open", target=TARGET, options=options, rungs=rungs, device="cpu")
 
     def ask(self, method: str, **arguments: Any) -> Any:
         return self.team.call(method, 120, **arguments)
@@ -34,7 +36,7 @@ class Asked:
 @pytest.fixture(scope="module", params=["ddp", pytest.param("fsdp2", marks=NEEDS_SHARDS)])
 def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     ddp = request.param == "ddp"
-    rungs = ["fused-optimizer", "ddp-gradient-views", "ddp-buckets-8", "rank-cores"] if ddp else ["fsdp-keep-gathered"]
+    rungs = ["fused-optimizer", "ddp-gradient-views", "ddp-buckets-8", "rank-cores"] if ddp else ["bf16", *SHARDED]
     made = Asked(tmp_path_factory.mktemp(request.param), rungs, request.param)
     with made.team:
         yield made
@@ -50,6 +52,8 @@ def test_it_is_timed_looked_at_recorded_and_verified(asked: Asked) -> None:
         assert warm.applied["optimizer_fused"]
         assert warm.applied["ddp gradient_as_bucket_view"] is True
         assert warm.applied["ddp bucket_cap_mb"] == 8
+    else:
+        assert (warm.applied["weights"], warm.applied["ahead"]) == ("bf16", 2)
     each = ddp and len(os.sched_getaffinity(0)) >= 2
     assert warm.applied["cores"] == ("own" if each else "all")
     assert len(asked.ask("block", count=5)["samples"]) == 5

@@ -56,6 +56,9 @@ def test_what_it_was_given_is_in_effect_and_trains() -> None:
         ("ddp-buckets-8", r"DistributedDataParallel\(model, bucket_cap_mb=8\)"),
         ("bf16-gradients", "register_comm_hook"),
         ("fsdp-keep-gathered", "reshard_after_forward=False"),
+        ("fsdp-bf16-weights", "param_dtype=torch.bfloat16"),
+        ("fsdp-prefetch", "set_modules_to_forward_prefetch"),
+        ("ddp-compiled-backward", "python_reducer"),
         ("rank-cores", "rung.hardware.affinity.bind"),
     ],
 )

@@ -25,7 +25,8 @@ def test_what_ranks_exchange_concerns_no_single_process(rung: object) -> None:
     plan = plan_of([name])
     assert plan.of_one == Plan() != plan
     with_ddp, with_fsdp = (no(name, 2, parallel, ("bf16", "compile")) for parallel in ("ddp", "fsdp2"))
-    assert bool(with_ddp) != bool(with_fsdp)  # each is for one of them
+    assert not (with_ddp and with_fsdp)
+    assert bool(with_ddp or with_fsdp) is (name != "bf16-gradients")  # each other is for one of them
 
 
 @pytest.mark.parametrize("name", ["capture", "reduce-overhead", "tunableop"])
@@ -59,5 +60,5 @@ def test_a_fused_optimizer_steps_shards_where_torch_has_it() -> None:
 
 def test_buckets_of_one_size_take_the_place_of_another() -> None:
     plan = plan_of(["ddp-buckets-8", "ddp-gradient-views"])
-    assert dict(plan.ddp) == {"bucket_cap_mb": 8, "gradient_as_bucket_view": True}
+    assert dict(plan.exchange.ddp) == {"bucket_cap_mb": 8, "gradient_as_bucket_view": True}
     assert BY_NAME["ddp-buckets-100"].replaces == ("ddp-buckets-8",)

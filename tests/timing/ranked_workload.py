@@ -5,10 +5,23 @@ import torch
 import rung
 
 
-def make(parallel: str = "ddp") -> rung.Workload:
+class Blocks(torch.nn.ModuleList):
+    """Which FSDP2 gathers one by one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self:
+            x = block(x).tanh()
+        return x
+
+
+def make(parallel: str = "ddp", blocks: int = 0) -> rung.Workload:
+    def model() -> torch.nn.Module:
+        middle = Blocks(torch.nn.Linear(32, 32) for _ in range(blocks)) if blocks else torch.nn.ReLU()
+        return torch.nn.Sequential(torch.nn.Linear(16, 32), middle, torch.nn.Linear(32, 4))
+
     return rung.Workload(
         "ranked",
-        model=lambda: torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)),
+        model=model,
         inputs=lambda seed: torch.randn(8, 16, generator=torch.Generator().manual_seed(seed)),
         loss=lambda output, batch: output.square().mean(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),

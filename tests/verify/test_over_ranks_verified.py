@@ -12,6 +12,7 @@ from forked_ranks import ranks
 from sharding import NEEDS_SHARDS
 
 from rung.launch import Team, WorkerFailed
+from rung.rungs import plan_of
 from rung.rungs.ranks import EXCHANGE
 from rung.timing.together import together
 
@@ -26,8 +27,13 @@ RUNGS = {
     "ddp-gradient-views": ("ddp", "sum", "gradient of"),
     "ddp-static-graph": ("ddp", "stale bucket", "gradient of"),
     "ddp-one-graph": ("ddp", "sum", "gradient of"),
+    "ddp-compiled-backward": ("ddp", "no all-reduce", "gradient of"),
     "fsdp-keep-gathered": ("fsdp2", "no all-reduce", "get no gradient"),
+    "fsdp-prefetch": ("fsdp2", "no all-reduce", "get no gradient"),
+    "fsdp-bf16-weights": ("fsdp2", "no all-reduce", "get no gradient"),
 }
+# What some go with.
+BESIDE = {"ddp-compiled-backward": ["compile"], "fsdp-bf16-weights": ["bf16"]}
 
 
 def cases() -> Iterator[Any]:
@@ -74,7 +80,7 @@ def test_a_rung_that_computes_the_same_passes(team: Team) -> None:
 @OF_TWO
 @pytest.mark.parametrize("rung", [pytest.param(case.values[1], marks=case.marks) for case in cases()])
 def test_a_rung_of_the_exchange_passes(team: Team, rung: str) -> None:
-    found = team.call("verify", 120, numerics="exact", rungs=[rung], parallel=RUNGS[rung][0])
+    found = verified(team, rung)
     assert found["passed"], found["failures"]
 
 
@@ -82,19 +88,24 @@ def test_a_rung_of_the_exchange_passes(team: Team, rung: str) -> None:
     ("mistake", "said"), [("no all-reduce", "gradient of"), ("stale bucket", "gradient of"), ("same data", "off by")]
 )
 def test_a_mistake_of_the_ranks_is_refused(team: Team, mistake: str, said: str) -> None:
-    refused(team, mistake, said, [], "ddp")
+    found = team.call("verify", 120, numerics="exact", mistake=mistake)
+    assert not found["passed"]
+    assert any(said in failure for failure in found["failures"]), found["failures"]
 
 
 @OF_TWO
 @pytest.mark.parametrize(("mistake", "rung", "said"), cases())
 def test_a_mistake_under_a_rung_of_the_exchange_is_refused(team: Team, mistake: str, rung: str, said: str) -> None:
-    refused(team, mistake, said, [rung], RUNGS[rung][0])
-
-
-def refused(team: Team, mistake: str, said: str, rungs: list[str], parallel: str) -> None:
-    found = team.call("verify", 120, numerics="exact", mistake=mistake, rungs=rungs, parallel=parallel)
+    found = verified(team, rung, mistake)
     assert not found["passed"]
     assert any(said in failure for failure in found["failures"]), found["failures"]
+
+
+def verified(team: Team, rung: str, mistake: str = "") -> Any:
+    """A rung of the exchange with what it goes with, at the precision at which it does something."""
+    rungs = [*BESIDE.get(rung, ()), rung]
+    numerics = plan_of(rungs).numerics
+    return team.call("verify", 120, numerics=numerics, mistake=mistake, rungs=rungs, parallel=RUNGS[rung][0])
 
 
 @OF_TWO

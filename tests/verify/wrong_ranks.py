@@ -15,7 +15,8 @@ class Block(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = torch.nn.ModuleList(
-            torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.BatchNorm1d(16), torch.nn.GELU()) for _ in range(2)
+            torch.nn.Sequential(torch.nn.Linear(16, 16), norm(16), torch.nn.GELU())
+            for norm in (torch.nn.BatchNorm1d, torch.nn.LayerNorm)
         )
         self.last = torch.nn.Linear(16, 4)
 

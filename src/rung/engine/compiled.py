@@ -134,7 +134,7 @@ class Compiled:
             "channels_last": len(self._channels_last) if self._channels_last else 0,
             **{f"switch {name}": value for name, value in switches(self._model).items()},
             **({"replays_skipped": skipped_replays()} if self._plan.replays else {}),
-            **({"one graph under DDP": self._graphs is not None} if self._plan.one_graph else {}),
+            **({"one graph under DDP": self._graphs is not None} if self._plan.exchange.one_graph else {}),
             **{f"pass {name}": inductor for name in self._plan.within},
             **({f"inductor {k}": v for k, v in self.surgeon.inductor_options.items()} if self.surgeon else {}),
         }
@@ -252,7 +252,9 @@ class Compiled:
         """The function under what the plan needs around each call; the function itself where it needs nothing."""
         plan = self._plan
         opens_sizes = opens_sizes and plan.opens_sizes
-        if not (plan.dynamic or plan.replays or plan.attention or plan.linears or plan.one_graph or opens_sizes):
+        if not (
+            plan.dynamic or plan.replays or plan.attention or plan.linears or plan.exchange.one_graph or opens_sizes
+        ):
             return run
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -265,7 +267,7 @@ class Compiled:
                 around.enter_context(self._in_eight_bits())
                 if opens_sizes:
                     around.enter_context(open_sizes())
-                if plan.one_graph:  # in this thread, whose settings of Dynamo are its own in newer torch
+                if plan.exchange.one_graph:  # in this thread, whose settings of Dynamo are its own in newer torch
                     around.enter_context(torch._dynamo.config.patch(optimize_ddp=False))
                 return run(*args, **kwargs)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from rung.engine.compiled_backward import can_be_compiled, python_reducer
 from rung.errors import WorkloadError
 from rung.hardware import torch_versions
 from rung.hardware.affinity import bound
 from rung.hardware.device import Device
 from rung.hardware.ranks import Ranks
-from rung.plan import Plan
+from rung.plan import Exchange, Plan
 from rung.workload import Workload
 
 UNTOUCHED = Plan()
@@ -27,18 +29,20 @@ def in_parallel(workload: Workload, model: torch.nn.Module, device: Device, plan
     if Ranks.here.world == 1 or workload.mode == "infer" or workload.parallel == "own":
         return model
     if workload.parallel == "fsdp2":
-        return _sharded(model, device, plan.gathered)
+        return _sharded(model, device, plan.exchange)
+    exchange = plan.exchange
     own = [device.index] if device.is_gpu else None
-    called = torch.nn.parallel.DistributedDataParallel(model, device_ids=own, **dict(plan.ddp))
-    if plan.gradients == "bf16":
+    with python_reducer() if exchange.compiled_backward else contextlib.nullcontext():
+        called = torch.nn.parallel.DistributedDataParallel(model, device_ids=own, **dict(exchange.ddp))
+    if exchange.gradients == "bf16":
         called.register_comm_hook(None, _in_bf16())
     return called
 
 
 def in_effect(called: torch.nn.Module) -> dict[str, Any]:
-    """How DistributedDataParallel exchanges gradients, as plain values; nothing of other modules."""
+    """How DistributedDataParallel or fully_shard exchanges gradients and weights, as plain values; nothing of other modules."""
     if not isinstance(called, torch.nn.parallel.DistributedDataParallel):
-        return {}
+        return _of_shards(called)
     hooks = [hook for hook, _ in getattr(called, "_comm_hooks", ())]  # torch tells nobody else
     return {
         "ddp bucket_cap_mb": called.bucket_bytes_cap / 2**20,
@@ -48,19 +52,39 @@ def in_effect(called: torch.nn.Module) -> dict[str, Any]:
     }
 
 
+def _of_shards(called: torch.nn.Module) -> dict[str, Any]:
+    """The same of FSDP2, whose modules keep it to themselves: with a torch that names it otherwise, nothing."""
+    states = [module._get_fsdp_state() for module in called.modules() if hasattr(module, "_get_fsdp_state")]
+    policies = [state._mp_policy for state in states if hasattr(state, "_mp_policy")]
+    ahead = [
+        len(state._states_to_forward_prefetch) for state in states if hasattr(state, "_states_to_forward_prefetch")
+    ]
+    found: dict[str, Any] = {"ahead": max(ahead)} if ahead else {}
+    if policies:
+        found["weights"] = "bf16" if any(policy.param_dtype == torch.bfloat16 for policy in policies) else ""
+        found["gradients"] = "bf16" if all(policy.reduce_dtype == torch.bfloat16 for policy in policies) else ""
+    return found
+
+
 def lacking(plan: Plan, model: torch.nn.Module | None) -> str:
     """What of a plan's exchange a model that its user has wrapped does not do, and how it would be told to; empty where it does all."""
-    found = in_effect(model) if model is not None else {}
-    arguments = [f"{name}={value}" for name, value in plan.ddp if found.get(f"ddp {name}") != value]
+    exchange, found = plan.exchange, in_effect(model) if model is not None else {}
+    arguments = [f"{name}={value}" for name, value in exchange.ddp if found.get(f"ddp {name}") != value]
     if arguments:
         return f"wrap the model yourself, by DistributedDataParallel(model, {', '.join(arguments)})"
-    if plan.gradients and found.get("gradients") != plan.gradients:
-        return "call register_comm_hook(None, bf16_compress_hook) of your DistributedDataParallel"
-    if plan.one_graph and not found:
+    if exchange.gradients and found.get("gradients") != exchange.gradients:
+        return "call register_comm_hook(None, bf16_compress_hook) of your DistributedDataParallel, or give fully_shard(mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))"
+    if exchange.weights and found.get("weights") != exchange.weights:
+        return "give fully_shard(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False))"
+    if exchange.ahead and found.get("ahead") != exchange.ahead:
+        return f"call set_modules_to_forward_prefetch of each block that you gave fully_shard, with the {exchange.ahead} that follow, and set_modules_to_backward_prefetch with the {exchange.ahead} before it"
+    if exchange.compiled_backward and not (model is not None and can_be_compiled(model)):
+        return 'set torch._dynamo.config.optimize_ddp = "python_reducer" before you wrap the model in DistributedDataParallel'
+    if exchange.one_graph and not found:
         return "wrap the model yourself in DistributedDataParallel"
-    if plan.cores and not bound():
+    if exchange.cores and not bound():
         return "have each rank call rung.hardware.affinity.bind(rung.hardware.pick()) once torch.distributed is initialized"
-    if plan.gathered:
+    if exchange.gathered:
         return "give fully_shard(reshard_after_forward=False), which does not show afterwards"
     return ""
 
@@ -71,7 +95,7 @@ def _in_bf16() -> Any:
     return bf16_compress_hook
 
 
-def _sharded(model: torch.nn.Module, device: Device, gathered: bool) -> torch.nn.Module:
+def _sharded(model: torch.nn.Module, device: Device, exchange: Exchange) -> torch.nn.Module:
     """FSDP2: each block of a list of blocks is gathered by itself, and what is left with the model."""
     try:
         from torch.distributed.device_mesh import init_device_mesh
@@ -85,14 +109,43 @@ def _sharded(model: torch.nn.Module, device: Device, gathered: bool) -> torch.nn
             f"parallel='fsdp2' needs a GPU here: fully_shard of torch {torch.__version__} does not run on a CPU."
         )
     how: dict[str, Any] = {"mesh": init_device_mesh(device.kind, (Ranks.here.world,))}
-    if gathered:
+    if exchange.gathered:
         how["reshard_after_forward"] = False
-    for blocks in [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]:
+    for modules in [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]:
+        blocks = [block for block in modules if any(True for _ in block.parameters())]
         for block in blocks:
-            if any(True for _ in block.parameters()):
-                fully_shard(block, **how)
-    fully_shard(model, **how)
+            fully_shard(block, **how, **_exchanged_in(exchange, block))
+        for at, block in enumerate(blocks if exchange.ahead else ()):
+            block.set_modules_to_forward_prefetch(blocks[at + 1 : at + 1 + exchange.ahead])
+            block.set_modules_to_backward_prefetch(blocks[max(0, at - exchange.ahead) : at][::-1])
+    fully_shard(model, **how, **_exchanged_in(exchange, model))
     return model
+
+
+def _exchanged_in(exchange: Exchange, module: torch.nn.Module) -> dict[str, Any]:
+    """In which formats the weights of a module are gathered and its gradients summed. Autocast, which both go with, casts what each operator
+    takes, but for batch norms: their weights have to be in float32, and so are those that are gathered with them."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    if not exchange.rounds:
+        return {}
+    lower = exchange.weights == "bf16" and not any(
+        isinstance(part, torch.nn.modules.batchnorm._BatchNorm) for part in _not_shared_out(module)
+    )
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if lower else None,
+        reduce_dtype=torch.bfloat16 if exchange.gradients == "bf16" else torch.float32,
+        cast_forward_inputs=False,
+    )
+    return {"mp_policy": policy}
+
+
+def _not_shared_out(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """It and what it holds, but for what is gathered by itself."""
+    yield module
+    for part in module.children():
+        if not hasattr(part, "_get_fsdp_state"):
+            yield from _not_shared_out(part)
 
 
 def sharded(model: torch.nn.Module) -> bool:

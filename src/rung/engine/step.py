@@ -10,6 +10,7 @@ import torch
 
 from rung.engine.attention import asked_first
 from rung.engine.compiled import Compiled
+from rung.engine.compiled_backward import CompiledBackward, can_be_compiled
 from rung.engine.cuda_graph import GraphedStep
 from rung.engine.disturbed import elements
 from rung.engine.optimizer import begin_momenta, is_fused, made_by, remade
@@ -53,6 +54,8 @@ class Step:
         self._amp = torch.bfloat16 if plan.bf16 else workload.amp
         self._own = OwnDtype(model) if plan.bf16 and workload.mode == "infer" else None
         self._forward = Compiled(self._plain_forward, model, plan, device.arch, new_shapes, dynamic)
+        compiles_backward = plan.exchange.compiled_backward and can_be_compiled(self._called)
+        self._backward = CompiledBackward(plan) if compiles_backward else None
         self.optimizer: torch.optim.Optimizer | None = None
         self.fresh()
 
@@ -109,6 +112,7 @@ class Step:
             "precision": matmul_precision_name(),
             "autocast": str(self._amp) if self._amp else None,
             "optimizer_fused": bool(self.optimizer and is_fused(self.optimizer)),
+            **({"compiled backward": self._backward.graphs > 0} if self._backward else {}),
         }
 
     def aside(self) -> contextlib.AbstractContextManager[None]:
@@ -147,9 +151,10 @@ class Step:
     def _train(self, batch: Any, forward: Forward | None = None) -> tuple[torch.Tensor, Any]:
         assert self.optimizer is not None
         self.optimizer.zero_grad()
-        loss, output = (forward or self._forward)(batch)
-        with asked_first(self.plan.attention):  # by what is recomputed, too
-            loss.backward()
+        with self._backward.around() if self._backward and not forward else contextlib.nullcontext():
+            loss, output = (forward or self._forward)(batch)
+            with asked_first(self.plan.attention):  # by what is recomputed, too
+                loss.backward()
         begin_momenta(self.optimizer)
         self.optimizer.step()
         return loss.detach(), output

@@ -115,7 +115,7 @@ class Candidate(Timed):
             self.workload = of_rank(self.workload, self.ranks.rank, self.ranks.world)
         self.inputs = shapes(self.workload)[shape] if shape else self.workload.inputs
         self.plan = replace(plan_of(rungs), original=Original(**original or {}))
-        if self.plan.cores and self.ranks.world > 1:
+        if self.plan.exchange.cores and self.ranks.world > 1:
             affinity.bind(self.device)
         self.made_for = made_for or {}
         w = self.workload

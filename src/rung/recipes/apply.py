@@ -339,7 +339,11 @@ def apply(
     if found:
         applied._named += f" ({wanted.status}, {found})"
     if not whole:
-        pending = [("fused-optimizer", plan.fused_optimizer), ("capture", plan.capture and model.training)]
+        pending = [
+            ("fused-optimizer", plan.fused_optimizer),
+            ("capture", plan.capture and model.training),
+            ("ddp-compiled-backward", plan.exchange.compiled_backward),
+        ]
         applied.pending += tuple(name for name, on in pending if on)
     unset = missing_variables(wanted)
     for name in wanted.rungs:

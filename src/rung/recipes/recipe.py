@@ -135,7 +135,7 @@ class Recipe:
     @property
     def ddp(self) -> dict[str, Any]:
         """The arguments that its rungs give DistributedDataParallel, which whoever wraps the model has to give."""
-        return dict(self.plan.ddp)
+        return dict(self.plan.exchange.ddp)
 
     @property
     def plan(self) -> Plan:

@@ -8,14 +8,21 @@ from typing import Any
 from rung.plan import Plan
 from rung.rungs.proofs import rarer, told
 from rung.rungs.requirements import AUTOCAST, DDP, FSDP2, GPU, RANKS, allowed, unless
-from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, Shrinks
+from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, Shrinks, already
 
 # MiB of gradients that are exchanged at once. torch's own is 25: less begins sooner and launches more, more moves at a higher rate.
 BUCKETS = (8, 100)
 
+# Blocks that FSDP2 gathers before they are needed. By itself torch gathers the next one, once the host has come to it.
+AHEAD = 2
+
+
+def _exchanging(plan: Plan, **how: Any) -> Plan:
+    return replace(plan, exchange=replace(plan.exchange, **how))
+
 
 def _with(plan: Plan, argument: str, value: Any) -> Plan:
-    return replace(plan, ddp=tuple({**dict(plan.ddp), argument: value}.items()))
+    return _exchanging(plan, ddp=tuple({**dict(plan.exchange.ddp), argument: value}.items()))
 
 
 def _argument(name: str, argument: str, value: Any, **declared: Any) -> Rung:
@@ -70,10 +77,9 @@ STATIC = _argument(
 )
 
 
-def _not_compressed(c: Context) -> Inapplicable | None:
-    if c.autocast:
-        return None
-    return Inapplicable("gradients are computed in float32 so far, and would lose by it: it goes with autocast (bf16).")
+def _only_with_autocast(what: str) -> Requirement:
+    why = f"{what} in float32 so far, and would lose by it: it goes with autocast (bf16)."
+    return Requirement(AUTOCAST.needs, lambda c: None if c.autocast else Inapplicable(why))
 
 
 BF16_GRADIENTS = Rung(
@@ -81,10 +87,10 @@ BF16_GRADIENTS = Rung(
     level=2,
     title="gradients exchanged in bfloat16",
     contract="bf16",
-    changes="DistributedDataParallel.register_comm_hook(None, bf16_compress_hook)",
-    requires=(GPU, RANKS, DDP, allowed("bf16"), Requirement(AUTOCAST.needs, _not_compressed)),
+    changes="DistributedDataParallel.register_comm_hook(None, bf16_compress_hook), or fully_shard(mp_policy=MixedPrecisionPolicy(reduce_dtype=bfloat16))",
+    requires=(GPU, RANKS, allowed("bf16"), _only_with_autocast("gradients are computed")),
     shrinks=_exchanged(0.5, 0.95),
-    change=lambda p: replace(p, gradients="bf16"),
+    change=lambda p: _exchanging(p, gradients="bf16"),
     effect="half as many bytes between the ranks",
     proof=told("gradients", "bf16", "the format in which gradients are exchanged"),
 )
@@ -97,9 +103,49 @@ GATHERED_ONCE = Rung(
     changes="fully_shard(reshard_after_forward=False): weights that forward has gathered stay until backward",
     requires=(RANKS, FSDP2),
     shrinks=_exchanged(0.55, 1.0),
-    change=lambda p: replace(p, gathered=True),
+    change=lambda p: _exchanging(p, gathered=True),
     effect="weights are gathered less often",
     proof=rarer(r"(?i)all_?gather", "gatherings of weights"),
+)
+
+
+def _in_float32(c: Context) -> Inapplicable | None:
+    return None if c.facts.dtype == "torch.float32" else already(f"the weights are {c.facts.dtype}.")
+
+
+# Products round their factors to bfloat16 under autocast, wherever the weights were rounded; what is not a factor of a product, as a norm's
+# weight or an embedding, is rounded besides.
+BF16_WEIGHTS = Rung(
+    name="fsdp-bf16-weights",
+    level=2,
+    title="weights gathered in bfloat16",
+    contract="bf16",
+    changes="fully_shard(mp_policy=MixedPrecisionPolicy(param_dtype=bfloat16, reduce_dtype=float32, cast_forward_inputs=False))",
+    requires=(
+        RANKS,
+        FSDP2,
+        allowed("bf16"),
+        Requirement("", _in_float32),
+        _only_with_autocast("weights are used"),
+    ),
+    shrinks=lambda c: {"communication": (0.6, 1.0), "pointwise": (0.85, 1.05), "copy": (0.7, 1.0), "idle": (0.8, 1.02)},
+    change=lambda p: _exchanging(p, weights="bf16"),
+    effect="half as many bytes of weights between the ranks, and no cast of them at each use",
+    proof=told("weights", "bf16", "the format in which weights are gathered"),
+)
+
+
+PREFETCH = Rung(
+    name="fsdp-prefetch",
+    level=2,
+    title="weights of later blocks gathered ahead",
+    contract="exact",
+    changes=f"set_modules_to_forward_prefetch and set_modules_to_backward_prefetch: the next {AHEAD} blocks, whose weights are in memory the longer",
+    requires=(RANKS, FSDP2),
+    shrinks=_exchanged(0.7, 1.05),
+    change=lambda p: _exchanging(p, ahead=AHEAD),
+    effect="a gathering begins before the host has come to the block that needs it",
+    proof=told("ahead", AHEAD, "the number of blocks that are gathered ahead"),
 )
 
 # The range is a guess: what ranks lose to each other on the cores was not measured on a machine with several nodes.
@@ -111,7 +157,7 @@ CORES = Rung(
     changes="sched_setaffinity: the cores of the GPU's NUMA node, divided among the ranks that are near them",
     requires=(RANKS,),
     shrinks=lambda c: {"launch_gap": (0.85, 1.02), "idle": (0.9, 1.02), "communication": (0.9, 1.02)},
-    change=lambda p: replace(p, cores=True),
+    change=lambda p: _exchanging(p, cores=True),
     effect="no rank moves between cores, or to those of another",
     proof=told("cores", "own", "the set of cores"),
 )
@@ -135,9 +181,51 @@ ONE_GRAPH = Rung(
         "launch_gap": (0.7, 1.0),
         "communication": (1.0, 2.0),
     },
-    change=lambda p: replace(p, one_graph=True),
+    change=lambda p: _exchanging(p, one_graph=True),
     effect="the model is one graph, whatever the buckets hold",
     proof=told("one graph under DDP", True, "one graph under DDP"),
+    replaces=("ddp-compiled-backward",),
 )
 
-EXCHANGE = (*(_bucket(size) for size in BUCKETS), VIEWS, STATIC, ONE_GRAPH, BF16_GRADIENTS, GATHERED_ONCE)
+# Experimental in torch. What it gives was not measured.
+COMPILED_BACKWARD = Rung(
+    name="ddp-compiled-backward",
+    level=2,
+    title="backward and the exchange in one compiled graph",
+    contract="reassociated",
+    changes='torch._dynamo.config.optimize_ddp = "python_reducer" and compiled autograd: the model is one graph, and gradients are exchanged inside of that of backward',
+    requires=(
+        RANKS,
+        DDP,
+        unless("torch.compile of the whole", lambda c: c.plan.compile, "it needs the whole model compiled."),
+        unless(
+            "no rewrite of what Inductor compiles",
+            lambda c: not c.plan.within,
+            "it compiles backward anew, where rewrites of Inductor's graphs would not be in effect.",
+        ),
+    ),
+    shrinks=lambda c: {
+        "gemm": (0.95, 1.0),
+        "pointwise": (0.8, 1.0),
+        "copy": (0.8, 1.0),
+        "launch_gap": (0.7, 1.0),
+        "communication": (0.7, 1.3),
+    },
+    change=lambda p: _exchanging(p, compiled_backward=True),
+    effect="the model is one graph, and its exchange still hides behind backward",
+    proof=told("compiled backward", True, "one compiled graph of backward"),
+    replaces=("ddp-one-graph",),
+    prepares=60,
+)
+
+EXCHANGE = (
+    *(_bucket(size) for size in BUCKETS),
+    VIEWS,
+    STATIC,
+    ONE_GRAPH,
+    COMPILED_BACKWARD,
+    BF16_GRADIENTS,
+    GATHERED_ONCE,
+    BF16_WEIGHTS,
+    PREFETCH,
+)

@@ -179,7 +179,13 @@ def large(peak: int) -> dict[str, Any]:
 
 
 LACKED = WorkerFailed("CUDA out of memory", "out of memory")
-SURVEYED = {"audit": {"without_gradient": [], "one_shape": ""}, "survey": {}}
+SURVEYED = {
+    "audit": {"without_gradient": [], "one_shape": ""},
+    "survey": {
+        "workload": {"name": "x", "mode": "infer"},
+        "facts": {"gpu": True, "mode": "infer", "rates": {}, "shapes": []},
+    },
+}
 
 
 @pytest.mark.parametrize(
@@ -196,9 +202,14 @@ def test_a_workload_that_fills_the_gpu_is_surveyed_before_its_modes_begin_and_al
         seen.append("after the survey" if made.measured else "with the baseline")
 
     monkeypatch.setitem(BLOCK, "memory", {"reserved": peak})
+    monkeypatch.setattr(beginning, "floor", lambda *_: None)
     made, _ = begun(tmp_path, ready=ready, baseline=large(peak), survey=list(survey))
     assert seen == ([] if modes == "later" else [modes])
     assert (made.untouched is None) is (modes == "later")
+    if modes == "later":  # nor does it hold memory that the modes and the untouched model need
+        assert made.surveying is None
+        assert made.facts.surveyed
+        return
     assert made.surveying is not None
     assert not made.surveying.error
     assert made.surveying.memory == peak + GIB  # nothing that has no room beside it begins

@@ -79,6 +79,8 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
         if state.untouched and _fills(state, peak_of(state)):
             _survey_first(state, state.untouched)
     state.say(Measured(state.baseline))
+    if state.untouched is None and state.surveying and state.surveying.done:
+        surveyed(state)  # it ran alone, and holds memory that the untouched workload needs
 
 
 def _go_on(state: State) -> None:

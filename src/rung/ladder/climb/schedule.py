@@ -381,7 +381,8 @@ def _combines(rung: Rung, others: Sequence[Rung]) -> bool:
     the exchange between ranks, as often costs as it gives, and is tried alone."""
     apart = any(rung.name in other.replaces or other.name in rung.replaces for other in others)
     change = rung.change(Plan())
-    alone = rung.first or change.env or change.inductor or change.ddp or change.one_graph or apart
+    exchange = change.exchange.ddp or change.exchange.one_graph or change.exchange.compiled_backward
+    alone = rung.first or change.env or change.inductor or exchange or apart
     return rung.spares == "step" and not alone
 
 
