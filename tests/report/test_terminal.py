@@ -6,7 +6,7 @@ from climb_sample import VERDICTS, climb, nothing_kept, planned, unfinished
 from msgspec.structs import replace
 
 from rung.records.analyze import Breakdown
-from rung.records.climb import Attempt, Baseline, Figure, Noise, Predicted, Prediction
+from rung.records.climb import Attempt, Baseline, Figure, Noise, Predicted, Prediction, Shape, Stopped
 from rung.records.compare import ComparedSide, Comparison
 from rung.records.measured import Compared, Interval, Ratio
 from rung.records.workload import Recompilation, Workload
@@ -117,6 +117,42 @@ def test_a_climb_of_a_job_goes_on_in_one_and_what_a_file_says_stays_words() -> N
     assert words.resume(data) == "rung climb --resume 'runs/x y'"
 
 
+def test_a_budget_that_would_not_suffice_again_is_raised_in_the_command() -> None:
+    data = climb()
+    assert data.result is not None
+    data.result.stopped = Stopped(rule="budget", why="too short", needs=65.0)
+    assert words.resume(data).endswith(" --budget 120")
+    data.result.stopped = Stopped(rule="budget", why="too short")
+    assert "--budget" not in words.resume(data)
+
+
+def test_what_is_not_verified_yet_is_not_called_kept() -> None:
+    data = climb()
+    assert data.result is not None
+    assert words.kept_so_far(data) == "Kept"
+    data.result.status = "provisional"
+    assert "In the recipe so far: " in terminal.summary(data)
+
+
+def test_an_interval_that_says_nothing_is_not_given_as_a_gain() -> None:
+    data = climb()
+    assert data.result is not None
+    row = Shape(shape="f32[8, 4]", speedup=Figure(value=1.4, low=0.2, high=8.1), answer="undecided", elements=32)
+    data.result.shapes = [row]
+    assert "too noisy to say (0.20–8.10)" in words.shapes(data)[0]
+    data.result.shapes = [replace(row, speedup=Figure(value=1.4, low=1.3, high=1.5))]
+    assert "1.40× (1.30–1.50)" in words.shapes(data)[0]
+
+
+def test_times_that_do_not_give_the_ratio_are_explained() -> None:
+    data = climb()
+    assert data.result is not None
+    times = {"baseline": Figure(value=70e6), "best": Figure(value=47e6)}
+    for value, explained in ((70 / 47, False), (1.7, True)):
+        data.result.times, data.result.speedup = times, replace(data.result.speedup, value=value)
+        assert ("the ratio is that of neighbouring rounds" in words.total(data)) is explained
+
+
 def test_a_climb_whose_budget_ended_says_how_to_go_on() -> None:
     data = nothing_kept()
     data.manifest.why = "the budget of 60 s was too short to test sdpa."
@@ -156,6 +192,8 @@ def test_many_reasons_are_a_line_with_the_count_and_names_by_kind_of_reason() ->
     assert shown[head + 1 : head + 3] == ["not yet: it needs bf16: stream", "for GPUs: gpu-a, gpu-b"]
     assert {"for other chips: chip", "already in effect, or without effect here: same"} <= {*shown[head:]}
     assert "other reasons: odd" in shown[head:]
+    assert words.some(["a", "b", "c", "d", "e", "f"]) == "a, b, c, d, e, f"
+    assert words.some(["a", "b", "c", "d", "e", "f", "g"]) == "a, b, c, d, e and 2 more"
     # In a climb that is over, too.
     done = replace(climb(), attempts=[*climb().attempts, *(row for row in left if row.verdict != "not yet")])
     assert "for GPUs: gpu-a, gpu-b" in terminal.summary(done, width=100)
@@ -195,16 +233,16 @@ def test_predictions_are_said_by_rung_the_farthest_off_first() -> None:
     data = climb()
     by_rung = {"tf32": 3.1, "capture": 9.4}
     data.result.predictions = Predicted(median_error=6.2, decided=3, inside=1, by_rung=by_rung)
-    said = "Predictions were off by 6 percentage points of the step in the median (capture 9, tf32 3); 1 of 3 results were inside"
+    said = "What rungs saved was 6 % of the step more or less than expected in the median (capture 9 %, tf32 3 %); 1 of 3 results were inside"
     assert said in words.predictions(data)
     alone = Predicted(median_error=6.2, decided=1, inside=0, by_rung={"tf32": 6.2})
     data.result.predictions = alone
-    said = "The prediction for tf32 was off by 6 percentage points of the step; the result was outside the predicted range."
+    said = "What tf32 saved was 6 % of the step more or less than expected, outside the predicted range."
     assert words.predictions(data) == said
     data.result.predictions = replace(alone, inside=1)
-    assert words.predictions(data).endswith("the result was inside the predicted range.")
+    assert words.predictions(data).endswith(", inside the predicted range.")
     missed = replace(untried("x", "kept", ""), prediction_error=12.4)
-    assert words.off(missed) == "12 percentage points of the step from what was expected"
+    assert words.off(missed) == "12 % of the step more or less than expected"
     assert words.off(untried("x", "kept", "")) == words.predictions(unfinished()) == ""
 
 

@@ -109,7 +109,8 @@ def test_it_is_in_every_form_of_the_report(nap: Bench) -> None:
         target="f", status="failed", error="no room", exit_code=4, samples=[1e6], summary=None, point={"n": "2"}
     )
     table = sweep_lines([on_chip, failed])
-    assert "| samples/s | FLOP/s | B/s |" in table[0]
+    assert [cell.strip() for cell in table[0].split("|")[4:7]] == ["samples/s", "FLOP/s", "B/s"]
+    assert len({line.rindex("|") for line in table}) == 1  # it is read in a terminal, too
     assert "| 500 TFLOP/s | 500 GB/s |" in table[2]
     assert {line.count("|") for line in table} == {8}
     head, first, *_, last = samples_csv([on_chip, failed]).splitlines()

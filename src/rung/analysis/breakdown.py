@@ -87,8 +87,8 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
     else:
         if step_ns < busy:
             notes.append(
-                f"The measured step ({step_ns / 1e6:.3f} ms) is shorter than the busy time of a profiled "
-                f"step ({busy / 1e6:.3f} ms), which is used instead: the profiler slows the work down."
+                f"The profiler slowed the step down: its work took {busy / 1e6:.3g} ms under it, and a whole step "
+                f"takes {step_ns / 1e6:.3g} ms without it. The parts are those of the slower step."
             )
             step_ns = busy
         gaps = totals.launch_gap + totals.idle

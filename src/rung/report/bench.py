@@ -14,6 +14,7 @@ from rung.records.bench import Bench, Climbed, Failed, TimerFacts, Work
 from rung.records.measured import Sensors, Summary
 from rung.report import units
 from rung.report.over_ranks import over_ranks_lines, ranks_line
+from rung.report.tables import markdown
 
 BARS = "▁▂▃▄▅▆▇█"
 BINS = 40
@@ -203,7 +204,7 @@ def sweep_lines(results: Sequence[Bench | Failed]) -> list[str]:
     """A grid as a Markdown table; FLOP/s and bytes/s have a column where they are known at any point."""
     known = [unit for unit in ("FLOP/s", "B/s") if any(_rates(_work(r))[unit] for r in results)]
     heads = [*(results[0].point or {}), "median step", "95 % interval", "samples/s", *known, "peak memory"]
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    rows = [heads]
     for r in results:
         cells = list((r.point or {}).values())
         if isinstance(r, Failed):
@@ -213,8 +214,8 @@ def sweep_lines(results: Sequence[Bench | Failed]) -> list[str]:
             throughput = units.digits(r.samples_per_step / step * 1e9) if r.samples_per_step else units.NONE
             cells += [units.duration(step), between(r), throughput, *(units.rate(rates[unit], unit) for unit in known),
                       units.data_size(units.peak(r.memory))]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        rows.append(cells)
+    return markdown(rows)
 
 
 def between(result: Bench) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from rung.records.compare import ComparedSide, Comparison, Ranked, Ranking
 from rung.records.measured import Compared
 from rung.report import units
@@ -76,7 +79,15 @@ def _answer(result: Comparison | Ranking) -> list[str]:
         return _ranked(result, result.ranking)
     proof = result.verification
     sentence = SENTENCES["not equal"].replace("B", result.not_equal or "B", 1)
-    return [f"{sentence}:", *(f"  {f}" for f in proof.failures[:5])] if proof else []
+    return [f"{sentence}, and nothing was timed:", *(f"  {f}" for f in _once_each(proof.failures)[:5])] if proof else []
+
+
+def _once_each(failures: Sequence[str]) -> list[str]:
+    """The first of those that say the same thing of another shape or input: they differ in figures and in what stands in brackets."""
+    found: dict[str, str] = {}
+    for failure in failures:
+        found.setdefault(re.split(r" is off | is not | differs |\(", failure)[0], failure)
+    return list(found.values())
 
 
 def _compared(result: Comparison, comparison: Compared) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from rung.records.bench import Bench, Failed, OverRanks
 from rung.report import units
+from rung.report.tables import markdown
 
 T = TypeVar("T")
 MOST = 8  # ranks that are shown; of more, the slowest and the fastest
@@ -103,25 +104,30 @@ def scaling_lines(results: Sequence[Bench | Failed]) -> list[str]:
     """A Markdown table of one workload on several numbers of ranks. Efficiency: the throughput a rank, over that of the first row; and
     where the rest went."""
     done = [result for result in results if isinstance(result, Bench)]
-    lines = [
-        "| ranks | median step | samples/s | efficiency | alone, slowest rank | exposed exchange | peak memory |",
-        "|" + "---|" * 7,
+    rows = [
+        ["ranks", "median step", "samples/s", "efficiency", "alone, slowest rank", "exposed exchange", "peak memory"]
     ]
     first = done[0] if done else None
     for result in results:
         ranks = (result.point or {}).get("ranks", units.NONE)
         if isinstance(result, Failed) or not first:
-            lines.append(f"| {ranks} | {result.status} | | | | | |")
+            rows.append([ranks, result.status, *[""] * 5])
             continue
         seen = result.over_ranks
         alone = [rank.alone.value for rank in seen.ranks if rank.alone] if seen else []
         rate = result.samples_per_step / result.time.value * 1e9 if result.samples_per_step else None
-        lines.append(
-            f"| {ranks} | {units.duration_interval(result.time)} | {units.digits(rate) if rate else units.NONE} "
-            f"| {units.percent(efficiency(first, result))} | {units.duration(max(alone)) if alone else units.NONE} "
-            f"| {_signed(seen) if seen and seen.exposed else units.NONE} | {units.data_size(units.peak(result.memory))} |"
+        rows.append(
+            [
+                ranks,
+                units.duration_interval(result.time),
+                units.digits(rate) if rate else units.NONE,
+                units.percent(efficiency(first, result)),
+                units.duration(max(alone)) if alone else units.NONE,
+                _signed(seen) if seen and seen.exposed else units.NONE,
+                units.data_size(units.peak(result.memory)),
+            ]
         )
-    return lines
+    return markdown(rows)
 
 
 def efficiency(first: Bench, result: Bench) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rung.analysis.kernel_names import readable
@@ -132,3 +133,10 @@ def cell_text(name: str, value: Any) -> str:
 
 NAMES = ("name", "kernel", "largest", "next")
 _NUMBERS = ("device", "stream", "rank", "step", "pid", "tid", "correlation", "ts", "end")  # names, not amounts
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table whose first row is its head, with its cells below each other: it is read in a terminal, too."""
+    widths = [max(3, *(len(row[k]) for row in rows)) for k in range(len(rows[0]))]
+    lines = [f"| {' | '.join(cell.ljust(w) for cell, w in zip(row, widths, strict=True))} |" for row in rows]
+    return [lines[0], f"|{'|'.join('-' * (w + 2) for w in widths)}|", *lines[1:]]

@@ -69,7 +69,7 @@ def left_lines(attempts: Sequence[Attempt]) -> list[str]:
     if len(rows) <= _FEW:
         return [attempt_line(replace(row, seconds=UNSET)) for row in rows]
     head = f"· {len(attempts)} rungs are not tried here; the page and --json give the reason for each"
-    return [head, *(f"    {group}: {', '.join(names)}" for group, names in words.grouped(attempts).items())]
+    return [head, *(f"    {group}: {words.some(names)}" for group, names in words.grouped(attempts).items())]
 
 
 def breakdown_lines(breakdown: Breakdown | None, *, bottleneck: bool = True) -> list[str]:
@@ -183,7 +183,7 @@ def _say_outcome(run: ClimbRun, say: Callable[..., None], say_whole: Callable[..
     if run.result:
         say(words.total(run), "bold green" if words.kept(run) else "bold")
         if words.kept(run):
-            say(f"Kept: {', '.join(words.kept(run))}")
+            say(f"{words.kept_so_far(run)}: {', '.join(words.kept(run))}")
             say_whole(f"Recipe: {words.recipe_path(run)}")
             say_whole(f"Measure it again: {words.bench_command(run)}")
             say_whole(f"Use it in Python: {words.apply_line(run)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from pathlib import PurePath
@@ -33,6 +34,10 @@ STATUSES = {
 VERIFIED_HERE = "Verified on the measured shape: outputs, gradients and optimizer steps agree with the untouched model, which still runs all other shapes. Fresh restarts have not confirmed the speed yet."
 CLAIMED = 1.08  # times as fast: less is claimed once it was confirmed (ladder/climb/answer.py)
 OTHER = "other reasons"
+SOME = 5  # names that a line lists
+TOO_NOISY = 2.0  # an interval whose ends are so many times apart says nothing
+APART = 1.03  # step times whose ratio is so much off the one that was measured side by side need a word
+OPENING = 1.5  # of what a candidate needs: with the baseline, which is measured anew, and the modes
 _TURNS = "The best so far and the candidate ran in separate worker processes, in alternating blocks."
 _RESTARTED = "Both were restarted, so an interval covers drift and the luck of a process as well as noise."
 _ONE_RESTART = "Each side ran in one process: an interval covers noise and drift, and not how much one process differs from another."
@@ -76,6 +81,13 @@ def grouped(attempts: Sequence[Attempt]) -> dict[str, list[str]]:
     return dict(
         sorted(found.items(), key=lambda pair: (not pair[0].startswith("not yet"), pair[0] == OTHER, -len(pair[1])))
     )
+
+
+def some(names: Sequence[str]) -> str:
+    """Those of a list that a line has room for."""
+    if len(names) <= SOME + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:SOME])} and {len(names) - SOME} more"
 
 
 def measured(run: ClimbRun) -> str:
@@ -129,7 +141,7 @@ def expected(attempt: Attempt) -> str:
 def off(attempt: Attempt) -> str:
     """How far a prediction was from what was measured; empty where nothing was decided."""
     points = units.number(attempt.prediction_error)
-    return "" if points is None else f"{points:.0f} percentage points of the step from what was expected"
+    return "" if points is None else f"{points:.0f} % of the step more or less than expected"
 
 
 def full_prediction(attempt: Attempt) -> str:
@@ -259,7 +271,7 @@ def stopped(run: ClimbRun) -> str:
     if not record or not why or record.rule == "budget":  # that is said as the status
         return ""
     left = [units.clean(name) for name in record.left or ()]
-    rest = f" Not tried: {', '.join(left[:6])}{f' and {len(left) - 6} more' if len(left) > 6 else ''}." if left else ""
+    rest = f" Not tried: {', '.join(left[:3])}{f' and {len(left) - 3} more' if len(left) > 3 else ''}." if left else ""
     return f"The climb stopped because {why}.{rest}"
 
 
@@ -269,6 +281,9 @@ def shapes(run: ClimbRun) -> list[str]:
     for row in (run.result.shapes if run.result else None) or ():
         gain, between = row.speedup, units.span(row.speedup)
         text = f"{units.ratio(gain.value)}{f' ({between})' if between else ''}" if gain else "unknown"
+        low, high = (gain.low, gain.high) if gain else (None, None)
+        if low and high and high > TOO_NOISY * low:
+            text = f"too noisy to say ({between})"
         text = "it fails" if row.answer == "fails" else text
         lost = "; the recipe runs the untouched model there" if row.answer in ("slower", "fails") else ""
         said.append(f"On inputs {units.clean(row.shape)}, which were not used for tuning: {text}{lost}.")
@@ -276,8 +291,8 @@ def shapes(run: ClimbRun) -> list[str]:
 
 
 def predictions(run: ClimbRun) -> str:
-    """Such as "Predictions were off by 6 percentage points of the step in the median (capture 9, sdpa 3); 4 of 7 results were inside the
-    predicted range"."""
+    """Such as "What rungs saved was 6 % of the step more or less than expected in the median (capture 9 %, sdpa 3 %); 4 of 7 results were
+    inside the predicted range"."""
     record = run.result.predictions if run.result else None
     off = units.number(record.median_error) if record else None
     if not record or off is None or not record.decided:
@@ -286,10 +301,10 @@ def predictions(run: ClimbRun) -> str:
     each = sorted(((name, n) for name, n in medians if n is not None), key=lambda pair: -pair[1])
     if record.decided == 1 and len(each) == 1:
         where = "inside" if record.inside else "outside"
-        return f"The prediction for {each[0][0]} was off by {off:.0f} percentage points of the step; the result was {where} the predicted range."
-    rungs = f" ({', '.join(f'{name} {n:.0f}' for name, n in each)})" if each else ""
+        return f"What {each[0][0]} saved was {off:.0f} % of the step more or less than expected, {where} the predicted range."
+    rungs = f" ({', '.join(f'{name} {n:.0f} %' for name, n in each)})" if each else ""
     inside = f"{units.count(record.inside)} of {units.count(record.decided)} results were inside the predicted range"
-    return f"Predictions were off by {off:.0f} percentage points of the step in the median{rungs}; {inside}."
+    return f"What rungs saved was {off:.0f} % of the step more or less than expected in the median{rungs}; {inside}."
 
 
 def noise(run: ClimbRun) -> str:
@@ -337,6 +352,9 @@ def standing(run: ClimbRun) -> str:
 
 def resume(run: ClimbRun) -> str:
     words = f"{program()} climb --resume {shlex.quote(units.clean(run.directory or 'DIR'))}"
+    stopped = run.result.stopped if run.result else None
+    if stopped and stopped.needs:  # more than its budget, which would end it in the same way again
+        words += f" --budget {30 * math.ceil(OPENING * stopped.needs / 30)}"
     return f"{words} {of_job}" if (of_job := to_paste(run.manifest.request.get("slurm"))) else words
 
 
@@ -375,6 +393,11 @@ def before(run: ClimbRun) -> Figure | None:
     return beside or (run.baseline.time if run.baseline else None)
 
 
+def kept_so_far(run: ClimbRun) -> str:
+    """What its rungs are headed with."""
+    return "In the recipe so far" if run.result and run.result.status == "provisional" else "Kept"
+
+
 def result_time(run: ClimbRun, side: str) -> Figure | None:
     """A step of a side (`baseline` or `best`) in the final comparison."""
     return ((run.result.times if run.result else None) or {}).get(side)
@@ -397,6 +420,9 @@ def total(run: ClimbRun) -> str:
     text += f", {over_plain(result)}" if over_plain(result) else ""
     times = [figure.value if figure else None for figure in (result_time(run, "baseline"), result_time(run, "best"))]
     text += f"; {units.duration(times[0])} → {units.duration(times[1])} per step"
+    gain = units.number(result.speedup and result.speedup.value)
+    if gain and times[0] and times[1] and not 1 / APART < times[0] / times[1] / gain < APART:
+        text += " (medians; the ratio is that of neighbouring rounds)"
     text += f", peak memory {memory(run)}" if memory(run) else ""
     return f"{text}. {standing_of_recipe(result)}"
 

@@ -104,6 +104,10 @@ def compare(
 
         try:
             duel = fight(setup, named, log="compare", left=left, looks=COMPARE, margin=margin, seen=seen)
+        except KeyboardInterrupt:
+            if (made := len(ended) - 1) and made < COMPARE[0][0]:
+                say(f"no verdict: {made} restart{'' if made == 1 else 's'}, and the earliest needs {COMPARE[0][0]}")
+            raise
         except SideFailed as failure:
             e = failure.error
             raise WorkerFailed(f"{failure.side}: {failure}", e.kind, e.traceback, e.exit_code) from failure

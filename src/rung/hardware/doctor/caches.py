@@ -37,7 +37,7 @@ def _line(machine: Machine, row: Mapping[str, Any], mounts: dict[str, str]) -> L
         level, matters = WARN, f"on {kind}: many small files, and locks between nodes"
     elif not _writable(machine, place):
         level, matters = WARN, "not writable, so each process compiles everything again"
-    elif chosen is None and place.startswith(temporary):
+    elif chosen is None and place.startswith(temporary) and not home.startswith(temporary):
         level, matters = NOTE, "in the temporary folder: lost after a restart, and in each new container"
     there = "" if machine.path(place).is_dir() else ", not there yet"
     value = f"{place}{there}" + (f" ({variable})" if chosen else "")

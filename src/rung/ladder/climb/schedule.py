@@ -319,7 +319,8 @@ def _out_of_budget(state: State, rung: Rung, best_case: Mapping[str, float]) -> 
         return Stopped(rule="budget", why=why, left=best_case)
     if (needs := seconds(state, rung)) > state.left():
         why += f"; {rung.name} alone needs about {needs:.0f} s"
-    return Stopped(rule="budget", why=why, left=best_case)
+    longer = needs if needs > (state.request.budget or math.inf) else None
+    return Stopped(rule="budget", why=why, left=best_case, needs=longer)
 
 
 def _not_verified(state: State) -> Mode | None:
