@@ -126,6 +126,20 @@ def test_a_budget_that_would_not_suffice_again_is_raised_in_the_command() -> Non
     assert "--budget" not in words.resume(data)
 
 
+def test_over_ranks_it_is_said_how_to_time_autocast_alone() -> None:
+    data = climb()
+    assert data.result is not None
+    data.result.kept = ["bf16", "compile"]
+    assert not words.one_line(data)
+    data.manifest.facts = replace(data.manifest.facts, ranks=2)
+    said = words.bench_command(data).partition(" --recipe ")[0]
+    assert f"What autocast alone gives: {said} --rungs bf16,fused-optimizer --nproc-per-node 2\n" in terminal.summary(
+        data
+    )
+    data.result.kept = ["compile"]
+    assert not words.one_line(data)
+
+
 def test_what_is_not_verified_yet_is_not_called_kept() -> None:
     data = climb()
     assert data.result is not None

@@ -186,6 +186,8 @@ def _say_outcome(run: ClimbRun, say: Callable[..., None], say_whole: Callable[..
             say(f"{words.kept_so_far(run)}: {', '.join(words.kept(run))}")
             say_whole(f"Recipe: {words.recipe_path(run)}")
             say_whole(f"Measure it again: {words.bench_command(run)}")
+            if words.one_line(run):
+                say_whole(f"What autocast alone gives: {words.one_line(run)}")
             say_whole(f"Use it in Python: {words.apply_line(run)}")
     for text in (*words.shapes(run), words.noise(run), words.stopped(run), words.predictions(run)):
         if text:

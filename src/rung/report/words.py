@@ -381,10 +381,21 @@ def bench_command(run: ClimbRun) -> str:
     return f"{command} --nproc-per-node {run.manifest.facts.ranks}" if run.manifest.facts.ranks > 1 else command
 
 
+def one_line(run: ClimbRun) -> str:
+    """Over ranks, of a recipe with autocast: how to time what autocast and a fused optimizer give alone, which no such climb does; else empty."""
+    if run.manifest.facts.ranks == 1 or "bf16" not in kept(run):
+        return ""
+    return bench_command(run).replace(f"--recipe {shlex.quote(recipe_path(run))}", "--rungs bf16,fused-optimizer")
+
+
 def apply_line(run: ClimbRun) -> str:
-    if run.manifest.workload.mode == "train":
-        return f'train = rung.apply(model, "{recipe_path(run)}", loss=loss, optimizer=optimizer)'
-    return f'model = rung.apply(model, "{recipe_path(run)}")'
+    train = run.manifest.workload.mode == "train"
+    target = units.one_line(units.clean(run.manifest.target))
+    names = "model, loss, optimizer" if train else "model"
+    whose = f"  # {names}: as in {target}" if ".py:" in target else ""
+    if train:
+        return f'train = rung.apply(model, "{recipe_path(run)}", loss=loss, optimizer=optimizer){whose}'
+    return f'model = rung.apply(model, "{recipe_path(run)}"){whose}'
 
 
 def before(run: ClimbRun) -> Figure | None:
