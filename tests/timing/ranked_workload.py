@@ -56,7 +56,7 @@ class Trained:
 
 
 def powered(parallel: str = "ddp") -> rung.Workload:
-    """The same on GPUs that are not there: that of rank 0 takes 100 W, that of rank 1 200 W."""
+    """The same on GPUs that are not there: that of rank 0 takes 100 W at 1900 MHz, that of rank 1 200 W at 1700 MHz."""
     import os
     import time
 
@@ -70,7 +70,8 @@ def powered(parallel: str = "ddp") -> rung.Workload:
         def read(self) -> Reading:
             number = int(os.environ.get("RANK", 0))
             held = ("power cap",) if number else ()
-            return Reading(time.monotonic(), power=100.0 * (number + 1), used=(number + 1) << 30, throttled=held)
+            watts, clock = 100.0 * (number + 1), 1900.0 - 200 * number
+            return Reading(time.monotonic(), power=watts, core=clock, used=(number + 1) << 30, throttled=held)
 
     timed.sensor_for = rank_sensors.sensor_for = lambda gpu: Sensor()
     return make(parallel)

@@ -53,6 +53,7 @@ def test_two_ranks_are_measured_as_one_step_and_each_for_itself(measured: Bench)
     assert seen
     assert [rank.rank for rank in seen.ranks] == [0, 1]
     assert [rank.power for rank in seen.ranks] == [pytest.approx(100), pytest.approx(200)]
+    assert [rank.clock for rank in seen.ranks] == [1900, 1700]
     assert seen.parallel == "ddp"
     assert measured.samples_per_step == 16
     # A step ends with the slowest rank, so none of its own medians lies above the job's.
@@ -80,7 +81,7 @@ def test_the_lines_name_ranks_and_the_exchange(measured: Bench) -> None:
     text = "\n".join(over_ranks_lines(measured.over_ranks))
     assert "rank  host" in text
     assert "exposed exchange" in text
-    assert re.search(r"   1  .*  200 W\n", text)
+    assert re.search(r"   1  .*  200 W  1700 MHz\n", text)
     assert "power 300 W over all ranks" in text
     assert "<td" in (page := bench_page([measured]))
     assert "200 W" in page

@@ -39,8 +39,8 @@ class Work(Part, kw_only=True):
 
 class RankTime(Part, kw_only=True):
     """One rank of a job. time: of its own steps, ns; last: the share of the steps that it ended last; alone: of a step in which the ranks
-    exchange no gradients, ns, null where that cannot be left out; memory: bytes at most, by kind; power: mean watts of its GPU while steps
-    were timed, null where no sensor says it."""
+    exchange no gradients, ns, null where that cannot be left out; memory: bytes at most, by kind; power, clock: mean watts of its GPU while steps
+    were timed, and the median MHz of its core at the ends of blocks, null where no sensor says it."""
 
     rank: int
     host: str
@@ -49,6 +49,7 @@ class RankTime(Part, kw_only=True):
     alone: Interval | None
     memory: dict[str, int]
     power: float | None = None
+    clock: float | None = None
 
 
 class OverRanks(Part, kw_only=True):

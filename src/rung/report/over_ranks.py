@@ -46,11 +46,14 @@ def over_ranks_lines(seen: OverRanks) -> list[str]:
 
 
 def rank_rows(seen: OverRanks) -> list[tuple[str, ...]]:
-    """A heading, and a row a rank. Power has a column where a sensor said it."""
+    """A heading, and a row a rank. Power and clock have a column where a sensor said them."""
     powered = any(rank.power is not None for rank in seen.ranks)
-    rows = [("rank", "host", "step", "alone", "last", "memory", *(["power"] if powered else []))]
+    clocked = any(rank.clock is not None for rank in seen.ranks)
+    heads = [*(["power"] if powered else []), *(["clock"] if clocked else [])]
+    rows = [("rank", "host", "step", "alone", "last", "memory", *heads)]
     for rank in extremes(seen.ranks, lambda rank: (rank.alone or rank.time).value):
         watts = units.NONE if rank.power is None else f"{units.digits(rank.power)} W"
+        clock = units.NONE if rank.clock is None else f"{rank.clock:.0f} MHz"
         rows.append(
             (
                 str(rank.rank),
@@ -60,6 +63,7 @@ def rank_rows(seen: OverRanks) -> list[tuple[str, ...]]:
                 units.percent(rank.last),
                 units.data_size(units.peak(rank.memory)),
                 *([watts] if powered else []),
+                *([clock] if clocked else []),
             )
         )
     return rows

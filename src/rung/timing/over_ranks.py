@@ -24,6 +24,11 @@ def _power(drawn: list[Drawn]) -> float | None:
     return sum(one.joules for one in drawn) / seconds if seconds > 0 else None
 
 
+def _clock(drawn: list[Drawn]) -> float | None:
+    seen = [one.clock for one in drawn if one.clock is not None]
+    return statistics.median(seen) if seen else None
+
+
 class RanksSeen:
     """Gathers what each rank answers while the job as a whole is measured. parallel: how they do it."""
 
@@ -62,6 +67,7 @@ class RanksSeen:
                 alone=record_of(Interval, alone[rank]) if alone[rank] else None,
                 memory=memory[rank],
                 power=_power(self._drawn[rank]),
+                clock=_clock(self._drawn[rank]),
             )
             for rank, host in enumerate(self._team.hosts)
         ]

@@ -67,10 +67,11 @@ class Occupied(Part, kw_only=True):
 
 
 class Drawn(Part, kw_only=True):
-    """What a GPU took during a block."""
+    """What a GPU took during a block. clock: MHz of its core when that had ended, null where no sensor says it."""
 
     joules: float
     seconds: float
+    clock: float | None = None
 
 
 class Timed:
@@ -163,7 +164,7 @@ class Timed:
         if sensor and looked:
             last = sensor.read()
             if (spent := joules(looked, last)) is not None:
-                taken["drawn"] = {"joules": spent, "seconds": last.at - looked.at}
+                taken["drawn"] = {"joules": spent, "seconds": last.at - looked.at, "clock": last.core}
         return taken
 
     @cached_property
