@@ -48,6 +48,19 @@ def test_what_was_complete_is_told_and_what_was_cut_off_is_recorded_again(
     assert Path("x/task3.cut-1/recording/half").read_bytes() == b"cut off"
 
 
+def test_a_job_that_rung_submitted_finds_its_own_recording_again(
+    job: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.setenv("RUNG_IN_JOB", "--slurm 1")
+    job.setenv("SLURM_RESTART_COUNT", "1")  # of the job from which it was submitted
+    assert main(WORDS) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert main(WORDS) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out) == first
+    assert "x had been recorded" in told.err
+
+
 def test_what_the_program_wrote_beside_its_recording_is_left_alone(
     job: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""What a user's own job of SLURM began before SLURM started it anew: a climb or a recording notes its job, and is found again by that."""
+"""What a job of SLURM began before SLURM started it anew: a climb or a recording notes its job, and is found again by that."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The job of SLURM that this process runs in, as a script of the user's started it: its task of an array, and whether it was started anew.
 
-A job that Rung submitted is none of these: it knows its own run directory (`slurm.py`), and may have the variables of the job from which it
-was submitted.
+A job that Rung submitted is no task: it may have the variables of the task from which it was submitted.
 """
 
 from __future__ import annotations
@@ -33,10 +32,11 @@ def run_of_task(directory: Path) -> Path:
 
 def job() -> str:
     """The number of the job, which is another for each task, and stays when SLURM starts it anew; empty outside of one."""
-    return "" if IN_JOB in os.environ else os.environ.get("SLURM_JOB_ID", "")
+    return os.environ.get("SLURM_JOB_ID", "")
 
 
 def started_anew() -> bool:
-    """Whether SLURM ran this job before: it was preempted, lost a node, or was requeued by hand."""
+    """Whether SLURM ran this job before: it was preempted, lost a node, or was requeued by hand. Of a job that Rung submitted, it may have
+    been the job from which that was done: what has this job's number is asked for besides (`requeued.earlier`)."""
     told = os.environ.get("SLURM_RESTART_COUNT", "")
     return bool(job()) and told.isdecimal() and int(told) > 0
