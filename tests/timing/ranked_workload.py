@@ -6,7 +6,7 @@ import rung
 
 
 class Blocks(torch.nn.ModuleList):
-    """Which FSDP2 gathers one by one."""
+    """Which FSDP2 gathers one by one, though each may be a list, too."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self:
@@ -16,7 +16,11 @@ class Blocks(torch.nn.ModuleList):
 
 def make(parallel: str = "ddp", blocks: int = 0) -> rung.Workload:
     def model() -> torch.nn.Module:
-        middle = Blocks(torch.nn.Linear(32, 32) for _ in range(blocks)) if blocks else torch.nn.ReLU()
+        middle = (
+            Blocks(Blocks(torch.nn.Linear(32, 32) for _ in range(2)) for _ in range(blocks))
+            if blocks
+            else torch.nn.ReLU()
+        )
         return torch.nn.Sequential(torch.nn.Linear(16, 32), middle, torch.nn.Linear(32, 4))
 
     return rung.Workload(

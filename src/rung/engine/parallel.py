@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rung.engine.compiled_backward import can_be_compiled, python_reducer
+from rung.engine.regions import kinds
 from rung.errors import WorkloadError
 from rung.hardware import torch_versions
 from rung.hardware.affinity import bound
@@ -96,7 +97,7 @@ def _in_bf16() -> Any:
 
 
 def _sharded(model: torch.nn.Module, device: Device, exchange: Exchange) -> torch.nn.Module:
-    """FSDP2: each block of a list of blocks is gathered by itself, and what is left with the model."""
+    """FSDP2: each block of a list of blocks is gathered by itself, and what is left is gathered with the model."""
     try:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -111,8 +112,7 @@ def _sharded(model: torch.nn.Module, device: Device, exchange: Exchange) -> torc
     how: dict[str, Any] = {"mesh": init_device_mesh(device.kind, (Ranks.here.world,))}
     if exchange.gathered:
         how["reshard_after_forward"] = False
-    for modules in [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]:
-        blocks = [block for block in modules if any(True for _ in block.parameters())]
+    for blocks in _blocks(model, set()):
         for block in blocks:
             fully_shard(block, **how, **_exchanged_in(exchange, block))
         for at, block in enumerate(blocks if exchange.ahead else ()):
@@ -120,6 +120,23 @@ def _sharded(model: torch.nn.Module, device: Device, exchange: Exchange) -> torc
             block.set_modules_to_backward_prefetch(blocks[max(0, at - exchange.ahead) : at][::-1])
     fully_shard(model, **how, **_exchanged_in(exchange, model))
     return model
+
+
+def _blocks(module: torch.nn.Module, seen: set[int]) -> Iterator[list[torch.nn.Module]]:
+    """Lists of modules that have parameters. Of nested lists the outer one, unless its members all differ, as the stages of a model do whose
+    blocks then are the repeated ones: FSDP2 takes no module within one that it has. seen: ids of modules, since a list may be there twice."""
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    if isinstance(module, torch.nn.ModuleList):
+        members = [m for m in dict.fromkeys(module) if next(m.parameters(), None) is not None and id(m) not in seen]
+        nested = any(isinstance(part, torch.nn.ModuleList) and len(part) > 1 for m in members for part in m.modules())
+        if not nested or kinds(members) < len(members):
+            seen.update(id(part) for member in members for part in member.modules())
+            yield members
+            return
+    for child in module.children():
+        yield from _blocks(child, seen)
 
 
 def _exchanged_in(exchange: Exchange, module: torch.nn.Module) -> dict[str, Any]:
