@@ -65,6 +65,11 @@ class Exchange:
     compiled_backward: bool = False
 
     @property
+    def is_setting(self) -> bool:
+        """Whether it is one that as often costs as it gives."""
+        return bool(self.ddp or self.one_graph or self.compiled_backward)
+
+    @property
     def rounds(self) -> bool:
         """Whether what is exchanged is rounded to 16 bits."""
         return bool(self.gradients or self.weights)
@@ -123,9 +128,9 @@ class Plan:
 
     @property
     def shares_graphs(self) -> bool:
-        """Whether all input shapes but the first can share one graph with symbolic sizes. Blocks that are compiled by themselves, and
-        8-bit layers, are compiled for fixed sizes only."""
-        return self.compile and not self.dynamic and not self.linears
+        """Whether all input shapes but the first can share one graph with symbolic sizes. Blocks that are compiled by themselves,
+        8-bit layers, and backward with the exchange in it are compiled for fixed sizes only."""
+        return self.compile and not self.dynamic and not self.linears and not self.exchange.compiled_backward
 
     @property
     def sized(self) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ OFF: dict[str, tuple[dict[str, Any], str]] = {
     "ddp-one-graph": ({"one graph under DDP": False}, "one graph under DDP is False"),
     "ddp-compiled-backward": ({"compiled backward": False}, "one compiled graph of backward is False"),
     "fsdp-bf16-weights": ({"weights": ""}, "the format in which weights are gathered is "),
-    "fsdp-prefetch": ({"ahead": 0}, "the number of blocks that are gathered ahead is 0"),
+    "fsdp-prefetch": ({"ahead": 0}, "0 blocks gathered ahead"),
     "bf16-gradients": ({"gradients": ""}, "the format in which gradients are exchanged is "),
     "fsdp-keep-gathered": ({}, "0 -> 0 gatherings of weights"),
     "rank-cores": ({"cores": "all"}, "the set of cores is all"),

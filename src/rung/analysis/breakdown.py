@@ -87,8 +87,8 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
     else:
         if step_ns < busy:
             notes.append(
-                f"The profiler slowed the step down: its work took {busy / 1e6:.3g} ms under it, and a whole step "
-                f"takes {step_ns / 1e6:.3g} ms without it. The parts are those of the slower step."
+                f"A step under the profiler was slower: its work took {busy / 1e6:.3g} ms, and a whole step "
+                f"takes {step_ns / 1e6:.3g} ms without the profiler. The parts are those of the slower step."
             )
             step_ns = busy
         gaps = totals.launch_gap + totals.idle

@@ -1,4 +1,5 @@
-"""Backward compiled as one graph with the exchange of its gradients, by torch's compiled autograd. Its private names are used here alone."""
+"""Backward compiled as one graph with the exchange of its gradients, by torch's compiled autograd. The private names of that, and those of
+DistributedDataParallel for it, are used here alone."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from rung.plan import Plan
 
 @contextlib.contextmanager
 def python_reducer() -> Iterator[None]:
-    """DistributedDataParallel made inside of it exchanges gradients in Python, which can be compiled; Dynamo cuts no model at its buckets."""
+    """DistributedDataParallel made inside of it exchanges gradients in Python, which can be compiled; Dynamo cuts no model at its buckets.
+    Making it has Inductor join all-reduces, and Dynamo trace into modules of torch, for as long as the process lives."""
     with torch._dynamo.config.patch(optimize_ddp="python_reducer"):
         yield
 
@@ -26,16 +28,24 @@ def can_be_compiled(called: torch.nn.Module) -> bool:
 class CompiledBackward:
     """Forward and backward of a model whose exchange can be compiled take place inside of `around`. graphs: how many of backward it compiled."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.graphs = 0
+    def __init__(self, plan: Plan, called: torch.nn.Module) -> None:
+        self.graphs, self._called = 0, called
         self._options, self._dynamic = dict(plan.inductor), plan.dynamic
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
         from torch._dynamo import compiled_autograd
 
+        self._share_buffers()
         with python_reducer(), compiled_autograd._enable(self._compiled, dynamic=self._dynamic):
             yield
+
+    def _share_buffers(self) -> None:
+        """What a batch norm keeps, say: a forward that goes this way leaves out that rank 0 sends its buffers to the others."""
+        called: Any = self._called
+        with torch.no_grad():
+            if called._check_sync_bufs_pre_fwd():
+                called._sync_buffers()
 
     def _compiled(self, graph: torch.fx.GraphModule) -> Any:
         self.graphs += 1

@@ -63,7 +63,8 @@ def _of_shards(called: torch.nn.Module) -> dict[str, Any]:
     found: dict[str, Any] = {"ahead": max(ahead)} if ahead else {}
     if policies:
         found["weights"] = "bf16" if any(policy.param_dtype == torch.bfloat16 for policy in policies) else ""
-        found["gradients"] = "bf16" if all(policy.reduce_dtype == torch.bfloat16 for policy in policies) else ""
+        reduced = [policy.reduce_dtype or policy.param_dtype for policy in policies]
+        found["gradients"] = "bf16" if all(dtype == torch.bfloat16 for dtype in reduced) else ""
     return found
 
 
@@ -76,12 +77,12 @@ def lacking(plan: Plan, model: torch.nn.Module | None) -> str:
     if exchange.gradients and found.get("gradients") != exchange.gradients:
         return "call register_comm_hook(None, bf16_compress_hook) of your DistributedDataParallel, or give fully_shard(mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))"
     if exchange.weights and found.get("weights") != exchange.weights:
-        return "give fully_shard(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False))"
-    if exchange.ahead and found.get("ahead") != exchange.ahead:
+        return "give fully_shard(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=False, reduce_dtype=torch.float32)), or torch.bfloat16 for reduce_dtype with bf16-gradients; without the recipe, call the model under torch.autocast then"
+    if exchange.ahead and not found.get("ahead"):
         return f"call set_modules_to_forward_prefetch of each block that you gave fully_shard, with the {exchange.ahead} that follow, and set_modules_to_backward_prefetch with the {exchange.ahead} before it"
     if exchange.compiled_backward and not (model is not None and can_be_compiled(model)):
         return 'set torch._dynamo.config.optimize_ddp = "python_reducer" before you wrap the model in DistributedDataParallel'
-    if exchange.one_graph and not found:
+    if exchange.one_graph and not isinstance(model, torch.nn.parallel.DistributedDataParallel):
         return "wrap the model yourself in DistributedDataParallel"
     if exchange.cores and not bound():
         return "have each rank call rung.hardware.affinity.bind(rung.hardware.pick()) once torch.distributed is initialized"
@@ -131,7 +132,8 @@ def _blocks(module: torch.nn.Module, seen: set[int]) -> Iterator[list[torch.nn.M
     if isinstance(module, torch.nn.ModuleList):
         members = [m for m in dict.fromkeys(module) if next(m.parameters(), None) is not None and id(m) not in seen]
         nested = any(isinstance(part, torch.nn.ModuleList) and len(part) > 1 for m in members for part in m.modules())
-        if not nested or kinds(members) < len(members):
+        called = all(type(m).forward is not torch.nn.Module.forward for m in members)  # not lists themselves
+        if called and (not nested or kinds(members) < len(members)):
             seen.update(id(part) for member in members for part in member.modules())
             yield members
             return
@@ -140,8 +142,8 @@ def _blocks(module: torch.nn.Module, seen: set[int]) -> Iterator[list[torch.nn.M
 
 
 def _exchanged_in(exchange: Exchange, module: torch.nn.Module) -> dict[str, Any]:
-    """In which formats the weights of a module are gathered and its gradients summed. Autocast, which both go with, casts what each operator
-    takes, but for batch norms: their weights have to be in float32, and so are those that are gathered with them."""
+    """In which formats the weights of a module are gathered and its gradients summed. Autocast, which both go with, casts what torch's usual
+    layers take, but for batch norms: their weights have to be in float32, and so are those that are gathered with them."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     if not exchange.rounds:

@@ -54,8 +54,8 @@ class Step:
         self._amp = torch.bfloat16 if plan.bf16 else workload.amp
         self._own = OwnDtype(model) if plan.bf16 and workload.mode == "infer" else None
         self._forward = Compiled(self._plain_forward, model, plan, device.arch, new_shapes, dynamic)
-        compiles_backward = plan.exchange.compiled_backward and can_be_compiled(self._called)
-        self._backward = CompiledBackward(plan) if compiles_backward else None
+        compiles_backward = plan.compile and plan.exchange.compiled_backward and can_be_compiled(self._called)
+        self._backward = CompiledBackward(plan, self._called) if compiles_backward else None
         self.optimizer: torch.optim.Optimizer | None = None
         self.fresh()
 
@@ -129,7 +129,8 @@ class Step:
         return loss, output if self._own is None else cast_back(output, self._own.dtype)
 
     def _untouched(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
-        return self._computed(batch, self.workload.amp)
+        # Weights that ranks gather in bfloat16 are so for every call.
+        return self._computed(batch, self._amp if self.plan.exchange.weights else self.workload.amp)
 
     def _computed(self, batch: Any, amp: torch.dtype | None) -> tuple[torch.Tensor | None, Any]:
         with autocast(self.device, amp):

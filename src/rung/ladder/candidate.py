@@ -290,7 +290,8 @@ class Candidate(Timed):
         lowest = max(plan.numerics, own, key=CONTRACTS.index)
         precision = "fp32" if lowest == "exact" else lowest
         del self.step
-        step = Step(self.workload, self.model, Plan(), self.device, called=self.called)
+        gathered = self.plan.exchange.weights  # in bfloat16, which goes with autocast
+        step = Step(self.workload, self.model, Plan(bf16=bool(gathered)), self.device, called=self.called)
         return plain(
             with_fields(roof(self.device, flops_in or precision), flops=flops(self.workload, step, self.device))
         )

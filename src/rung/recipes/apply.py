@@ -34,6 +34,8 @@ from rung.rungs import BY_NAME, plan_of
 from rung.workload import Workload, call_model, seeded_model
 from rung.workload.base import Mode
 
+COMPILED_BACKWARD = "ddp-compiled-backward"  # has a whole step for its own
+
 logger = logging.getLogger(__name__)
 PASSED_ON = (
     "training", "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children",
@@ -326,8 +328,12 @@ def apply(
     left_out = impossible(wanted.rungs, device, model, optimizers[0])
     if optimizers[0] is not None and optimizers[0] is optimizers[1]:
         left_out |= _would_leave_behind(optimizers[0], [name for name in wanted.rungs if name not in left_out])
-    plan = replace(wanted, rungs=tuple(name for name in wanted.rungs if name not in left_out)).plan
     whole = workload.mode == "train" or isinstance(target, Workload)
+    if not whole and COMPILED_BACKWARD in wanted.rungs:
+        left_out[COMPILED_BACKWARD] = (
+            f"{COMPILED_BACKWARD} is not in effect: it needs loss= and optimizer=; without, do not set optimize_ddp, which has gradients exchanged one by one."
+        )
+    plan = replace(wanted, rungs=tuple(name for name in wanted.rungs if name not in left_out)).plan
     stepped = whole or forward is not call_model  # a step is more than a call of the model then
     applied = Applied(model, plan, device, workload if stepped else None, dynamic)
     if not whole:  # a model alone may be called in either mode
@@ -339,11 +345,7 @@ def apply(
     if found:
         applied._named += f" ({wanted.status}, {found})"
     if not whole:
-        pending = [
-            ("fused-optimizer", plan.fused_optimizer),
-            ("capture", plan.capture and model.training),
-            ("ddp-compiled-backward", plan.exchange.compiled_backward),
-        ]
+        pending = [("fused-optimizer", plan.fused_optimizer), ("capture", plan.capture and model.training)]
         applied.pending += tuple(name for name, on in pending if on)
     unset = missing_variables(wanted)
     for name in wanted.rungs:

@@ -21,7 +21,7 @@ Sample = int | float  # nanoseconds; a clock counts whole ones, and they are wri
 
 class Stopped(Part, kw_only=True):
     """Why nothing more was tried. rule: tried, rest, floor or budget; left: rungs that apply and were not tried, with what they were
-    expected to give at best; needs: seconds that deciding the next of them takes, where the budget is shorter."""
+    expected to give at best; needs: seconds that deciding the next of them takes, where that is why."""
 
     rule: str
     why: str

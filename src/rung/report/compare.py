@@ -79,15 +79,16 @@ def _answer(result: Comparison | Ranking) -> list[str]:
         return _ranked(result, result.ranking)
     proof = result.verification
     sentence = SENTENCES["not equal"].replace("B", result.not_equal or "B", 1)
-    return [f"{sentence}, and nothing was timed:", *(f"  {f}" for f in _once_each(proof.failures)[:5])] if proof else []
+    return [f"{sentence}, and nothing was timed:", *_once_each(proof.failures)] if proof else []
 
 
 def _once_each(failures: Sequence[str]) -> list[str]:
-    """The first of those that say the same thing of another shape or input: they differ in figures and in what stands in brackets."""
+    """The first of those that say the same thing of another shape or input, a few of them, and how many there are besides."""
     found: dict[str, str] = {}
-    for failure in failures:
-        found.setdefault(re.split(r" is off | is not | differs |\(", failure)[0], failure)
-    return list(found.values())
+    for failure in failures:  # they differ in figures and in what stands in brackets
+        found.setdefault(re.split(r"(?<= is off by )|\(", failure)[0], failure)
+    more = len(failures) - min(len(found), 5)
+    return [*(f"  {failure}" for failure in list(found.values())[:5]), *([f"  and {more} more"] if more else [])]
 
 
 def _compared(result: Comparison, comparison: Compared) -> list[str]:

@@ -141,7 +141,7 @@ def expected(attempt: Attempt) -> str:
 def off(attempt: Attempt) -> str:
     """How far a prediction was from what was measured; empty where nothing was decided."""
     points = units.number(attempt.prediction_error)
-    return "" if points is None else f"{points:.0f} % of the step more or less than expected"
+    return "" if points is None else f"{points:.0f} % of a step from what was expected"
 
 
 def full_prediction(attempt: Attempt) -> str:
@@ -271,7 +271,7 @@ def stopped(run: ClimbRun) -> str:
     if not record or not why or record.rule == "budget":  # that is said as the status
         return ""
     left = [units.clean(name) for name in record.left or ()]
-    rest = f" Not tried: {', '.join(left[:3])}{f' and {len(left) - 3} more' if len(left) > 3 else ''}." if left else ""
+    rest = f" Not tried: {some(left)}." if left else ""
     return f"The climb stopped because {why}.{rest}"
 
 
@@ -282,7 +282,7 @@ def shapes(run: ClimbRun) -> list[str]:
         gain, between = row.speedup, units.span(row.speedup)
         text = f"{units.ratio(gain.value)}{f' ({between})' if between else ''}" if gain else "unknown"
         low, high = (gain.low, gain.high) if gain else (None, None)
-        if low and high and high > TOO_NOISY * low:
+        if low and high and low < 1 < high and high > TOO_NOISY * low:
             text = f"too noisy to say ({between})"
         text = "it fails" if row.answer == "fails" else text
         lost = "; the recipe runs the untouched model there" if row.answer in ("slower", "fails") else ""
@@ -291,8 +291,8 @@ def shapes(run: ClimbRun) -> list[str]:
 
 
 def predictions(run: ClimbRun) -> str:
-    """Such as "What rungs saved was 6 % of the step more or less than expected in the median (capture 9 %, sdpa 3 %); 4 of 7 results were
-    inside the predicted range"."""
+    """Such as "What rungs saved differed from what was expected by 6 % of a step in the median (capture 9 %, sdpa 3 %); 4 of 7
+    results were inside the predicted range"."""
     record = run.result.predictions if run.result else None
     off = units.number(record.median_error) if record else None
     if not record or off is None or not record.decided:
@@ -301,10 +301,10 @@ def predictions(run: ClimbRun) -> str:
     each = sorted(((name, n) for name, n in medians if n is not None), key=lambda pair: -pair[1])
     if record.decided == 1 and len(each) == 1:
         where = "inside" if record.inside else "outside"
-        return f"What {each[0][0]} saved was {off:.0f} % of the step more or less than expected, {where} the predicted range."
+        return f"What {each[0][0]} saved differed from what was expected by {off:.0f} % of a step, {where} the predicted range."
     rungs = f" ({', '.join(f'{name} {n:.0f} %' for name, n in each)})" if each else ""
     inside = f"{units.count(record.inside)} of {units.count(record.decided)} results were inside the predicted range"
-    return f"What rungs saved was {off:.0f} % of the step more or less than expected in the median{rungs}; {inside}."
+    return f"What rungs saved differed from what was expected by {off:.0f} % of a step in the median{rungs}; {inside}."
 
 
 def noise(run: ClimbRun) -> str:
@@ -353,7 +353,8 @@ def standing(run: ClimbRun) -> str:
 def resume(run: ClimbRun) -> str:
     words = f"{program()} climb --resume {shlex.quote(units.clean(run.directory or 'DIR'))}"
     stopped = run.result.stopped if run.result else None
-    if stopped and stopped.needs:  # more than its budget, which would end it in the same way again
+    budget = units.number(run.manifest.request.get("budget"))
+    if stopped and stopped.needs and budget and OPENING * stopped.needs > budget:  # it would end in the same way again
         words += f" --budget {30 * math.ceil(OPENING * stopped.needs / 30)}"
     return f"{words} {of_job}" if (of_job := to_paste(run.manifest.request.get("slurm"))) else words
 

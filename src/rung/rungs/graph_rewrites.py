@@ -50,6 +50,13 @@ def graph_rewrite(
     return Rung(name=name, requires=(WHOLE_WEIGHTS, *before, *found, *requires), change=change, proof=proof, **declared)
 
 
+BACKWARD_BY_INDUCTOR = unless(
+    "",
+    lambda c: not c.plan.exchange.compiled_backward,
+    "backward is compiled together with the exchange (ddp-compiled-backward), where it would not be in effect.",
+)
+
+
 def inductor_rewrite(
     *, name: str, shown: tuple[str, Prove], requires: tuple[Requirement, ...] = (), **declared: Any
 ) -> Rung:
@@ -59,7 +66,7 @@ def inductor_rewrite(
     proof = both(told(f"pass {name}", True, words), seen)
     return Rung(
         name=name,
-        requires=(WHOLE_WEIGHTS, *requires),
+        requires=(WHOLE_WEIGHTS, BACKWARD_BY_INDUCTOR, *requires),
         change=lambda p: replace(p, within=(*p.within, name)),
         proof=proof,
         **{"prepares": 20.0, **declared},

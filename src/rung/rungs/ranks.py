@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from msgspec import UNSET
+
 from rung.plan import Plan
-from rung.rungs.proofs import rarer, told
+from rung.rungs.proofs import counted, rarer, told
 from rung.rungs.requirements import AUTOCAST, DDP, FSDP2, GPU, RANKS, allowed, unless
 from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, Shrinks, already
 
@@ -25,13 +27,20 @@ def _with(plan: Plan, argument: str, value: Any) -> Plan:
     return _exchanging(plan, ddp=tuple({**dict(plan.exchange.ddp), argument: value}.items()))
 
 
-def _argument(name: str, argument: str, value: Any, **declared: Any) -> Rung:
+NOT_IN_PYTHON = unless(
+    "",
+    lambda c: not c.plan.exchange.compiled_backward,
+    "gradients are exchanged in Python (ddp-compiled-backward), which knows nothing of it.",
+)
+
+
+def _argument(name: str, argument: str, value: Any, *requires: Requirement, **declared: Any) -> Rung:
     """A rung that gives DistributedDataParallel another argument."""
     return Rung(
         name=name,
         level=2,
         changes=f"DistributedDataParallel({argument}={value})",
-        requires=(RANKS, DDP),
+        requires=(RANKS, DDP, *requires),
         change=lambda p: _with(p, argument, value),
         proof=told(f"ddp {argument}", value, argument),
         **declared,
@@ -59,6 +68,7 @@ VIEWS = _argument(
     "ddp-gradient-views",
     "gradient_as_bucket_view",
     True,
+    NOT_IN_PYTHON,
     title="gradients as views of the buckets",
     contract="exact",
     shrinks=lambda c: {"copy": (0.5, 1.0), "pointwise": (0.95, 1.0)},
@@ -70,6 +80,7 @@ STATIC = _argument(
     "ddp-static-graph",
     "static_graph",
     True,
+    NOT_IN_PYTHON,
     title="static graph for DistributedDataParallel",
     contract="exact",
     shrinks=lambda c: {"launch_gap": (0.9, 1.0), "communication": (0.9, 1.0)},
@@ -88,7 +99,7 @@ BF16_GRADIENTS = Rung(
     title="gradients exchanged in bfloat16",
     contract="bf16",
     changes="DistributedDataParallel.register_comm_hook(None, bf16_compress_hook), or fully_shard(mp_policy=MixedPrecisionPolicy(reduce_dtype=bfloat16))",
-    requires=(GPU, RANKS, allowed("bf16"), _only_with_autocast("gradients are computed")),
+    requires=(GPU, RANKS, allowed("bf16"), _only_with_autocast("gradients are computed"), NOT_IN_PYTHON),
     shrinks=_exchanged(0.5, 0.95),
     change=lambda p: _exchanging(p, gradients="bf16"),
     effect="half as many bytes between the ranks",
@@ -141,11 +152,19 @@ PREFETCH = Rung(
     title="weights of later blocks gathered ahead",
     contract="exact",
     changes=f"set_modules_to_forward_prefetch and set_modules_to_backward_prefetch: the next {AHEAD} blocks, whose weights are in memory the longer",
-    requires=(RANKS, FSDP2),
+    requires=(
+        RANKS,
+        FSDP2,
+        unless(
+            f"more than {AHEAD} blocks in a list",
+            lambda c: c.facts.blocks is UNSET or (c.facts.blocks or 0) > AHEAD,
+            f"the model has no list of more than {AHEAD} blocks.",
+        ),
+    ),
     shrinks=_exchanged(0.7, 1.05),
     change=lambda p: _exchanging(p, ahead=AHEAD),
     effect="a gathering begins before the host has come to the block that needs it",
-    proof=told("ahead", AHEAD, "the number of blocks that are gathered ahead"),
+    proof=counted("ahead", "blocks gathered ahead"),
 )
 
 # The range is a guess: what ranks lose to each other on the cores was not measured on a machine with several nodes.
@@ -174,6 +193,7 @@ ONE_GRAPH = Rung(
         RANKS,
         DDP,
         unless("torch.compile of the whole", lambda c: c.plan.compile, "it needs the whole model compiled."),
+        unless("", lambda c: not c.plan.exchange.compiled_backward, "the model is one graph (ddp-compiled-backward)."),
     ),
     shrinks=lambda c: {
         "gemm": (0.95, 1.0),
@@ -184,7 +204,6 @@ ONE_GRAPH = Rung(
     change=lambda p: _exchanging(p, one_graph=True),
     effect="the model is one graph, whatever the buckets hold",
     proof=told("one graph under DDP", True, "one graph under DDP"),
-    replaces=("ddp-compiled-backward",),
 )
 
 # Experimental in torch (docs/internals/many-gpus.md has what it gave on two H200).
@@ -212,9 +231,9 @@ COMPILED_BACKWARD = Rung(
         "communication": (0.7, 1.3),
     },
     change=lambda p: _exchanging(p, compiled_backward=True),
-    effect="the model is one graph, and its exchange still hides behind backward",
+    effect="the model is one graph, and a part of its exchange still hides behind backward",
     proof=told("compiled backward", True, "one compiled graph of backward"),
-    replaces=("ddp-one-graph",),
+    replaces=("ddp-one-graph", "ddp-gradient-views", "ddp-static-graph", "bf16-gradients"),
     prepares=60,
 )
 

@@ -106,7 +106,9 @@ def compare(
             duel = fight(setup, named, log="compare", left=left, looks=COMPARE, margin=margin, seen=seen)
         except KeyboardInterrupt:
             if (made := len(ended) - 1) and made < COMPARE[0][0]:
-                say(f"no verdict: {made} restart{'' if made == 1 else 's'}, and the earliest needs {COMPARE[0][0]}")
+                say(
+                    f"no verdict: it needs at least {COMPARE[0][0]} restarts, and {made} {'was' if made == 1 else 'were'} made"
+                )
             raise
         except SideFailed as failure:
             e = failure.error

@@ -37,11 +37,12 @@ def _line(machine: Machine, row: Mapping[str, Any], mounts: dict[str, str]) -> L
         level, matters = WARN, f"on {kind}: many small files, and locks between nodes"
     elif not _writable(machine, place):
         level, matters = WARN, "not writable, so each process compiles everything again"
-    elif chosen is None and place.startswith(temporary) and not home.startswith(temporary):
+    elif chosen is None and place.startswith(temporary):
         level, matters = NOTE, "in the temporary folder: lost after a restart, and in each new container"
     there = "" if machine.path(place).is_dir() else ", not there yet"
     value = f"{place}{there}" + (f" ({variable})" if chosen else "")
-    change = (f"export {variable}={home}/.cache/{row['name'].replace(' ', '-').lower()}",) if level != OK else ()
+    better = level != OK and not (level == NOTE and home.startswith(temporary))  # nothing else is known that stays
+    change = (f"export {variable}={home}/.cache/{row['name'].replace(' ', '-').lower()}",) if better else ()
     return Line("caches", row["name"], value, level, chosen is None, matters, change, row["source"])
 
 

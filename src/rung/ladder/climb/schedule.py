@@ -319,8 +319,7 @@ def _out_of_budget(state: State, rung: Rung, best_case: Mapping[str, float]) -> 
         return Stopped(rule="budget", why=why, left=best_case)
     if (needs := seconds(state, rung)) > state.left():
         why += f"; {rung.name} alone needs about {needs:.0f} s"
-    longer = needs if needs > (state.request.budget or math.inf) else None
-    return Stopped(rule="budget", why=why, left=best_case, needs=longer)
+    return Stopped(rule="budget", why=why, left=best_case, needs=needs)
 
 
 def _not_verified(state: State) -> Mode | None:
@@ -382,8 +381,7 @@ def _combines(rung: Rung, others: Sequence[Rung]) -> bool:
     the exchange between ranks, as often costs as it gives, and is tried alone."""
     apart = any(rung.name in other.replaces or other.name in rung.replaces for other in others)
     change = rung.change(Plan())
-    exchange = change.exchange.ddp or change.exchange.one_graph or change.exchange.compiled_backward
-    alone = rung.first or change.env or change.inductor or exchange or apart
+    alone = rung.first or change.env or change.inductor or change.exchange.is_setting or apart
     return rung.spares == "step" and not alone
 
 
