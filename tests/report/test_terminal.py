@@ -6,11 +6,11 @@ from climb_sample import VERDICTS, climb, nothing_kept, planned, unfinished
 from msgspec.structs import replace
 
 from rung.records.analyze import Breakdown
-from rung.records.climb import Attempt, Baseline, Figure, Noise, Predicted, Prediction, Shape, Stopped
+from rung.records.climb import Attempt, Baseline, Figure, Mode, Noise, Predicted, Prediction, Shape, Stopped
 from rung.records.compare import ComparedSide, Comparison
 from rung.records.measured import Compared, Interval, Ratio
 from rung.records.workload import Recompilation, Workload
-from rung.report import breakdowns, climbs, progress, terminal, words
+from rung.report import breakdowns, climbs, progress, terminal, units, words
 from rung.report.compare import compare_lines
 from rung.report.html import render
 
@@ -157,6 +157,32 @@ def test_an_interval_that_says_nothing_is_not_given_as_a_gain() -> None:
     for low, high in ((1.3, 1.5), (2.0, 4.5)):  # wide, and faster in any case
         data.result.shapes = [replace(row, speedup=Figure(value=1.4, low=low, high=high))]
         assert f"1.40× ({low:.2f}–{high:.2f})" in words.shapes(data)[0]
+
+
+def test_a_small_gain_is_called_verified_only_where_it_was() -> None:
+    data = climb()
+    assert data.result is not None
+    data.result.status, data.result.doubt = "provisional", ""
+    assert data.result.speedup is not None
+    data.result.speedup.value = 1.05
+    data.attempts[0].verdict, data.attempts[0].stack = "kept", list(data.result.kept)
+    assert "Provisional: verified. Rung claims" in words.total(data)
+    for attempt in data.attempts:
+        attempt.stack = ["another"]
+    assert "Provisional: timed in one restart" in words.total(data)
+
+
+def test_an_interval_from_nothing_to_everything_is_no_figure() -> None:
+    assert units.interval(Figure(value=1.5, low=2e-5, high=113369.0)) == "1.50× (any ratio)"
+    assert units.interval(Figure(value=1.5, low=0.5, high=4.0)) == "1.50× (0.50–4.00)"
+
+
+def test_a_mode_says_in_which_lower_precision_it_is() -> None:
+    mode = Mode(
+        name="default", title="torch.compile", rungs=["bf16", "compile"], speedup=1.3, step_ns=2e6, ready_seconds=9.0
+    )
+    assert "torch.compile, in bf16: 1.30×, 2.60 ms → 2.00 ms per step" in terminal.mode_line(mode)
+    assert "torch.compile: 1.30×" in terminal.mode_line(replace(mode, rungs=["compile"]))
 
 
 def test_times_that_do_not_give_the_ratio_are_explained() -> None:

@@ -100,12 +100,31 @@ def test_what_cannot_be_compared_is_not_called_equal(a: str, b: str, says: str, 
 
 @pytest.mark.parametrize(
     ("log_ratio", "says"),
-    [(0.01, "1.0% faster"), (-0.5, "64.9% slower"), (-5.9, "365 times slower"), (1.2, "3.32 times faster")],
+    [
+        (0.01, "1.0% faster"),
+        (-0.3, "35.0% slower"),
+        (-0.5, "1.65 times slower"),
+        (-5.9, "365 times slower"),
+        (1.2, "3.32 times faster"),
+    ],
 )
 def test_how_far_two_are_apart_is_told_as_people_would(log_ratio: float, says: str) -> None:
     from rung.timing.compare import _percent
 
     assert _percent(log_ratio) == says
+
+
+def test_what_a_stopped_comparison_had_seen_is_said() -> None:
+    from rung.timing.compare import stopped_at
+
+    assert (
+        stopped_at("B", [0.01])
+        == "stopped after 1 restart: B was 1.0% faster than A; a verdict needs at least 5 restarts"
+    )
+    several = stopped_at("B", [0.01, -0.03, 0.08])
+    assert (
+        "stopped after 3 restarts: B was 2.0% faster than A on average, and from 3.0% slower to 8.3% faster;" in several
+    )
 
 
 def test_what_is_not_clear_within_the_budget_is_inconclusive_and_what_differs_is_named(functions: Path) -> None:

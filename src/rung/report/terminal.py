@@ -34,10 +34,14 @@ def prediction_line(attempt: Attempt) -> str:
 
 def mode_line(mode: Mode) -> str:
     """One plain mode of torch.compile, once it was timed."""
-    title, ready = units.clean(mode.title), units.seconds(units.number(mode.ready_seconds) or 0.0)
+    title, ready = words.mode_title(mode), units.seconds(units.number(mode.ready_seconds) or 0.0)
     if mode.error:
         return f"  {title}: {units.clean(mode.error)}"
-    return f"  {title}: {units.ratio(mode.speedup)}, {units.duration(mode.step_ns)} per step, ready after {ready}"
+    speedup, step = units.number(mode.speedup), units.number(mode.step_ns)
+    beside = (
+        f"{units.duration(speedup * step)} → " if speedup and step else ""
+    )  # of the untouched model, timed beside it
+    return f"  {title}: {units.ratio(speedup)}, {beside}{units.duration(step)} per step, ready after {ready}"
 
 
 def answer_line(answer: Result | Answered) -> str:
@@ -53,7 +57,7 @@ def attempt_line(attempt: Attempt) -> str:
     text = f"{words.MARKS.get(verdict, ' ')} {words.name(attempt)}: {verdict}"
     if gain := words.speedup(attempt):
         text += f", {units.interval(gain)}"
-        if attempt.forecast:
+        if attempt.forecast and attempt.comparison and attempt.comparison.answer != "undecided":
             text += f", {units.clean(attempt.forecast)} the prediction {words.predicted(attempt)}"
     if verdict == "kept" and words.pays_back(attempt):
         text += f"; {words.pays_back(attempt)}"

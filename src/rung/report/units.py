@@ -13,6 +13,7 @@ from msgspec import UNSET
 from rung.text import visible
 
 NONE = "–"
+ANY = 100.0  # an interval of ratios whose ends are so many times apart says nothing
 _TIMES = (("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9))
 _ENERGIES = (("µJ", 1e-6), ("mJ", 1e-3), ("J", 1.0), ("kJ", 1e3))
 _SIZES = (("B", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40))
@@ -175,7 +176,9 @@ def ratio(value: Any) -> str:
 def span(estimate: Span | None) -> str:
     """The interval of ratios alone: "1.38–1.47", "" where there is none."""
     low, high = _ends(estimate)
-    return "" if low is None or high is None else f"{_plain_ratio(low)}–{_plain_ratio(high)}"
+    if low is None or high is None:
+        return ""
+    return "any ratio" if high > ANY * low else f"{_plain_ratio(low)}–{_plain_ratio(high)}"
 
 
 def interval(estimate: Estimate | None) -> str:

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from msgspec.structs import replace
 
 from rung.program import program
-from rung.records.climb import Attempt, Baseline, ClimbRun, Manifest, Result
+from rung.records.climb import Attempt, Baseline, ClimbRun, Manifest, Mode, Result
 from rung.records.measured import Check, Figure, Ratio
 from rung.records.workload import Facts
 from rung.report import breakdowns, units
@@ -317,7 +317,9 @@ def noise(run: ClimbRun) -> str:
     parts = []
     if waited is not None and waited >= 0.01:
         parts.append(f"steps waited for a CPU core {waited:.0%} of the time")
-    if visible is not None:
+    if visible is not None and visible > 1:
+        parts.append("restarts differed so much that hardly any gain would have shown")
+    elif visible is not None:
         parts.append(f"a gain below {visible:.1%} is too small to see in several restarts")
     return f"Noise: {'; '.join(parts)}." if parts else ""
 
@@ -436,7 +438,7 @@ def total(run: ClimbRun) -> str:
     if gain and times[0] and times[1] and not 1 / APART < times[0] / times[1] / gain < APART:
         text += " (medians; the ratio is that of neighbouring rounds)"
     text += f", peak memory {memory(run)}" if memory(run) else ""
-    return f"{text}. {standing_of_recipe(result)}"
+    return f"{text}. {standing_of_recipe(run)}"
 
 
 def over_plain(result: Result) -> str:
@@ -455,12 +457,23 @@ def plain_alone(result: Result) -> bool:
     return over is not None and over.value == 1 and not units.span(over)
 
 
-def standing_of_recipe(result: Result) -> str:
+def mode_title(mode: Mode) -> str:
+    """What a plain mode is, with the lower precision that it has."""
+    title = units.clean(mode.title)
+    lower = next((name for name in ("bf16", "tf32") if name in mode.rungs), "")
+    return title if not lower or "precision" in title or title.endswith(("TF32", "float32")) else f"{title}, in {lower}"
+
+
+def standing_of_recipe(run: ClimbRun) -> str:
     """What the recipe's status means, in a sentence."""
+    result = run.result
+    if result is None:
+        return ""
     status, gain = units.clean(result.status), units.number(result.speedup.value) if result.speedup else None
+    verified = any(attempt.verdict == "kept" and list(attempt.stack or ()) == result.kept for attempt in run.attempts)
     if doubt := units.clean(result.doubt):
         return f"Provisional: verified, and not confirmed: {doubt}."
-    if status == "provisional" and gain is not None and gain < CLAIMED:
+    if status == "provisional" and gain is not None and gain < CLAIMED and verified:
         return "Provisional: verified. Rung claims a gain below 8 % only after fresh restarts have confirmed it."
     if status == "verified" and not result.all_shapes:
         return VERIFIED_HERE

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import os
+import statistics
 import string
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from msgspec import UNSET, UnsetType
 from rung.errors import UsageError
 from rung.hardware.environment import differences
 from rung.launch import WorkerFailed, log_folder
-from rung.measure import COMPARE
+from rung.measure import COMPARE, Restart
 from rung.recipes.fit import found_nothing
 from rung.records.compare import ComparedSide, Comparison, Ranked, Ranking
 from rung.records.measured import Compared, Verification
@@ -85,6 +86,7 @@ def compare(
 
         timing = time.monotonic()
         ended = [timing]  # restarts
+        so_far: list[Restart] = []
 
         def seen(duel: Duel) -> None:
             ratios = [
@@ -92,6 +94,7 @@ def compare(
             ]
             say(f"restart {len(duel.restarts)}: {', '.join(ratios)}")
             ended.append(time.monotonic())
+            so_far[:] = duel.restarts
             if len(duel.restarts) == 2 and budget is None and (told := how_long(ended[-1] - ended[-2])):
                 say(told)
             if len(duel.restarts) == 1 and budget is not None:
@@ -105,10 +108,8 @@ def compare(
         try:
             duel = fight(setup, named, log="compare", left=left, looks=COMPARE, margin=margin, seen=seen)
         except KeyboardInterrupt:
-            if (made := len(ended) - 1) and made < COMPARE[0][0]:
-                say(
-                    f"no verdict: it needs at least {COMPARE[0][0]} restarts, and {made} {'was' if made == 1 else 'were'} made"
-                )
+            for k, name in enumerate(list(named)[1:] if so_far else (), start=1):
+                say(stopped_at(name, [restart.log_ratio(0, k) for restart in so_far]))
             raise
         except SideFailed as failure:
             e = failure.error
@@ -151,6 +152,15 @@ def failure(result: Comparison | Ranking, slower: float | None, inconclusive: bo
         return ""
     by = 1 / result.comparison.speedup.value - 1
     return f"B is {by:.1%} slower than A, and {slower:.1%} is the limit." if by >= slower else ""
+
+
+def stopped_at(name: str, log_ratios: Sequence[float]) -> str:
+    """What restarts had shown of a side when the comparison was stopped: no verdict."""
+    mean, count = statistics.fmean(log_ratios), len(log_ratios)
+    said = f"stopped after {count} restart{'' if count == 1 else 's'}: {name} was {_percent(mean)} than A"
+    if count > 1:
+        said += f" on average, and from {_percent(min(log_ratios))} to {_percent(max(log_ratios))}"
+    return f"{said}; a verdict needs at least {COMPARE[0][0]} restarts"
 
 
 def how_long(restart: float) -> str:
@@ -303,4 +313,4 @@ def _recorded(side: Side) -> ComparedSide:
 
 def _percent(log_ratio: float) -> str:
     change, which = math.expm1(abs(log_ratio)), "faster" if log_ratio >= 0 else "slower"
-    return f"{change:.1%} {which}" if change < 2 else f"{change + 1:.3g} times {which}"
+    return f"{change:.1%} {which}" if change < 0.5 else f"{change + 1:.3g} times {which}"
