@@ -29,7 +29,7 @@ RUNGS = {
     "ddp-one-graph": ("ddp", "sum", "gradient of"),
     "ddp-compiled-backward": ("ddp", "no all-reduce", "gradient of"),
     "fsdp-keep-gathered": ("fsdp2", "no all-reduce", "get no gradient"),
-    "fsdp-prefetch": ("fsdp2", "no all-reduce", "get no gradient"),
+    "fsdp-prefetch": ("fsdp2", "same data", "off by"),
     "fsdp-bf16-weights": ("fsdp2", "no all-reduce", "get no gradient"),
 }
 # What some go with.

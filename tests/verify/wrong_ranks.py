@@ -16,7 +16,7 @@ class Block(torch.nn.Module):
         super().__init__()
         self.layers = torch.nn.ModuleList(
             torch.nn.Sequential(torch.nn.Linear(16, 16), norm(16), torch.nn.GELU())
-            for norm in (torch.nn.BatchNorm1d, torch.nn.LayerNorm)
+            for norm in (torch.nn.BatchNorm1d, torch.nn.LayerNorm, torch.nn.LayerNorm)
         )
         self.last = torch.nn.Linear(16, 4)
 

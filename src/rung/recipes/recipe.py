@@ -31,6 +31,11 @@ TABLES: dict[str, tuple[tuple[type, ...], str]] = {
     "made_on": ((str,), "texts"),
     "measured": ((int, float), "numbers"),
 }
+# What a reader of the file may not know.
+ABOUT = {
+    "variables": "the process has to be started with these",
+    "original": "batches of other sizes run on the untouched model, where the recipe is not verified or was slower (elements of all tensors)",
+}
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,8 @@ class Recipe:
         lines += ["rungs = [" + ", ".join(as_toml(r) for r in self.rungs) + "]"]
         for table in TABLES:
             if values := getattr(self, table):
-                lines += ["", f"[{table}]", *(f"{toml_key(k)} = {as_toml(v)}" for k, v in values.items())]
+                said = [f"# {ABOUT[table]}"] if table in ABOUT else []
+                lines += ["", *said, f"[{table}]", *(f"{toml_key(k)} = {as_toml(v)}" for k, v in values.items())]
         return "\n".join(lines) + "\n"
 
     @classmethod

@@ -85,7 +85,7 @@ def _table(head: str, rows: Sequence[Changed], width: int, top: int) -> list[str
         lines.append(line)
     rest = changed[len(shown) :]
     same = [row for row in rows if row.change == "same"]
-    for title, some in (("more changed", rest), ("the same", same)):
+    for title, some in (("more changed", rest), ("too small to matter", same)):
         if some:
             text = f"({units.count(len(some))} {title})"
             sums = (sum(row.base_ns for row in some), sum(row.new_ns for row in some))
