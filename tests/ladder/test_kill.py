@@ -35,6 +35,7 @@ def test_ctrl_c_leaves_a_run_that_says_how_to_go_on(tmp_path: Path) -> None:
     assert (tmp_path / "run/report.html").is_file()
 
 
+@pytest.mark.long  # test_going_on.py kills a climb at random moments, too
 @pytest.mark.parametrize("seconds", [random.uniform(0, 8)], ids=["at random"])
 def test_sigkill_leaves_a_run_that_reads_and_no_process(seconds: float, tmp_path: Path) -> None:
     climb = begun(tmp_path)
