@@ -122,6 +122,11 @@ class Plan:
         return self.compile or self.regions
 
     @property
+    def compiles_backward(self) -> bool:
+        """Whether backward is one graph with the exchange. Rewrites of Inductor's graphs would not be in effect in it."""
+        return self.compile and self.exchange.compiled_backward and not self.within
+
+    @property
     def replays(self) -> bool:
         """Whether Inductor replays its kernels as graphs (torch.compile's `reduce-overhead`)."""
         return bool(dict(self.inductor).get("triton.cudagraphs"))
@@ -130,7 +135,7 @@ class Plan:
     def shares_graphs(self) -> bool:
         """Whether all input shapes but the first can share one graph with symbolic sizes. Blocks that are compiled by themselves,
         8-bit layers, and backward with the exchange in it are compiled for fixed sizes only."""
-        return self.compile and not self.dynamic and not self.linears and not self.exchange.compiled_backward
+        return self.compile and not self.dynamic and not self.linears and not self.compiles_backward
 
     @property
     def sized(self) -> tuple[str, ...]:

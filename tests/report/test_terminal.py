@@ -123,21 +123,29 @@ def test_a_budget_that_would_not_suffice_again_is_raised_in_the_command() -> Non
     data.manifest.request = {"budget": 60}
     for needs, command in ((65.0, " --budget 120"), (50.0, " --budget 90"), (20.0, ""), (None, "")):
         data.result.stopped = Stopped(rule="budget", why="too short", needs=needs)
-        assert words.resume(data).removesuffix(command).endswith("transformer")
+        assert words.resume(data).endswith(f"transformer{command}")
 
 
 def test_over_ranks_it_is_said_how_to_time_autocast_alone() -> None:
     data = climb()
     assert data.result is not None
     data.result.kept = ["bf16", "compile"]
-    assert not words.one_line(data)
+    assert not words.autocast_alone(data)
     data.manifest.facts = replace(data.manifest.facts, ranks=2)
+    data.manifest.options = {"batch_size": "32", "kind": "a b"}
     said = words.bench_command(data).partition(" --recipe ")[0]
-    assert f"What autocast alone gives: {said} --rungs bf16,fused-optimizer --nproc-per-node 2\n" in terminal.summary(
-        data
-    )
+    command = f"{said} --rungs bf16,fused-optimizer --batch-size 32 --kind 'a b' --nproc-per-node 2\n"
+    assert f"What autocast and a fused optimizer give alone: {command}" in terminal.summary(data)
     data.result.kept = ["compile"]
-    assert not words.one_line(data)
+    assert not words.autocast_alone(data)
+
+
+def test_nothing_is_above_a_prediction_that_was_not_decided() -> None:
+    row = next(attempt for attempt in climb().attempts if attempt.comparison)
+    assert row.comparison
+    for answer, said in (("faster", True), ("undecided", False)):
+        shown = replace(row, forecast="above", comparison=replace(row.comparison, answer=answer))
+        assert ("above the prediction" in terminal.attempt_line(shown)) is said
 
 
 def test_what_is_not_verified_yet_is_not_called_kept() -> None:
@@ -173,7 +181,8 @@ def test_a_small_gain_is_called_verified_only_where_it_was() -> None:
 
 
 def test_an_interval_from_nothing_to_everything_is_no_figure() -> None:
-    assert units.interval(Figure(value=1.5, low=2e-5, high=113369.0)) == "1.50× (any ratio)"
+    assert units.interval(Figure(value=1.5, low=2e-5, high=113369.0)) == "1.50× (0–∞)"
+    assert units.interval(Figure(value=20.0, low=1.5, high=200.0)) == "20.0× (1.50–200)"
     assert units.interval(Figure(value=1.5, low=0.5, high=4.0)) == "1.50× (0.50–4.00)"
 
 

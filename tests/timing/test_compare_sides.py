@@ -121,6 +121,7 @@ def test_what_a_stopped_comparison_had_seen_is_said() -> None:
         stopped_at("B", [0.01])
         == "stopped after 1 restart: B was 1.0% faster than A; a verdict needs at least 5 restarts"
     )
+    assert stopped_at("B", [0.01] * 6).endswith("; that was not clear yet")
     several = stopped_at("B", [0.01, -0.03, 0.08])
     assert (
         "stopped after 3 restarts: B was 2.0% faster than A on average, and from 3.0% slower to 8.3% faster;" in several

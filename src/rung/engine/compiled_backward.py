@@ -36,15 +36,15 @@ class CompiledBackward:
     def around(self) -> Iterator[None]:
         from torch._dynamo import compiled_autograd
 
-        self._share_buffers()
         with python_reducer(), compiled_autograd._enable(self._compiled, dynamic=self._dynamic):
             yield
 
-    def _share_buffers(self) -> None:
-        """What a batch norm keeps, say: a forward that goes this way leaves out that rank 0 sends its buffers to the others."""
+    def share_buffers(self) -> None:
+        """Before each forward: what a batch norm keeps, say. Such a model's own forward leaves out that rank 0 sends its buffers to the
+        others, as it does where gradients are exchanged."""
         called: Any = self._called
         with torch.no_grad():
-            if called._check_sync_bufs_pre_fwd():
+            if called.require_backward_grad_sync and called._check_sync_bufs_pre_fwd():
                 called._sync_buffers()
 
     def _compiled(self, graph: torch.fx.GraphModule) -> Any:

@@ -33,7 +33,7 @@ def in_parallel(workload: Workload, model: torch.nn.Module, device: Device, plan
         return _sharded(model, device, plan.exchange)
     exchange = plan.exchange
     own = [device.index] if device.is_gpu else None
-    with python_reducer() if exchange.compiled_backward else contextlib.nullcontext():
+    with python_reducer() if plan.compiles_backward else contextlib.nullcontext():
         called = torch.nn.parallel.DistributedDataParallel(model, device_ids=own, **dict(exchange.ddp))
     if exchange.gradients == "bf16":
         called.register_comm_hook(None, _in_bf16())
@@ -77,7 +77,7 @@ def lacking(plan: Plan, model: torch.nn.Module | None) -> str:
     if exchange.gradients and found.get("gradients") != exchange.gradients:
         return "call register_comm_hook(None, bf16_compress_hook) of your DistributedDataParallel, or give fully_shard(mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))"
     if exchange.weights and found.get("weights") != exchange.weights:
-        return "give fully_shard(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=False, reduce_dtype=torch.float32)), or torch.bfloat16 for reduce_dtype with bf16-gradients; without the recipe, call the model under torch.autocast then"
+        return "give fully_shard(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=False, reduce_dtype=torch.float32)); with bf16-gradients, reduce_dtype=torch.bfloat16. Weights are then in bfloat16 in every call, so call the model under torch.autocast where you use it without the recipe"
     if exchange.ahead and not found.get("ahead"):
         return f"call set_modules_to_forward_prefetch of each block that you gave fully_shard, with the {exchange.ahead} that follow, and set_modules_to_backward_prefetch with the {exchange.ahead} before it"
     if exchange.compiled_backward and not (model is not None and can_be_compiled(model)):
@@ -113,7 +113,7 @@ def _sharded(model: torch.nn.Module, device: Device, exchange: Exchange) -> torc
     how: dict[str, Any] = {"mesh": init_device_mesh(device.kind, (Ranks.here.world,))}
     if exchange.gathered:
         how["reshard_after_forward"] = False
-    for blocks in _blocks(model, set()):
+    for blocks in _blocks(model):
         for block in blocks:
             fully_shard(block, **how, **_exchanged_in(exchange, block))
         for at, block in enumerate(blocks if exchange.ahead else ()):
@@ -123,22 +123,36 @@ def _sharded(model: torch.nn.Module, device: Device, exchange: Exchange) -> torc
     return model
 
 
-def _blocks(module: torch.nn.Module, seen: set[int]) -> Iterator[list[torch.nn.Module]]:
-    """Lists of modules that have parameters. Of nested lists the outer one, unless its members all differ, as the stages of a model do whose
-    blocks then are the repeated ones: FSDP2 takes no module within one that it has. seen: ids of modules, since a list may be there twice."""
-    if id(module) in seen:
-        return
-    seen.add(id(module))
-    if isinstance(module, torch.nn.ModuleList):
-        members = [m for m in dict.fromkeys(module) if next(m.parameters(), None) is not None and id(m) not in seen]
-        nested = any(isinstance(part, torch.nn.ModuleList) and len(part) > 1 for m in members for part in m.modules())
-        called = all(type(m).forward is not torch.nn.Module.forward for m in members)  # not lists themselves
-        if called and (not nested or kinds(members) < len(members)):
-            seen.update(id(part) for member in members for part in member.modules())
-            yield members
+def _blocks(model: torch.nn.Module) -> list[list[torch.nn.Module]]:
+    """Lists of modules that have parameters and are called. Of nested lists the outer one, unless its members all differ, as the stages of a
+    model do whose blocks then are the repeated ones: FSDP2 takes no module within one that it has."""
+    found: list[list[torch.nn.Module]] = []
+    walked, taken = set[int](), set[int]()  # ids: a module may be there in several places
+
+    def walk(module: torch.nn.Module) -> None:
+        if id(module) in walked or id(module) in taken:
             return
-    for child in module.children():
-        yield from _blocks(child, seen)
+        walked.add(id(module))
+        members = list(dict.fromkeys(module)) if isinstance(module, torch.nn.ModuleList) else []
+        members = [m for m in members if _is_called(m) and next(m.parameters(), None) is not None]
+        nested = any(isinstance(part, torch.nn.ModuleList) and len(part) > 1 for m in members for part in m.modules())
+        if members and (not nested or kinds(members) < len(members)):
+            found.append([])
+            for member in members:
+                parts = {id(part) for part in member.modules()}
+                if not parts & taken:
+                    taken.update(parts)
+                    found[-1].append(member)
+        for child in module.children():
+            walk(child)
+
+    walk(model)
+    return found
+
+
+def _is_called(module: torch.nn.Module) -> bool:
+    """Lists and dictionaries of modules are not."""
+    return type(module).forward is not torch.nn.Module.forward
 
 
 def _exchanged_in(exchange: Exchange, module: torch.nn.Module) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class Step:
         self._amp = torch.bfloat16 if plan.bf16 else workload.amp
         self._own = OwnDtype(model) if plan.bf16 and workload.mode == "infer" else None
         self._forward = Compiled(self._plain_forward, model, plan, device.arch, new_shapes, dynamic)
-        compiles_backward = plan.compile and plan.exchange.compiled_backward and can_be_compiled(self._called)
+        compiles_backward = plan.compiles_backward and can_be_compiled(self._called)
         self._backward = CompiledBackward(plan, self._called) if compiles_backward else None
         self.optimizer: torch.optim.Optimizer | None = None
         self.fresh()
@@ -152,6 +152,8 @@ class Step:
     def _train(self, batch: Any, forward: Forward | None = None) -> tuple[torch.Tensor, Any]:
         assert self.optimizer is not None
         self.optimizer.zero_grad()
+        if self._backward:
+            self._backward.share_buffers()
         with self._backward.around() if self._backward and not forward else contextlib.nullcontext():
             loss, output = (forward or self._forward)(batch)
             with asked_first(self.plan.attention):  # by what is recomputed, too

@@ -331,7 +331,7 @@ def apply(
     whole = workload.mode == "train" or isinstance(target, Workload)
     if not whole and COMPILED_BACKWARD in wanted.rungs:
         left_out[COMPILED_BACKWARD] = (
-            f"{COMPILED_BACKWARD} is not in effect: it needs loss= and optimizer=; without, do not set optimize_ddp, which has gradients exchanged one by one."
+            f"{COMPILED_BACKWARD} is not in effect: it needs loss= and optimizer=. Without them leave torch._dynamo.config.optimize_ddp as it was: gradients would be exchanged one by one."
         )
     plan = replace(wanted, rungs=tuple(name for name in wanted.rungs if name not in left_out)).plan
     stepped = whole or forward is not call_model  # a step is more than a call of the model then

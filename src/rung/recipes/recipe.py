@@ -34,7 +34,7 @@ TABLES: dict[str, tuple[tuple[type, ...], str]] = {
 # What a reader of the file may not know.
 ABOUT = {
     "variables": "the process has to be started with these",
-    "original": "batches of other sizes run on the untouched model, where the recipe is not verified or was slower (elements of all tensors)",
+    "original": "batches of these sizes, in elements of all tensors, run on the untouched model: the recipe is not verified there, or was slower",
 }
 
 

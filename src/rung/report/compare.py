@@ -88,7 +88,10 @@ def _once_each(failures: Sequence[str]) -> list[str]:
     for failure in failures:  # they differ in figures and in what stands in brackets
         found.setdefault(re.split(r"(?<= is off by )|\(", failure)[0], failure)
     more = len(failures) - min(len(found), 5)
-    return [*(f"  {failure}" for failure in list(found.values())[:5]), *([f"  and {more} more"] if more else [])]
+    return [
+        *(f"  {failure}" for failure in list(found.values())[:5]),
+        *([f"  and at least {more} more"] if more else []),
+    ]
 
 
 def _compared(result: Comparison, comparison: Compared) -> list[str]:

@@ -38,9 +38,7 @@ def mode_line(mode: Mode) -> str:
     if mode.error:
         return f"  {title}: {units.clean(mode.error)}"
     speedup, step = units.number(mode.speedup), units.number(mode.step_ns)
-    beside = (
-        f"{units.duration(speedup * step)} → " if speedup and step else ""
-    )  # of the untouched model, timed beside it
+    beside = f"{units.duration(speedup * step)} → " if speedup and step else ""  # of the untouched model, by that ratio
     return f"  {title}: {units.ratio(speedup)}, {beside}{units.duration(step)} per step, ready after {ready}"
 
 
@@ -190,8 +188,8 @@ def _say_outcome(run: ClimbRun, say: Callable[..., None], say_whole: Callable[..
             say(f"{words.kept_so_far(run)}: {', '.join(words.kept(run))}")
             say_whole(f"Recipe: {words.recipe_path(run)}")
             say_whole(f"Measure it again: {words.bench_command(run)}")
-            if words.one_line(run):
-                say_whole(f"What autocast alone gives: {words.one_line(run)}")
+            if words.autocast_alone(run):
+                say_whole(f"What autocast and a fused optimizer give alone: {words.autocast_alone(run)}")
             say_whole(f"Use it in Python: {words.apply_line(run)}")
     for text in (*words.shapes(run), words.noise(run), words.stopped(run), words.predictions(run)):
         if text:

@@ -178,7 +178,7 @@ def span(estimate: Span | None) -> str:
     low, high = _ends(estimate)
     if low is None or high is None:
         return ""
-    return "any ratio" if high > ANY * low else f"{_plain_ratio(low)}–{_plain_ratio(high)}"
+    return "0–∞" if low < 1 < high and high > ANY * low else f"{_plain_ratio(low)}–{_plain_ratio(high)}"
 
 
 def interval(estimate: Estimate | None) -> str:

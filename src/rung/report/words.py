@@ -308,8 +308,7 @@ def predictions(run: ClimbRun) -> str:
 
 
 def noise(run: ClimbRun) -> str:
-    """Such as "Noise: steps waited for a core 43 % of the time; a gain below 12 % would not have shown in an attempt of several
-    restarts"."""
+    """Such as "Noise: steps waited for a CPU core 43% of the time; a gain below 12.0% is too small to see in several restarts"."""
     record = run.result.noise if run.result else None
     if record is None:
         return ""
@@ -384,21 +383,26 @@ def bench_command(run: ClimbRun) -> str:
     return f"{command} --nproc-per-node {run.manifest.facts.ranks}" if run.manifest.facts.ranks > 1 else command
 
 
-def one_line(run: ClimbRun) -> str:
+def autocast_alone(run: ClimbRun) -> str:
     """Over ranks, of a recipe with autocast: how to time what autocast and a fused optimizer give alone, which no such climb does; else empty."""
     if run.manifest.facts.ranks == 1 or "bf16" not in kept(run):
         return ""
-    return bench_command(run).replace(f"--recipe {shlex.quote(recipe_path(run))}", "--rungs bf16,fused-optimizer")
+    options = [
+        word
+        for name, value in (run.manifest.options or {}).items()
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    instead = " ".join(["--rungs bf16,fused-optimizer", *(shlex.quote(units.one_line(word)) for word in options)])
+    return bench_command(run).replace(f"--recipe {shlex.quote(recipe_path(run))}", instead)
 
 
 def apply_line(run: ClimbRun) -> str:
     train = run.manifest.workload.mode == "train"
     target = units.one_line(units.clean(run.manifest.target))
-    names = "model, loss, optimizer" if train else "model"
-    whose = f"  # {names}: as in {target}" if ".py:" in target else ""
+    whose = f"  # loss, optimizer: as in {target}; model: your module" if train and ".py:" in target else ""
     if train:
         return f'train = rung.apply(model, "{recipe_path(run)}", loss=loss, optimizer=optimizer){whose}'
-    return f'model = rung.apply(model, "{recipe_path(run)}"){whose}'
+    return f'model = rung.apply(model, "{recipe_path(run)}")'
 
 
 def before(run: ClimbRun) -> Figure | None:
@@ -459,7 +463,7 @@ def plain_alone(result: Result) -> bool:
 
 def mode_title(mode: Mode) -> str:
     """What a plain mode is, with the lower precision that it has."""
-    title = units.clean(mode.title)
+    title = units.clean(mode.title) or units.clean(mode.name)
     lower = next((name for name in ("bf16", "tf32") if name in mode.rungs), "")
     return title if not lower or "precision" in title or title.endswith(("TF32", "float32")) else f"{title}, in {lower}"
 

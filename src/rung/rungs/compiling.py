@@ -70,6 +70,11 @@ REGIONS = Rung(
             lambda c: (c.facts.blocks or 0) >= max(MANY_BLOCKS, REPEATED * (c.facts.kinds_of_blocks or 0)),
             "the model has no list of blocks that repeat, called by itself.",
         ),
+        unless(
+            "",
+            lambda c: not c.plan.exchange.compiled_backward,
+            "the model is one graph with its exchange (ddp-compiled-backward).",
+        ),
         Requirement("torch.compile of the whole takes a minute, or fails", _whole_takes_long),
     ),
     # Against the eager step, where compiling the whole failed, it gives less than that; against compile, nothing.

@@ -160,7 +160,8 @@ def stopped_at(name: str, log_ratios: Sequence[float]) -> str:
     said = f"stopped after {count} restart{'' if count == 1 else 's'}: {name} was {_percent(mean)} than A"
     if count > 1:
         said += f" on average, and from {_percent(min(log_ratios))} to {_percent(max(log_ratios))}"
-    return f"{said}; a verdict needs at least {COMPARE[0][0]} restarts"
+    few = count < COMPARE[0][0]
+    return f"{said}; {f'a verdict needs at least {COMPARE[0][0]} restarts' if few else 'that was not clear yet'}"
 
 
 def how_long(restart: float) -> str:

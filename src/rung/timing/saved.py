@@ -150,7 +150,7 @@ def measured_by_the_climb(recipe: Path, side: Side) -> ClimbFigures | None:
     try:
         text = with_current_names((recipe.parent / "result.json").read_text(encoding="utf-8"))
         result = msgspec.json.decode(text, type=Result)
-        same = result.recipe_text == made.text() and made.rungs == side.rungs
+        same = Recipe.parse(result.recipe_text or "") == made and made.rungs == side.rungs
         if (
             not same
             or made.options_for(side.target, {}) != side.options
@@ -160,7 +160,7 @@ def measured_by_the_climb(recipe: Path, side: Side) -> ClimbFigures | None:
             return None
         time = record_of(Interval, (result.times or {})["best"])
         medians = [statistics.median(restart["candidate"]) for restart in result.restarts]
-    except (OSError, ValueError, LookupError, msgspec.MsgspecError):  # no climb's folder, or a damaged one
+    except (OSError, ValueError, LookupError, InputError, msgspec.MsgspecError):  # no climb's folder, or a damaged one
         return None
     spread = max(medians) / min(medians) - 1 if len(medians) > 1 else USUAL_SPREAD
     return ClimbFigures(time=time, restarts=max(1, len(medians)), spread=spread, status=made.status)

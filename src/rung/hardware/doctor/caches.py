@@ -27,7 +27,7 @@ def _line(machine: Machine, row: Mapping[str, Any], mounts: dict[str, str]) -> L
     chosen = machine.environ.get(variable)
     home = machine.environ.get("HOME", "/root")
     user = machine.environ.get("USER") or machine.environ.get("LOGNAME") or "root"
-    temporary = machine.environ.get("TMPDIR", "/tmp")
+    temporary = machine.environ.get("TMPDIR") or "/tmp"
     usual = row["default"].replace("{home}", home).replace("{user}", user).replace("{tmp}", temporary)
     place = chosen or usual
     kind = _kind_of_disk(place, mounts)
@@ -37,11 +37,13 @@ def _line(machine: Machine, row: Mapping[str, Any], mounts: dict[str, str]) -> L
         level, matters = WARN, f"on {kind}: many small files, and locks between nodes"
     elif not _writable(machine, place):
         level, matters = WARN, "not writable, so each process compiles everything again"
-    elif chosen is None and place.startswith(temporary):
+    elif chosen is None and PurePosixPath(place).is_relative_to(temporary):
         level, matters = NOTE, "in the temporary folder: lost after a restart, and in each new container"
     there = "" if machine.path(place).is_dir() else ", not there yet"
     value = f"{place}{there}" + (f" ({variable})" if chosen else "")
-    better = level != OK and not (level == NOTE and home.startswith(temporary))  # nothing else is known that stays
+    better = level != OK and not (
+        level == NOTE and PurePosixPath(home).is_relative_to(temporary)
+    )  # nothing else is known that stays
     change = (f"export {variable}={home}/.cache/{row['name'].replace(' ', '-').lower()}",) if better else ()
     return Line("caches", row["name"], value, level, chosen is None, matters, change, row["source"])
 
