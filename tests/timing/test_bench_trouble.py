@@ -175,7 +175,7 @@ def test_a_point_of_a_sweep_that_fails_costs_no_other(tmp_path: Path, capsys: py
     assert main(asked) == 4
     captured = capsys.readouterr()
     assert "| 16  | failed " in captured.out
-    assert captured.out.splitlines()[-1].startswith("| 1 | ")
+    assert captured.out.splitlines()[-1].startswith("| 1   | ")
     assert "rung: n=16: " in captured.err
     assert "no room for 16" in captured.err
     assert {line.split(",")[1] for line in (tmp_path / "s.csv").read_text().splitlines()[1:]} == {"1"}
