@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rung.cli.common import add_command, after_the_answer, say
+from rung.cli.common import ROOT, add_command, after_the_answer, say
 from rung.cli.output import show_styled, text_width
 from rung.errors import UsageError
 
@@ -36,16 +36,32 @@ them.
 
 def add(commands: Any, help_text: str) -> None:
     parser = add_command(commands, "report", help_text, EXAMPLE, run)
-    parser.add_argument("directories", nargs="*", type=Path, metavar="RUN", help="one or more run directories")
+    parser.add_argument(
+        "directories",
+        nargs="*",
+        type=Path,
+        metavar="RUN",
+        help="one or more run directories (default: the newest climb here)",
+    )
     parser.add_argument(
         "--html", type=Path, metavar="FILE.html", help="where to write the page (default for one run: RUN/report.html)"
     )
     parser.add_argument("--log-to", choices=TRACKERS, help="also log one run to this experiment tracker (pip install 'rung[trackers]')")  # fmt: skip
 
 
+def newest() -> Path:
+    """The climb that began last, of those below the folder in which runs are."""
+    found = sorted((path.parent for path in ROOT.glob("*/manifest.json")), key=lambda folder: folder.name)
+    if not found:
+        raise UsageError(f"there is no climb in {ROOT}/ here: give a run directory.")
+    if len(found) > 1:
+        say(f"the newest of {len(found)} climbs: {found[-1]}; `rung runs` lists all")
+    return found[-1]
+
+
 def run(parsed: argparse.Namespace) -> int:
     if not parsed.directories:
-        raise UsageError("give a run directory; `rung runs` lists those there are.")
+        parsed.directories = [newest()]
     if len(parsed.directories) > 1 and parsed.log_to:
         raise UsageError("--log-to takes one run at a time; give one directory.")
     if len(parsed.directories) > 1:

@@ -485,8 +485,10 @@ def standing_of_recipe(run: ClimbRun) -> str:
 
 
 def memory(run: ClimbRun) -> str:
+    """Peaks of the untouched model and of the recipe. On a CPU the first worker's is the lower: later ones were profiled, too."""
     held = (run.result.memory if run.result else None) or {}
-    return units.data_sizes(units.peak(held.get("baseline")), units.peak(held.get("best")))
+    peaks = [units.peak(held.get("baseline")), units.peak(run.baseline.memory if run.baseline else None)]
+    return units.data_sizes(min((peak for peak in peaks if peak), default=None), units.peak(held.get("best")))
 
 
 def floor(baseline: Baseline | None) -> str:
