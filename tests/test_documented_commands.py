@@ -114,7 +114,9 @@ def test_climbs_run(page: Path, tmp_path: Path) -> None:
 
 def short(command: str, folder: Path) -> str:
     """Little is measured. A climb ends with its plan, and a recipe is put where it would leave one."""
-    command = re.sub(r"(--time|--budget) \d+", r"\1 1", command)
+    # A plan is there once the model was loaded and timed, on a busy machine, too.
+    seconds = 60 if command.startswith("rung climb ") else 1
+    command = re.sub(r"(--time|--budget) \d+", rf"\1 {seconds}", command)
     command = command.replace(" tiny-transformer ", " tiny-transformer --seq-len 16 ")
     if not command.startswith("rung climb "):
         return command
