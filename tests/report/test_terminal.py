@@ -10,7 +10,7 @@ from rung.records.climb import Attempt, Baseline, Figure, Mode, Noise, Predicted
 from rung.records.compare import ComparedSide, Comparison
 from rung.records.measured import Compared, Interval, Ratio
 from rung.records.workload import Recompilation, Workload
-from rung.report import breakdowns, climbs, progress, terminal, units, words
+from rung.report import breakdowns, climbs, commands, progress, terminal, units, words
 from rung.report.compare import compare_lines
 from rung.report.html import render
 
@@ -81,11 +81,11 @@ def test_a_climb_that_is_gone_without_a_word_was_interrupted() -> None:
     data = nothing_kept()
     data.manifest.status, data.manifest.why = "running", ""
     assert words.status(data) == "The climb is interrupted."
-    assert words.way_on(data).startswith("Continue with: rung climb --resume")
+    assert commands.way_on(data).startswith("Continue with: rung climb --resume")
     assert climbs.run_line(data).endswith("interrupted")
     data.running = True
     assert words.status(data) == "The climb is running."
-    assert not words.way_on(data)
+    assert not commands.way_on(data)
     assert climbs.run_line(data).endswith("running")
 
 
@@ -112,9 +112,9 @@ def test_a_climb_of_a_job_goes_on_in_one_and_what_a_file_says_stays_words() -> N
     text = " ".join(terminal.summary(data, width=400).split())
     options = "--slurm 2 --account 'a b;rm -rf ~' --walltime '5;' touch x"
     assert f"--resume 'runs/x y' {options}" in text
-    assert words.bench_command(data).endswith(f"recipe.toml' {options}")
+    assert commands.bench_command(data).endswith(f"recipe.toml' {options}")
     data.manifest.request = {"slurm": "--slurm '2"}
-    assert words.resume(data) == "rung climb --resume 'runs/x y'"
+    assert commands.resume(data) == "rung climb --resume 'runs/x y'"
 
 
 def test_a_budget_that_would_not_suffice_again_is_raised_in_the_command() -> None:
@@ -123,21 +123,21 @@ def test_a_budget_that_would_not_suffice_again_is_raised_in_the_command() -> Non
     data.manifest.request = {"budget": 60}
     for needs, command in ((65.0, " --budget 120"), (50.0, " --budget 90"), (20.0, ""), (None, "")):
         data.result.stopped = Stopped(rule="budget", why="too short", needs=needs)
-        assert words.resume(data).endswith(f"transformer{command}")
+        assert commands.resume(data).endswith(f"transformer{command}")
 
 
 def test_over_ranks_it_is_said_how_to_time_autocast_alone() -> None:
     data = climb()
     assert data.result is not None
     data.result.kept = ["bf16", "compile"]
-    assert not words.autocast_alone(data)
+    assert not commands.autocast_alone(data)
     data.manifest.facts = replace(data.manifest.facts, ranks=2)
     data.manifest.options = {"batch_size": "32", "kind": "a b"}
-    said = words.bench_command(data).partition(" --recipe ")[0]
+    said = commands.bench_command(data).partition(" --recipe ")[0]
     command = f"{said} --rungs bf16,fused-optimizer --batch-size 32 --kind 'a b' --nproc-per-node 2\n"
     assert f"What autocast and a fused optimizer give alone: {command}" in terminal.summary(data)
     data.result.kept = ["compile"]
-    assert not words.autocast_alone(data)
+    assert not commands.autocast_alone(data)
 
 
 def test_nothing_is_above_a_prediction_that_was_not_decided() -> None:

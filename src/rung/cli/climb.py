@@ -281,8 +281,8 @@ def stopped(run: Run, as_json: bool) -> int:
     """After Ctrl-C or a kill: if asked for, the one JSON document of what there is so far, and the page."""
     from rung.records.climb import Begun, NotBegun
     from rung.records.record import plain
+    from rung.report.commands import resume
     from rung.report.html import render
-    from rung.report.words import resume
     from rung.runs import to_json
 
     begun = (run.directory / "manifest.json").is_file()

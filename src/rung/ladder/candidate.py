@@ -395,6 +395,7 @@ class Candidate(Timed):
 
     def profile(self, path: str, steps: int) -> None:
         """Records `steps` steady steps with torch.profiler into a gzipped Chrome trace; of several ranks, the first one's."""
+        self._peak = self.memory()  # of the workload: what recording takes is not
         elsewhere = not Path(path).parent.is_dir()  # on a host that has no such folder nothing is recorded
         if self.ranks.rank or elsewhere:  # it takes the same steps
             torch_profiler.unrecorded(self.call, torch_profiler.Options(active=steps).total, self.device)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rung.records.analyze import Breakdown
 from rung.records.climb import ClimbRun
 from rung.records.record import plain
-from rung.report import breakdowns, charts, units, words
+from rung.report import breakdowns, charts, commands, units, words
 from rung.report.embedded import page_of
 from rung.report.forest_chart import Effect, effect, forest, ratios
 
@@ -41,6 +41,7 @@ def render(run: ClimbRun, traces: ClimbTraces | None = None) -> str:
         SCRIPTS + (TIMELINE_SCRIPTS if traces and traces.steps else ()),
         **drawn,
         breakdowns=breakdowns,
+        commands=commands,
         words=words,
         run=run,
         manifest=run.manifest,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rung.records.analyze import Breakdown
 from rung.records.climb import Attempt, ClimbRun, Mode, Result
 from rung.records.progress import Answered
-from rung.report import breakdowns, units, words
+from rung.report import breakdowns, commands, units, words
 from rung.report.layout import Cell, Column, styled, table_of, wrap
 
 _COLORS = {"kept": "green", "reverted": "yellow", "inconclusive": "yellow", "failed": "red"}
@@ -186,17 +186,17 @@ def _say_outcome(run: ClimbRun, say: Callable[..., None], say_whole: Callable[..
         say(words.total(run), "bold green" if words.kept(run) else "bold")
         if words.kept(run):
             say(f"{words.kept_so_far(run)}: {', '.join(words.kept(run))}")
-            say_whole(f"Recipe: {words.recipe_path(run)}")
-            say_whole(f"Measure it again: {words.bench_command(run)}")
-            if words.autocast_alone(run):
-                say_whole(f"What autocast and a fused optimizer give alone: {words.autocast_alone(run)}")
-            say_whole(f"Use it in Python: {words.apply_line(run)}")
+            say_whole(f"Recipe: {commands.recipe_path(run)}")
+            say_whole(f"Measure it again: {commands.bench_command(run)}")
+            if alone := commands.autocast_alone(run):
+                say_whole(f"What autocast and a fused optimizer give alone: {alone}")
+            say_whole(f"Use it in Python: {commands.apply_line(run)}")
     for text in (*words.shapes(run), words.noise(run), words.stopped(run), words.predictions(run)):
         if text:
             say(text)
     if words.status(run):
         say(words.status(run), "yellow")
-    if words.way_on(run):
-        say_whole(words.way_on(run), "yellow")
+    if commands.way_on(run):
+        say_whole(commands.way_on(run), "yellow")
     if run.directory:
         say_whole(f"Run directory: {units.clean(run.directory)}")

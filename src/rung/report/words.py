@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import shlex
 from collections.abc import Sequence
-from pathlib import PurePath
 
 from msgspec.structs import replace
 
-from rung.program import program
 from rung.records.climb import Attempt, Baseline, ClimbRun, Manifest, Mode, Result
 from rung.records.measured import Check, Figure, Ratio
 from rung.records.workload import Facts
 from rung.report import breakdowns, units
-from rung.text import to_paste
 from rung.timing.other_gpus import differs
 
 MARKS = {
@@ -37,7 +32,6 @@ OTHER = "other reasons"
 SOME = 5  # names that a line lists
 TOO_NOISY = 2.0  # an interval whose ends are so many times apart says nothing
 APART = 1.03  # step times whose ratio is so much off the one that was measured side by side need a word
-OPENING = 1.5  # of what a candidate needs: with the baseline, which is measured anew, and the modes
 _TURNS = "The best so far and the candidate ran in separate worker processes, in alternating blocks."
 _RESTARTED = "Both were restarted, so an interval covers drift and the luck of a process as well as noise."
 _ONE_RESTART = "Each side ran in one process: an interval covers noise and drift, and not how much one process differs from another."
@@ -337,72 +331,10 @@ def ended_early(run: ClimbRun) -> bool:
     return bool(run.manifest.why) and (record is None or record.rule == "budget")
 
 
-def way_on(run: ClimbRun) -> str:
-    """The command that goes on with a climb that has not reached its end; empty for others, and while it runs."""
-    state = standing(run)
-    if state == "running" or not status(run):
-        return ""
-    return f"{'Start it' if state == 'planned' else 'Continue'} with: {resume(run)}"
-
-
 def standing(run: ClimbRun) -> str:
     """The status in a word; of a climb whose process is gone without a word, that it was interrupted."""
     state = units.clean(run.manifest.status)
     return "interrupted" if state == "running" and not run.running else state
-
-
-def resume(run: ClimbRun) -> str:
-    words = f"{program()} climb --resume {shlex.quote(units.clean(run.directory or 'DIR'))}"
-    stopped = run.result.stopped if run.result else None
-    budget = units.number(run.manifest.request.get("budget"))
-    if stopped and stopped.needs and budget and OPENING * stopped.needs > budget:  # it would end in the same way again
-        words += f" --budget {30 * math.ceil(OPENING * stopped.needs / 30)}"
-    return f"{words} {of_job}" if (of_job := to_paste(run.manifest.request.get("slurm"))) else words
-
-
-def recipe_path(run: ClimbRun, directory: bool = True) -> str:
-    recipe = units.clean((run.result.recipe if run.result else None) or "recipe.toml")
-    where = units.clean(run.directory)
-    return str(PurePath(where) / recipe) if directory and where else recipe
-
-
-def climb_command(run: ClimbRun) -> str:
-    """As it was typed, with this program's name; empty where Python began it."""
-    command = units.clean(run.manifest.command)
-    return f"{program()}{command.removeprefix('rung')}" if command.startswith("rung ") else command
-
-
-def bench_command(run: ClimbRun) -> str:
-    target = units.clean(run.manifest.target or "TARGET")
-    command = f"{program()} bench {shlex.quote(target)} --recipe {shlex.quote(recipe_path(run))}"
-    asked = run.manifest.request
-    if of_job := to_paste(asked.get("slurm")):
-        return f"{command} {of_job}"
-    if isinstance(launcher := asked.get("launcher"), str) and launcher:
-        return f"{command} --launcher {shlex.quote(units.one_line(launcher))}"
-    return f"{command} --nproc-per-node {run.manifest.facts.ranks}" if run.manifest.facts.ranks > 1 else command
-
-
-def autocast_alone(run: ClimbRun) -> str:
-    """Over ranks, of a recipe with autocast: how to time what autocast and a fused optimizer give alone, which no such climb does; else empty."""
-    if run.manifest.facts.ranks == 1 or "bf16" not in kept(run):
-        return ""
-    options = [
-        word
-        for name, value in (run.manifest.options or {}).items()
-        for word in (f"--{name.replace('_', '-')}", str(value))
-    ]
-    instead = " ".join(["--rungs bf16,fused-optimizer", *(shlex.quote(units.one_line(word)) for word in options)])
-    return bench_command(run).replace(f"--recipe {shlex.quote(recipe_path(run))}", instead)
-
-
-def apply_line(run: ClimbRun) -> str:
-    train = run.manifest.workload.mode == "train"
-    target = units.one_line(units.clean(run.manifest.target))
-    whose = f"  # loss, optimizer: as in {target}; model: your module" if train and ".py:" in target else ""
-    if train:
-        return f'train = rung.apply(model, "{recipe_path(run)}", loss=loss, optimizer=optimizer){whose}'
-    return f'model = rung.apply(model, "{recipe_path(run)}")'
 
 
 def before(run: ClimbRun) -> Figure | None:
@@ -485,10 +417,8 @@ def standing_of_recipe(run: ClimbRun) -> str:
 
 
 def memory(run: ClimbRun) -> str:
-    """Peaks of the untouched model and of the recipe. On a CPU the first worker's is the lower: later ones were profiled, too."""
     held = (run.result.memory if run.result else None) or {}
-    peaks = [units.peak(held.get("baseline")), units.peak(run.baseline.memory if run.baseline else None)]
-    return units.data_sizes(min((peak for peak in peaks if peak), default=None), units.peak(held.get("best")))
+    return units.data_sizes(units.peak(held.get("baseline")), units.peak(held.get("best")))
 
 
 def floor(baseline: Baseline | None) -> str:

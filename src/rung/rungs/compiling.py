@@ -7,7 +7,16 @@ from dataclasses import replace
 
 from rung.rungs.graph_rewrites import inductor_rewrite
 from rung.rungs.proofs import both, counted, named, occurs
-from rung.rungs.requirements import AUTOCAST, CAST_WEIGHTS, COMPILED, GPU, WHOLE_WEIGHTS, one_process, unless
+from rung.rungs.requirements import (
+    AUTOCAST,
+    CAST_WEIGHTS,
+    COMPILED,
+    GPU,
+    WHOLE_WEIGHTS,
+    one_process,
+    unless,
+    unless_backward_is_compiled,
+)
 from rung.rungs.rung import Context, Evidence, Inapplicable, Proof, Requirement, Rung
 
 SEVERAL = 2  # shapes beside the measured one, from which inputs are taken to vary
@@ -70,11 +79,7 @@ REGIONS = Rung(
             lambda c: (c.facts.blocks or 0) >= max(MANY_BLOCKS, REPEATED * (c.facts.kinds_of_blocks or 0)),
             "the model has no list of blocks that repeat, called by itself.",
         ),
-        unless(
-            "",
-            lambda c: not c.plan.exchange.compiled_backward,
-            "the model is one graph with its exchange (ddp-compiled-backward).",
-        ),
+        unless_backward_is_compiled("the model is one graph with its exchange (ddp-compiled-backward)."),
         Requirement("torch.compile of the whole takes a minute, or fails", _whole_takes_long),
     ),
     # Against the eager step, where compiling the whole failed, it gives less than that; against compile, nothing.

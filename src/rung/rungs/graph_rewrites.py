@@ -20,6 +20,7 @@ from rung.rungs.requirements import (
     chip,
     finds,
     unless,
+    unless_backward_is_compiled,
 )
 from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, Rung
 from rung.rungs.tokens import shrinks_by_tokens
@@ -50,10 +51,8 @@ def graph_rewrite(
     return Rung(name=name, requires=(WHOLE_WEIGHTS, *before, *found, *requires), change=change, proof=proof, **declared)
 
 
-BACKWARD_BY_INDUCTOR = unless(
-    "",
-    lambda c: not c.plan.exchange.compiled_backward,
-    "backward is compiled together with the exchange (ddp-compiled-backward), where it would not be in effect.",
+BACKWARD_BY_INDUCTOR = unless_backward_is_compiled(
+    "backward is compiled together with the exchange (ddp-compiled-backward), where it would not be in effect."
 )
 
 

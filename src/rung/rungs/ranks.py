@@ -9,8 +9,18 @@ from msgspec import UNSET
 
 from rung.plan import Plan
 from rung.rungs.proofs import counted, rarer, told
-from rung.rungs.requirements import AUTOCAST, DDP, FSDP2, GPU, RANKS, allowed, unless
-from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, Shrinks, already
+from rung.rungs.requirements import (
+    AUTOCAST,
+    CAST_WEIGHTS,
+    DDP,
+    FSDP2,
+    GPU,
+    RANKS,
+    allowed,
+    unless,
+    unless_backward_is_compiled,
+)
+from rung.rungs.rung import Inapplicable, Requirement, Rung, Shrinks
 
 # MiB of gradients that are exchanged at once. torch's own is 25: less begins sooner and launches more, more moves at a higher rate.
 BUCKETS = (8, 100)
@@ -27,11 +37,10 @@ def _with(plan: Plan, argument: str, value: Any) -> Plan:
     return _exchanging(plan, ddp=tuple({**dict(plan.exchange.ddp), argument: value}.items()))
 
 
-NOT_IN_PYTHON = unless(
-    "",
-    lambda c: not c.plan.exchange.compiled_backward,
-    "gradients are exchanged in Python (ddp-compiled-backward), which knows nothing of it.",
+NOT_IN_PYTHON = unless_backward_is_compiled(
+    "gradients are exchanged in Python (ddp-compiled-backward), which knows nothing of it."
 )
+WHOLE = unless("torch.compile of the whole", lambda c: c.plan.compile, "it needs the whole model compiled.")
 
 
 def _argument(name: str, argument: str, value: Any, *requires: Requirement, **declared: Any) -> Rung:
@@ -104,10 +113,8 @@ BF16_GRADIENTS = Rung(
         RANKS,
         allowed("bf16"),
         _only_with_autocast("gradients are computed"),
-        unless(
-            "",
-            lambda c: not c.plan.exchange.compiled_backward,
-            "gradients are exchanged in a compiled graph (ddp-compiled-backward), and whether torch still joins them there was not tried.",
+        unless_backward_is_compiled(
+            "gradients are exchanged in a compiled graph (ddp-compiled-backward), and whether torch still joins them there was not tried."
         ),
     ),
     shrinks=_exchanged(0.5, 0.95),
@@ -130,10 +137,6 @@ GATHERED_ONCE = Rung(
 )
 
 
-def _in_float32(c: Context) -> Inapplicable | None:
-    return None if c.facts.dtype == "torch.float32" else already(f"the weights are {c.facts.dtype}.")
-
-
 # Products round their factors to bfloat16 under autocast, wherever the weights were rounded; what is not a factor of a product, as a norm's
 # weight or an embedding, is rounded besides.
 BF16_WEIGHTS = Rung(
@@ -146,7 +149,7 @@ BF16_WEIGHTS = Rung(
         RANKS,
         FSDP2,
         allowed("bf16"),
-        Requirement("", _in_float32),
+        CAST_WEIGHTS,
         _only_with_autocast("weights are used"),
     ),
     shrinks=lambda c: {"communication": (0.6, 1.0), "pointwise": (0.85, 1.05), "copy": (0.7, 1.0), "idle": (0.8, 1.02)},
@@ -202,8 +205,8 @@ ONE_GRAPH = Rung(
     requires=(
         RANKS,
         DDP,
-        unless("torch.compile of the whole", lambda c: c.plan.compile, "it needs the whole model compiled."),
-        unless("", lambda c: not c.plan.exchange.compiled_backward, "the model is one graph (ddp-compiled-backward)."),
+        WHOLE,
+        unless_backward_is_compiled("the model is one graph (ddp-compiled-backward)."),
     ),
     shrinks=lambda c: {
         "gemm": (0.95, 1.0),
@@ -226,7 +229,7 @@ COMPILED_BACKWARD = Rung(
     requires=(
         RANKS,
         DDP,
-        unless("torch.compile of the whole", lambda c: c.plan.compile, "it needs the whole model compiled."),
+        WHOLE,
         unless(
             "no rewrite of what Inductor compiles",
             lambda c: not c.plan.within,

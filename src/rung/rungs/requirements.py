@@ -82,6 +82,11 @@ def one_process(why: str) -> Requirement:
     return unless("one process", lambda c: not c.several, f"it is for one process: {why}.", ONE_PROCESS)
 
 
+def unless_backward_is_compiled(why: str) -> Requirement:
+    """Refuses beside the rung ddp-compiled-backward."""
+    return unless("", lambda c: not c.plan.exchange.compiled_backward, why)
+
+
 def allowed(contract: str) -> Requirement:
     """The climb's numeric contract covers this one."""
 

@@ -1,0 +1,78 @@
+"""Commands and lines of code that go on from a climb, for the reader to paste."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from pathlib import PurePath
+
+from rung.program import program
+from rung.records.climb import ClimbRun
+from rung.report import units, words
+from rung.text import to_paste
+
+OPENING = 1.5  # of what a candidate needs: with the baseline, which is measured anew, and the modes
+
+
+def way_on(run: ClimbRun) -> str:
+    """The command that goes on with a climb that has not reached its end; empty for others, and while it runs."""
+    state = words.standing(run)
+    if state == "running" or not words.status(run):
+        return ""
+    return f"{'Start it' if state == 'planned' else 'Continue'} with: {resume(run)}"
+
+
+def resume(run: ClimbRun) -> str:
+    command = f"{program()} climb --resume {shlex.quote(units.clean(run.directory or 'DIR'))}"
+    stopped = run.result.stopped if run.result else None
+    budget = units.number(run.manifest.request.get("budget"))
+    if stopped and stopped.needs and budget and OPENING * stopped.needs > budget:  # it would end in the same way again
+        command += f" --budget {30 * math.ceil(OPENING * stopped.needs / 30)}"
+    return f"{command} {of_job}" if (of_job := to_paste(run.manifest.request.get("slurm"))) else command
+
+
+def recipe_path(run: ClimbRun, directory: bool = True) -> str:
+    recipe = units.clean((run.result.recipe if run.result else None) or "recipe.toml")
+    where = units.clean(run.directory)
+    return str(PurePath(where) / recipe) if directory and where else recipe
+
+
+def climb_command(run: ClimbRun) -> str:
+    """As it was typed, with this program's name; empty where Python began it."""
+    command = units.clean(run.manifest.command)
+    return f"{program()}{command.removeprefix('rung')}" if command.startswith("rung ") else command
+
+
+def bench_command(run: ClimbRun) -> str:
+    """What times the recipe again."""
+    return _bench(run, f"--recipe {shlex.quote(recipe_path(run))}")
+
+
+def autocast_alone(run: ClimbRun) -> str:
+    """Over ranks, of a recipe with autocast: how to time what autocast and a fused optimizer give alone, which no such climb does; else empty."""
+    if run.manifest.facts.ranks == 1 or "bf16" not in words.kept(run):
+        return ""
+    options = (run.manifest.options or {}).items()  # which a recipe brings by itself
+    typed = [f"--{name.replace('_', '-')} {shlex.quote(units.one_line(str(value)))}" for name, value in options]
+    return _bench(run, " ".join(["--rungs bf16,fused-optimizer", *typed]))
+
+
+def _bench(run: ClimbRun, what: str) -> str:
+    """what: the options that say what is timed of the target, over as many ranks as were climbed."""
+    target = units.clean(run.manifest.target or "TARGET")
+    command = f"{program()} bench {shlex.quote(target)} {what}"
+    asked = run.manifest.request
+    if of_job := to_paste(asked.get("slurm")):
+        return f"{command} {of_job}"
+    if isinstance(launcher := asked.get("launcher"), str) and launcher:
+        return f"{command} --launcher {shlex.quote(units.one_line(launcher))}"
+    return f"{command} --nproc-per-node {run.manifest.facts.ranks}" if run.manifest.facts.ranks > 1 else command
+
+
+def apply_line(run: ClimbRun) -> str:
+    train = run.manifest.workload.mode == "train"
+    target = units.one_line(units.clean(run.manifest.target))
+    whose = f"  # loss, optimizer: as in {target}; model: your module" if train and ".py:" in target else ""
+    if train:
+        return f'train = rung.apply(model, "{recipe_path(run)}", loss=loss, optimizer=optimizer){whose}'
+    return f'model = rung.apply(model, "{recipe_path(run)}")'
