@@ -141,6 +141,15 @@ def test_times_are_of_one_step():
     assert (row["base_total_ns"], row["new_total_ns"]) == (50, 100)
 
 
+@pytest.mark.parametrize(("steps", "slower", "told"), [(1, 1, True), (4, 1, True), (5, 1, False), (1, 20, False)])
+def test_a_small_change_between_few_steps_is_not_shown_as_certain(steps, slower, told):
+    def steps_of(ns):
+        return trace_of(*(event for n in range(steps) for event in launched("aten::mm", "gemm", 100 + 200 * n, ns, n)))
+
+    found = diff(steps_of(100), steps_of(100 + slower), base_steps=steps, new_steps=steps)
+    assert any("shows no small change for certain" in note for note in found.notes) is told
+
+
 def test_a_trace_without_gpu_events_is_not_compared_with_one_that_has_some():
     with pytest.raises(UsageError, match="one trace has no GPU events, but the other trace has: record both"):
         diff(trace_of({"ts": 0, "dur": 5, "kind": "cpu_op"}), trace_of(*launched("aten::mm", "gemm", 100, 50, 1)))

@@ -109,6 +109,7 @@ def test_help_after_a_target_lists_its_own_options(capsys: pytest.CaptureFixture
         (["bench", "--size", "tiny", "tiny-transformer"], 2, "put TARGET first"),
         (["compare", "--size", "tiny", "tiny-transformer"], 2, "put TARGET first"),
         (["climb", "tiny-transformer", "--device", "cudax"], 2, "unknown device 'cudax'"),
+        (["climb", "tiny-transformer", "--budget", "soon"], 2, "rung: --budget: 'soon' is not a time"),
         *(
             (["climb", "--resume", "x", *option], 2, f"{option[0]} cannot be changed by --resume")
             for option in (
@@ -136,6 +137,7 @@ def test_an_error_is_one_sentence_with_its_exit_code(
     last = captured.err.splitlines()[-1]
     assert last.startswith("rung: ")
     assert says in last
+    assert "usage:" not in captured.err  # a dozen lines of options, above the one that helps
     assert "Traceback" not in captured.err
     assert captured.out == ""
     assert not list(tmp_path.glob(".rung/*"))

@@ -82,6 +82,12 @@ def test_a_narrow_interval_is_not_said_to_miss_its_width(nap: Bench) -> None:
     assert "within ±0.5 %, but not steady: raise --time" in narrow
     wide = "\n".join(bench_lines(replace(unsteady, time=Interval(value=100.0, low=99.0, high=101.0))))
     assert "not yet within ±0.5 %: raise --time" in wide
+    assert nap.summary.mean
+    scattered = replace(nap.summary, std=0.2 * nap.summary.mean.value)
+    noisy = "\n".join(
+        bench_lines(replace(unsteady, time=Interval(value=100.0, low=99.0, high=101.0), summary=scattered))
+    )
+    assert "not yet within ±0.5 %: measure on a quieter machine, or raise --time" in noisy
 
 
 def test_few_samples_are_not_said_to_hold_the_median_95_times_of_100(nap: Bench) -> None:

@@ -36,6 +36,8 @@ ON_HOST = ("op", "shape", "category")  # what operators are aligned by, where ne
 PARTS = ("computation_ns", "exposed_communication_ns", "exposed_memcpy_ns", "idle_ns")
 SAME_SHARE = 0.02  # of the larger of the two
 SAME_STEP_SHARE = 0.0005  # of the base's step
+FEW_STEPS = 5
+BY_CHANCE = 0.05  # processes of one program differ by 1 to 3 %, and so may single steps (docs/internals/measurement.md)
 SCHEMA: dict[str, pl.DataType] = {
     "what": pl.String(),
     "change": pl.String(),
@@ -112,7 +114,7 @@ def diff(
     accounts = [account(base), account(new)]
     shared = set(accounts[0]["name"].unique()) & set(accounts[1]["name"].unique())
     accounts = [_with_names(events, shared) for events in accounts]
-    notes = [note for note in (cut_base, cut_new) if note] + _notes(sides, accounts, (base, new))
+    notes = [note for note in (cut_base, cut_new) if note] + _notes(sides, accounts, (base, new)) + _few(*sides)
     tables = {key: _table(sides, accounts, BY[key]) for key in by or BY}
     for key in ("module", "instance"):
         if key in tables and not any(events[key].str.starts_with("(").not_().any() for events in accounts):
@@ -150,6 +152,7 @@ def _on_host(base: Trace, new: Trace, base_steps: int | None, new_steps: int | N
         notes.append("Without GPU events there are tables only by category, op and shape.")
     if _unlike(sides[0], sides[1]):
         notes.append("Times are per step and per rank, as the traces have different numbers of steps or ranks.")
+    notes += _few(*sides)
     tables = {key: _table((sides[0], sides[1]), accounts, BY[key]) for key in wanted if key in ON_HOST}
     return Diff(sides[0], sides[1], tables, tuple(dict.fromkeys(notes)), "cpu")
 
@@ -292,6 +295,15 @@ def _table(sides: tuple[Side, Side], accounts: list[pl.DataFrame], columns: list
         .sort(pl.col("delta_ns").abs(), "what", descending=[True, False])
         .select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
     )
+
+
+def _few(base: Side, new: Side) -> list[str]:
+    """That a small change may be chance: a trace has few steps, of one process."""
+    fewest, change = min(base.steps, new.steps), abs(new.step_ns / base.step_ns - 1)
+    if fewest >= FEW_STEPS or change > BY_CHANCE:
+        return []
+    of = "one step" if fewest == 1 else f"{fewest} steps"
+    return [f"A trace of {of} shows no small change for certain: `rung compare` times both sides in turns."]
 
 
 def _notes(sides: tuple[Side, Side], accounts: list[pl.DataFrame], traces: tuple[Trace, Trace]) -> list[str]:

@@ -82,8 +82,7 @@ class Parser(argparse.ArgumentParser):
     """Refuses as the commands do, so that with --json what argparse finds wrong is a document, too."""
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        raise UsageError(f"{message}; see `{self.prog} --help`.")
+        raise UsageError(f"{message.removeprefix('argument ')}; see `{self.prog} --help`.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

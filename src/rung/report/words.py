@@ -31,6 +31,7 @@ CLAIMED = 1.08  # times as fast: less is claimed once it was confirmed (ladder/c
 OTHER = "other reasons"
 SOME = 5  # names that a line lists
 TOO_NOISY = 2.0  # an interval whose ends are so many times apart says nothing
+MEDIANS = "medians; the ratio is that of neighbouring rounds"
 APART = 1.03  # step times whose ratio is so much off the one that was measured side by side need a word
 _TURNS = "The best so far and the candidate ran in separate worker processes, in alternating blocks."
 _RESTARTED = "Both were restarted, so an interval covers drift and the luck of a process as well as noise."
@@ -370,11 +371,18 @@ def total(run: ClimbRun) -> str:
     text += f", {over_plain(result)}" if over_plain(result) else ""
     times = [figure.value if figure else None for figure in (result_time(run, "baseline"), result_time(run, "best"))]
     text += f"; {units.duration(times[0])} → {units.duration(times[1])} per step"
-    gain = units.number(result.speedup and result.speedup.value)
-    if gain and times[0] and times[1] and not 1 / APART < times[0] / times[1] / gain < APART:
-        text += " (medians; the ratio is that of neighbouring rounds)"
+    text += f" ({MEDIANS})" if medians_differ(run) else ""
     text += f", peak memory {memory(run)}" if memory(run) else ""
     return f"{text}. {standing_of_recipe(run)}"
+
+
+def medians_differ(run: ClimbRun) -> bool:
+    """Whether the two step times that are shown have another ratio than the speedup that was measured."""
+    gain = units.number(run.result.speedup.value) if run.result and run.result.speedup else None
+    before, after = result_time(run, "baseline"), result_time(run, "best")
+    if not gain or not before or not after or not before.value or not after.value:
+        return False
+    return not 1 / APART < before.value / after.value / gain < APART
 
 
 def over_plain(result: Result) -> str:

@@ -375,9 +375,14 @@ def test_a_failure_of_another_side_refutes_nothing(made: State, monkeypatch: pyt
     assert made.taken_back == []
 
 
-def test_where_the_budget_ends_before_it_stays_what_it_is(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_budget_ends_before_it_stays_what_it_is_and_that_is_said(
+    made: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    made.say = lambda event: said.append(event.text) if isinstance(event, Warned) else None
     made.pool = Pool(in_time=False)  # type: ignore[assignment]
     assert confirmed(made, monkeypatch, FASTER) == ("verified", BOTH)
+    assert said == ["not confirmed: the budget ended before its fresh restarts were clear"]
 
 
 @pytest.mark.parametrize("status", ["provisional", "confirmed"])

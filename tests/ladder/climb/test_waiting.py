@@ -7,8 +7,10 @@ import pytest
 from known_facts import facts_of
 from made_up import state, tried
 
+from rung.ladder.climb.answer import Answer
 from rung.ladder.climb.attempt import needed, opened
 from rung.plan import Plan
+from rung.records.climb import Figure
 from rung.records.record import record_of
 from rung.records.workload import Facts
 from rung.rungs import BY_NAME, Context
@@ -42,11 +44,16 @@ def test_the_fewest_other_rungs_that_one_needs_are_found(name: str, facts: dict[
 
 def test_what_needs_another_rung_says_which_and_whether_that_may_still_come(tmp_path: Path) -> None:
     def said(
-        folder: str, *attempts: str, order: tuple[str, ...] | None = None, planned: bool = False
+        folder: str,
+        *attempts: str,
+        order: tuple[str, ...] | None = None,
+        planned: bool = False,
+        answer: Answer | None = None,
     ) -> tuple[str, str]:
         made = state(tmp_path / folder)
         made.known, made.numerics = record_of(Facts, TRAINED), "bf16"
         made.request = type(made.request)("x", rungs=order)
+        made.answer = answer
         for name in attempts:
             tried(made, name, "reverted")
         record = opened(made, BY_NAME["bf16-stream"], planned)
@@ -55,6 +62,9 @@ def test_what_needs_another_rung_says_which_and_whether_that_may_still_come(tmp_
     assert said("plan", planned=True) == ("not yet", "it needs bf16.")
     assert said("end") == ("inapplicable", "it needs bf16, which was not tried.")
     assert said("reverted", "bf16") == ("inapplicable", "it needs bf16, which was not kept.")
+    provisional = Answer(("bf16",), "provisional", Figure(value=1.2))
+    why = "it needs bf16, and the recipe with it is not verified."
+    assert said("provisional", "bf16", answer=provisional) == ("inapplicable", why)
     assert said("named", order=("bf16", "bf16-stream"), planned=True)[0] == "not yet"
     late = ("inapplicable", "it needs bf16: name it before it in --rungs.")
     assert said("late", order=("bf16-stream", "bf16"), planned=True) == late

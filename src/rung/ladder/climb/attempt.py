@@ -379,6 +379,8 @@ def waiting(state: State, rung: Rung, no: Inapplicable, planned: bool) -> Inappl
         return replace(no, why=f"{it_needs}: name {'them' if len(needs) > 1 else 'it'} before it in --rungs.")
     if planned:
         return replace(no, verdict="not yet", why=f"{it_needs}.")
+    if state.answer and {*needs} <= {*state.answer.kept}:  # provisional, or more would have been tried with it
+        return replace(no, why=f"{it_needs}, and the recipe with {'them' if len(needs) > 1 else 'it'} is not verified.")
     tried = {name for a in state.attempts if a.log for name in (a.rung, *(a.members or ()))}
     return replace(no, why=f"{it_needs}, which {were} not {'kept' if tried & {*needs} else 'tried'}.")
 

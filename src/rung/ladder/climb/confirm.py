@@ -84,6 +84,7 @@ def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun,
             state.say(Warned(f"{SIDES[failure.side]} failed ({failure}); it is started again"))
             found = _decided(state, sides, begun, [])
     except OutOfTime:
+        state.say(Warned("not confirmed: the budget ended before its fresh restarts were clear"))
         return ""
     except SideFailed as failure:
         if failure.side == "candidate":
