@@ -2,6 +2,7 @@
 
 import gc
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -48,6 +49,18 @@ class Served:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def imported(self) -> list[str]:
+        return [*sys.modules]
+
+    def draws(self) -> list[float]:
+        """A number of Python's generator, and one of NumPy's."""
+        import numpy
+
+        return [random.random(), float(numpy.random.rand())]
+
+    def exit_at_once(self, code: int) -> None:
+        os._exit(code)
 
     def die(self) -> None:
         os.kill(os.getpid(), 9)

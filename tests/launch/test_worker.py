@@ -13,17 +13,21 @@ import pytest
 from ended import gone
 
 from rung.errors import WorkloadError
-from rung.launch import Worker, WorkerFailed, first_answer, kill_all, quiet
+from rung.launch import ForkServer, Worker, WorkerFailed, first_answer, kill_all, quiet
+from rung.launch.fork_server import Forked
 from rung.launch.worker import describe
 
 HERE = str(Path(__file__).parent)
 PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))}
 
 
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Worker]:
-    with Worker("served:Served", tmp_path / "log", PATH) as w:
-        yield w
+@pytest.fixture(params=[False, True], ids=["fresh", "forked"])
+def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Worker]:
+    """A process of its own, and one that a fork server has forked: whoever calls them sees no difference."""
+    with ForkServer(["served"], tmp_path / "server.log") as forks:
+        with Worker("served:Served", tmp_path / "log", PATH, forks=forks if request.param else None) as w:
+            assert isinstance(w._process, Forked) is request.param
+            yield w
 
 
 def test_what_the_workload_prints_does_not_disturb_the_answer(worker: Worker) -> None:

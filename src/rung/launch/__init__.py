@@ -1,8 +1,8 @@
 """Where it runs: worker processes that a coordinator starts, calls and ends."""
 
 from rung.launch.channel import WorkerFailed
+from rung.launch.fork_server import ForkServer
 from rung.launch.process import (
-    START,
     Caller,
     Worker,
     first_answer,
@@ -12,11 +12,13 @@ from rung.launch.process import (
     not_in_a_worker,
     quiet,
 )
+from rung.launch.start import START
 from rung.launch.team import Team, filled, launcher, torchrun
 
 __all__ = [
     "START",
     "Caller",
+    "ForkServer",
     "Team",
     "Worker",
     "WorkerFailed",

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rung.launch.process import START, variables
+from rung.launch.process import variables
+from rung.launch.start import START
 from rung.prctl import end_with_parent
 
 PATIENCE = 10.0  # seconds that a command may take to end its workers and to print what there is so far

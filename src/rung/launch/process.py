@@ -18,9 +18,10 @@ import psutil
 
 from rung.errors import RungError, UsageError
 from rung.launch.channel import Channel, Reply, WorkerFailed, last_line, said, unreadable
+from rung.launch.fork_server import Forked, ForkServer
+from rung.launch.start import START
 from rung.runs import keep, temporary_folder
 
-START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")
 STARTING = 2.0  # seconds within which a guard has forked the worker that it guards
 
 
@@ -107,27 +108,37 @@ class Caller(abc.ABC):
 
 
 class Worker(Caller):
-    """One process that serves one object, named `package.module:Class`."""
+    """One process that serves one object, named `package.module:Class`. forks: has it forked, where its variables and folder allow."""
 
     running: ClassVar[set[Worker]] = set()  # those of this process that were not ended yet
 
-    def __init__(self, serves: str, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
+    def __init__(
+        self,
+        serves: str,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        forks: ForkServer | None = None,
+    ) -> None:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         request_read, requests = os.pipe()
         replies, reply_write = os.pipe()
         self._channel = Channel(replies, requests)
         lifeline_read, self._lifeline = os.pipe()
-        theirs = (request_read, reply_write, lifeline_read)
+        theirs, env = (request_read, reply_write, lifeline_read), variables(env or {})
+        forked = None
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
+            if forks is not None and cwd is None:
+                forked = forks.fork(serves, env, theirs, output.fileno())
+            self._process: subprocess.Popen[bytes] | Forked = forked or subprocess.Popen(
                 [sys.executable, START, "rung.launch.worker", *map(str, theirs), serves],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 pass_fds=theirs,
                 start_new_session=True,  # its own process group, so that one signal ends it with its compilers
-                env=variables(env or {}),
+                env=env,
                 cwd=cwd,
             )
         for fd in theirs:

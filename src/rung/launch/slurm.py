@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rung.errors import UsageError, WorkloadError
 from rung.launch import hosts
-from rung.launch.process import START
+from rung.launch.start import START
 from rung.launch.team import NAME, PORT, REACHED_BY
 
 progress = logging.getLogger(__name__)

@@ -7,6 +7,8 @@ standard library's. `-P` prevents that only from Python 3.11 on.
 import os
 import sys
 
+START = os.path.abspath(__file__)
+
 if __name__ == "__main__":  # not in processes that the workload spawns, which import this file under another name
     here = os.path.dirname(os.path.realpath(__file__))
     sys.path[:] = [folder for folder in sys.path if os.path.realpath(folder) != here]

@@ -21,8 +21,9 @@ from typing import Any
 
 from rung.errors import UsageError
 from rung.launch.channel import Channel, Reply, WorkerFailed, last_line, said, unreadable
-from rung.launch.process import START, Caller, variables
+from rung.launch.process import Caller, variables
 from rung.launch.rank import NAMES, TEAM
+from rung.launch.start import START
 from rung.side import Launcher
 
 PORT, NAME = "{port}", "{team}"  # in a launcher's words: a free port of this host, and a name that no other team has

@@ -247,10 +247,11 @@ def _in_cpu_time(sides: list[str], got: Mapping[str, list[tuple[float, CoreTime]
     )
 
 
-def blocks_seconds(estimates: Sequence[float], gpu: bool) -> float:
-    """What the blocks of a restart take; estimates: nanoseconds of a step, by side."""
+def blocks_seconds(estimates: Sequence[float], gpu: bool, *, briefly: bool = False) -> float:
+    """What the blocks of a restart take, with the round that settles them; estimates: nanoseconds of a step, by side; briefly: in the
+    fewest rounds."""
     once = _once(estimates, gpu)
-    return _rounds(once, gpu) * once
+    return (1 + (FEWEST_ROUNDS if briefly else _rounds(once, gpu))) * once
 
 
 def _rounds(once: float, gpu: bool) -> int:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import psutil
 
 from rung.hardware.limits import free_memory
-from rung.launch import Caller, Worker, WorkerFailed, first_answer, kill_all
+from rung.launch import Caller, ForkServer, Worker, WorkerFailed, first_answer, kill_all
 from rung.records.record import record_of
 from rung.side import Setup, Side
 from rung.timing.workers import open_side, open_worker, planned_variables, spare_worker
@@ -65,6 +65,7 @@ class Task:
         self.yielding = False  # it starts where what does not yield will find room all the same
         self.apart = False  # nothing of it is timed, so it may run beside others of its kind, elsewhere
         self.single = False  # one process does it, where several ranks are timed, too
+        self.fresh = False  # its process is to be a sample of its own, and no fork of one that others are forks of
         self.place = 0  # where it runs: on the first device, or on which of those elsewhere, from 1 on
 
     @property
@@ -140,10 +141,11 @@ def end_all(tasks: Iterable[Task]) -> None:
 
 class Pool:
     """Tasks side by side: at most `most` that are not done yet, within `memory` bytes of the GPU, done ones included that still hold
-    their worker. elsewhere: further GPUs of its kind, for what is not timed; while they are reserved, for what is timed there alone."""
+    their worker. elsewhere: further GPUs of its kind, for what is not timed; while they are reserved, for what is timed there alone. forks:
+    has workers forked that need not be fresh."""
 
-    def __init__(self, setup: Setup, most: int, memory: float = float("inf")) -> None:
-        self.setup, self.most, self.memory = setup, most, memory
+    def __init__(self, setup: Setup, most: int, memory: float = float("inf"), forks: ForkServer | None = None) -> None:
+        self.setup, self.most, self.memory, self.forks = setup, most, memory, forks
         self.elsewhere: tuple[Place, ...] = ()
         self._reserved: set[int] = set()  # places on which nothing starts but what was sent there
         self.unfit: set[int] = set()  # places that are not reserved again
@@ -161,6 +163,11 @@ class Pool:
         kill_all(self._spares)
         end_all(self._tasks)
         self._stack.close()
+
+    @property
+    def importing(self) -> float:
+        """Seconds that a worker which is not forked imports, where others are."""
+        return self.forks.imported_in if self.forks else 0.0
 
     def add(self, task: Task, *, at_once: bool = False, first: bool = False) -> Task:
         """Starts it now, or once there is room. at_once: now in any case, because everything else waits for it; first: before all that
@@ -330,7 +337,8 @@ class Pool:
                 open_worker(self._stack, self.setup, task.side, task.name, spare)
                 task.start(spare, ["preload", "open"])
                 return
-        task.start(open_worker(self._stack, self.setup, task.side, task.name), ["open"])
+        forks = None if task.fresh else self.forks
+        task.start(open_worker(self._stack, self.setup, task.side, task.name, forks=forks), ["open"])
 
     def _take_spare(self, side: Side, log: Path) -> Worker | None:
         """A worker that was started ahead, if there is one and this side sets no variables; it answers `preload` first. It ends with
@@ -344,8 +352,9 @@ class Pool:
         return worker
 
     def keep_spares(self, side: Side, most: int) -> None:
-        """From now on, at most so many workers are started before they are needed, and import what this side will."""
-        self._spare_for, self._wanted_spares = side, most
+        """From now on, at most so many workers are started before they are needed, and import what this side will. None where workers are
+        forked."""
+        self._spare_for, self._wanted_spares = side, 0 if self.forks else most
         self._top_up()
 
     def _top_up(self) -> None:

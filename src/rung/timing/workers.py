@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from rung.launch import Caller, Team, Worker
+from rung.launch import Caller, ForkServer, Team, Worker
 from rung.plan import Plan
 from rung.rungs import plan_of
 from rung.rungs.environment import FILES
@@ -13,6 +13,11 @@ from rung.side import Setup, Side
 from rung.timing.together import together
 
 WORKLOAD, FUNCTION = "rung.ladder.candidate:Candidate", "rung.timing.function:Function"
+IMPORTED = (
+    "rung.ladder.candidate",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+)  # by workers of a workload, sooner or later
 
 
 def open_side(stack: ExitStack, setup: Setup, side: Side, log: str) -> Caller:
@@ -25,14 +30,21 @@ def open_side(stack: ExitStack, setup: Setup, side: Side, log: str) -> Caller:
     return team
 
 
-def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str, spare: Worker | None = None) -> Worker:
+def open_worker(
+    stack: ExitStack,
+    setup: Setup,
+    side: Side,
+    log: str,
+    spare: Worker | None = None,
+    forks: ForkServer | None = None,
+) -> Worker:
     """A worker that loads one side's target under its recipe; it ends with the stack.
 
     It is started with the variables of the recipe's plan; those that the side itself names go before. spare: a worker that was
-    started before it was known what for (`spare_worker`).
+    started before it was known what for (`spare_worker`); forks: has it forked, where it sets no variables.
     """
     log_file = setup.logs / f"{log}.log"
-    worker = spare or stack.enter_context(Worker(_serves(side), log_file, _env(setup, side), side.cwd))
+    worker = spare or stack.enter_context(Worker(_serves(side), log_file, _env(setup, side), side.cwd, forks))
     _open(worker, setup, side)
     return worker
 
@@ -51,6 +63,11 @@ def _open(worker: Caller, setup: Setup, side: Side) -> None:
         more |= {"one_shape": side.one_shape, "saved_model": side.saved_model, "gpu_draws": side.gpu_draws}
     more = {name: value for name, value in more.items() if value}  # another revision's worker may not know of them
     worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device, **more)
+
+
+def fork_server(setup: Setup) -> ForkServer:
+    """What forks workers of workloads on a CPU."""
+    return ForkServer(IMPORTED, setup.logs / "fork-server.log")
 
 
 def spare_worker(stack: ExitStack, setup: Setup, side: Side, log: Path) -> Worker:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from attempt_records import compared, restarts
-from made_up import MANIFEST, PASSED, answered, know, state
+from made_up import MANIFEST, PASSED, answered, know, leave, state
 
 from rung.ladder.climb import attempt as attempts
 from rung.ladder.climb.answer import Answer, offer
@@ -120,17 +120,13 @@ def kept(made: State) -> tuple[str, tuple[str, ...]] | None:
 
 
 @pytest.mark.parametrize(
-    ("gain", "room", "asked"),
-    [
-        (0.5, -1.0, []),
-        (0.5, 1.0, []),  # a look at steps of 0.5 s takes longer
-        (0.5, 100.0, ["witness", "profile"]),
-        (2.0, -1.0, ["witness", "profile"]),
-    ],
+    ("gain", "budget", "asked"),
+    [(0.5, 600.0, []), (0.5, None, ["witness", "profile"]), (2.0, 600.0, ["witness", "profile"])],
 )
-def test_what_is_slower_is_looked_at_no_more_once_the_time_is_over(
-    made: State, monkeypatch: pytest.MonkeyPatch, gain: float, room: float, asked: list[str]
+def test_what_is_slower_is_looked_at_no_more_where_the_time_is_limited(
+    made: State, monkeypatch: pytest.MonkeyPatch, gain: float, budget: float | None, asked: list[str]
 ) -> None:
+    made.request = replace(made.request, budget=budget)
     seen: list[str] = []
 
     def timed(duel: Duel) -> Restart:
@@ -145,7 +141,6 @@ def test_what_is_slower_is_looked_at_no_more_once_the_time_is_over(
     monkeypatch.setattr(made, "prefetched", lambda stack: ready("candidate", stack))
     monkeypatch.setattr(made, "wait", lambda *tasks, keep: None)
     monkeypatch.setattr(attempts, "Start", SimpleNamespace(of=lambda setup, tasks: start))
-    monkeypatch.setattr(attempts, "room", lambda state: room)
     attempts._first_restart(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
     assert seen == asked
 
@@ -154,6 +149,17 @@ def test_what_is_slower_is_looked_at_no_more_once_the_time_is_over(
     made.champion, seen[:] = ready("best", []), []
     attempts._first_restart(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
     assert seen == ["witness", "profile"]
+
+
+def test_a_restart_that_cannot_end_is_not_begun(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    warm = {"memory": {"resident": 1}, "first_run_seconds": 1.0, "runs": 5, "steady": True, "applied": {}}
+    made.champion = answered("best", made.side([]), open={}, warm=warm)
+    monkeypatch.setattr(made, "prefetched", lambda stack: answered("candidate", made.side(stack), open={}, warm=warm))
+    monkeypatch.setattr(made, "wait", lambda *tasks, keep: None)
+    made.baseline.time = Figure(value=2e9)  # two seconds a step
+    leave(made, 20.0)
+    with pytest.raises(OutOfTime):
+        attempts._first_restart(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
 
 
 def test_what_is_verified_is_kept_and_its_status_rises(made: State, tries: Tried) -> None:
@@ -232,7 +238,6 @@ def test_a_bundle_is_verified_without_those_of_which_its_kernels_show_nothing(
     duel = Duel(restarts=[Restart([[1.5, 1.0, 1.0, 1.5]])], warm=[{"candidate": SimpleNamespace(applied=applied)}])  # type: ignore[dict-item]
     begun = Begun("02-x", record.stack, record.against, duel, both.name, CLIMB)
     monkeypatch.setattr(attempts, "same", lambda *_: begun)
-    monkeypatch.setattr(attempts, "_carried_over", lambda *_: True)
     monkeypatch.setattr(Duel, "record", lambda _: restarts("faster", 1.5, applied=applied))
     monkeypatch.setattr(made, "profiled", lambda *_: (None, SimpleNamespace(names={"FusedAdam": 1.0})))
     made.trace("02-x").touch()
@@ -326,7 +331,6 @@ def test_a_candidate_that_the_budget_cuts_off_is_faster_where_all_restarts_so_fa
     duel = Duel(restarts=[Restart([[g, 1.0, 1.0, g]]) for g in gains[:1]])
     begun = Begun("02-x", record.stack, record.against, duel, FUSED.name, CLIMB)
     monkeypatch.setattr(attempts, "same", lambda *_: begun)
-    monkeypatch.setattr(attempts, "_carried_over", lambda *_: True)
     monkeypatch.setattr(Duel, "record", lambda _: None)
     monkeypatch.setattr(attempts, "distrusted", lambda *_: "so that nothing is offered here")
 

@@ -36,7 +36,7 @@ def opened(**environment: Any) -> dict[str, Any]:
 class Answered:
     """A pool whose workers have answered already. answers: by the task's name and the method; an exception ends the task."""
 
-    memory = 0.0
+    memory = importing = 0.0
 
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers

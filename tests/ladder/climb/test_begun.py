@@ -12,7 +12,7 @@ from rung.ladder.climb.attempt import begun_rung
 from rung.ladder.climb.begun import FILE, Begun, forget, keep, keep_verified, read_begun, same
 from rung.ladder.climb.checks import checks_of
 from rung.ladder.climb.state import State
-from rung.measure import Restart
+from rung.measure import CLIMB, Restart, judge
 from rung.records.measured import Witness
 from rung.records.record import record_of
 from rung.timing.duel import Duel
@@ -37,6 +37,14 @@ def test_it_is_read_back_as_it_was(made: State) -> None:
     assert same(made, "attempt", ["compile"], "compile") is None
     forget(made, "attempt")
     assert read_begun(made.run) == {}
+
+
+def test_what_one_restart_says_is_no_obstacle(made: State) -> None:
+    """Its interval has no ends, and a file has no word for that. What follows from the restarts is asked anew."""
+    compared = begun()
+    compared.duel.comparison = judge([r.log_ratio() for r in compared.duel.restarts], looks=CLIMB, last=True)
+    keep(made, "attempt", compared)
+    assert read_begun(made.run) == {"attempt": begun()}
 
 
 def test_a_precision_that_was_verified_is_not_asked_again(made: State, monkeypatch: pytest.MonkeyPatch) -> None:

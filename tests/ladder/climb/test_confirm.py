@@ -255,9 +255,31 @@ def test_what_is_not_faster_than_the_untouched_model_is_taken_back(
 
 
 def test_what_is_slower_than_the_best_plain_mode_is_taken_back(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_attempts(made)
     found = confirmed(made, monkeypatch, {("plain", 0): 0.5, ("candidate", 0): 0.55})
-    assert found == ("verified", ("compile",))
+    assert found == ("confirmed", ("compile",))  # the plain mode itself
     assert "it was 0.91 times as fast as torch.compile" in made.taken_back[0].why
+
+
+def test_a_plain_mode_that_was_not_verified_takes_back_nothing(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was timed last may be wrong, and would leave the climb without any recipe."""
+    with_attempts(made)
+    said: list[str] = []
+    made.say = lambda event: said.append(event.text) if isinstance(event, Warned) else None
+    made.plain = the_best(mode("compile", "reduce-overhead", title="reduce-overhead", speedup=2.3), [])
+    found = confirmed(made, monkeypatch, {("plain", 0): 0.45, ("candidate", 0): 0.5})
+    assert found == ("verified", BOTH)
+    assert made.taken_back == []
+    assert said == [
+        "not confirmed: in 3 fresh restarts it was 0.90 times as fast as reduce-overhead, which itself was not verified"
+    ]
+
+
+def test_as_fast_as_the_best_plain_mode_suffices(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it is faster than that is not claimed, so that no restarts are spent on which of the two is."""
+    assert confirmed(made, monkeypatch, {("plain", 0): 0.501, ("candidate", 0): 0.5}) == ("confirmed", BOTH)
+    assert made.answer
+    assert len(made.answer.restarts) == 3
 
 
 def test_what_fails_in_the_end_is_taken_back(made: State, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     blocks, said, opened = tmp_path / "blocks", list[str](), dict[str, str]()
     path = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
 
-    def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str, spare: Worker | None = None) -> Worker:
+    def open_worker(stack: ExitStack, setup: Setup, side: Side, log: str, **how: object) -> Worker:
         env = {"PYTHONPATH": path, "BLOCKS": str(blocks), **setup.variables, **side.env}
         opened[log] = setup.variables.get("GPU", "0")
         worker = stack.enter_context(Worker("served_steps:Steps", setup.logs / f"{log}.log", env))

@@ -14,7 +14,7 @@ from rung.ladder.climb.checks import (
     verifying,
     verifying_bytes,
 )
-from rung.ladder.climb.schedule import next_rung, room, stacked, with_effect
+from rung.ladder.climb.schedule import next_rung, stacked, time_for, with_effect
 from rung.ladder.climb.state import CONTEXT_BYTES, WARM, State
 from rung.records.analyze import Breakdown
 from rung.rungs import LADDER, Counters, Evidence, Rung, plan_of
@@ -136,13 +136,18 @@ def _of_members_with_effect(state: State, task: Task, rung: Rung) -> tuple[list[
     return (stack, name) if found == stack else (found, f"{name}-fewer")
 
 
+def _prepared(task: Task) -> float:
+    """Seconds of preparing a candidate that are over."""
+    return task.took["warm"] if task.ready else task.running
+
+
 def prepared_rung(state: State) -> Rung | None:
     """The rung whose candidate compiled while the one before it was verified, if that was kept and there is time to decide it."""
     if state.next is None or state.next_rung is None:
         return None
     rung, state.next_rung = state.next_rung, None
     fits = stacked(state.kept, rung) == list(state.next.side.rungs) and rung.applies(state.context()) is None
-    if fits and not state.next.error and not state.next.ended and room(state) > 0:
+    if fits and not state.next.error and not state.next.ended and time_for(state, rung, _prepared(state.next)):
         return rung
     state.prefetched([])
     return None

@@ -3,6 +3,7 @@ or revert."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import statistics
@@ -143,8 +144,10 @@ def _compared(state: State, rung: Rung, record: Attempt, name: str) -> Duel:
     follow. Restarts of an earlier sitting, which ended amid the attempt, count."""
     stack = record.stack
     begun = same(state, "attempt", stack, record.against)
-    if begun is None or not _carried_over(state, begun, name):
+    if begun is None:
         begun = _first_restart(state, rung, record, name)
+    else:
+        _carry_over(state, begun, name)
     duel, record.prepared_seconds = begun.duel, begun.prepared_seconds
     duel.comparison = _first_answer(duel, state.facts.gpu)
     gain = duel.comparison.speedup.value
@@ -255,11 +258,13 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
     note_memory(state, task)
     state.challenger = task
     planned, duel = looks(state), Duel()
+    if blocks_seconds([state.step_ns] * 2, state.facts.gpu) > state.left():
+        raise OutOfTime
     start = Start.of(state.setup_within(room(state)), {"best": best, "candidate": task})
     progress.info("timing %s", rung.name)
     duel.restarts.append(start.timed(duel))
     given_up = rung.spares == "step" and _first_answer(duel, state.facts.gpu).answer == "slower"
-    if not given_up or room(state) > _slowest(duel, state.facts.gpu):
+    if not given_up or state.request.budget is None:
         duel.witness = start.witness()
         start.profile(state.trace(name))
     task.spare = best.spare = True  # what verifies may have their memory
@@ -269,20 +274,12 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
     return begun
 
 
-def _slowest(duel: Duel, gpu: bool) -> float:
-    """Seconds, about, of a look at its slowest step: what checks and profiles it runs some more of them."""
-    return blocks_seconds([max(map(max, duel.restarts[0].rounds))], gpu)
-
-
-def _carried_over(state: State, begun: Begun, name: str) -> bool:
-    """Gives what was begun under another number its name now; False where its profile is gone, which the verdict rests on."""
-    try:
+def _carry_over(state: State, begun: Begun, name: str) -> None:
+    """Gives what was begun under another number its name now. It may have no profile, as what is slower."""
+    with contextlib.suppress(FileNotFoundError):
         state.trace(begun.name).replace(state.trace(name))
-    except OSError:
-        return False
     begun.name = name
     keep(state, "attempt", begun)
-    return True
 
 
 def begun_rung(state: State) -> Rung | None:

@@ -125,7 +125,7 @@ def warn_of_another_machine(state: State) -> None:
     """Says so, once, when what was measured so far ran on something else."""
     if state.looking and "facts" in state.looking.answers and not state.pool.elsewhere:
         spread(state, state.looking.answer("facts", Loaded))
-    if state.looking is None or "open" not in state.looking.answers:
+    if state.looking is None or "open" not in state.looking.answers or not state.looking.done:
         return
     worker = state.looking.worker
     now, state.looking = state.looking.answer("open", Opened).environment, None
@@ -227,7 +227,8 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
 def audited(state: State) -> None:
     """Waits until it is known that the workload can be verified. Takes in on which shapes it runs, and Inductor's settings."""
     task = state.surveying
-    if task is None:
+    if task is None:  # an earlier sitting did it
+        state.audited = True
         return
     if not state.pool.wait(lambda: task.done or "audit" in task.answers, state.left):
         raise OutOfTime
@@ -335,7 +336,7 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
         time=time_,
         samples=list(block.samples),
         first_run_seconds=warm.first_run_seconds,
-        loading_seconds=task.took["warm"],
+        loading_seconds=task.took["warm"] + state.pool.importing,
         opening_seconds=0.0 if many else task.took["open"],
         warm_up_runs=warm.runs,
         steady=warm.steady,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -104,7 +104,12 @@ def same(state: State, what: str, stack: Sequence[str], against: str) -> Begun |
 
 
 def _write(state: State) -> None:
+    """Without what follows from the restarts: that of a single one has ends that are infinite, which JSON does not know."""
     if state.begun:
-        state.run.write(FILE, msgspec.to_builtins(state.begun, str_keys=True))
+        measured = {
+            what: replace(begun, duel=replace(begun.duel, comparison=None, ranking=None))
+            for what, begun in state.begun.items()
+        }
+        state.run.write(FILE, msgspec.to_builtins(measured, str_keys=True))
     else:
         (state.run.directory / FILE).unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import stat
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -34,6 +35,9 @@ from rung.runs import Run
 from rung.text import to_paste
 from rung.timing.compile_cache import compiled_code
 from rung.timing.tasks import Pool
+from rung.timing.workers import fork_server
+
+GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA's driver, of AMD's, and of Windows' for its Linux
 
 
 class Climb:
@@ -67,7 +71,8 @@ class Climb:
             compiled = stack.enter_context(compiled_code())
             state.setup = replace(state.setup, variables=compiled)
             most = 1 if request.over_ranks else request.jobs or max(2, cores // 2)
-            state.pool = stack.enter_context(Pool(state.setup, most))
+            forks = stack.enter_context(fork_server(state.setup)) if _on_a_cpu(request) else None
+            state.pool = stack.enter_context(Pool(state.setup, most, forks=forks))
             try:
                 stop = self._climbed(dry, rungs)
             except OutOfTime:
@@ -186,6 +191,11 @@ def resume(directory: Path, say: Say, budget: float | None = None, launcher: str
     if launcher:
         request = replace(request, ranks=0, launcher=launcher)
     return Climb(run, request if budget is None else replace(request, budget=budget), say)
+
+
+def _on_a_cpu(request: Request) -> bool:
+    """Whether no GPU can be used, as far as is known without torch. A fork beside a GPU was not tried."""
+    return sys.platform == "linux" and (request.device == "cpu" or not any(Path(name).exists() for name in GPUS))
 
 
 def _unconfirmed(state: State) -> str:

@@ -92,7 +92,11 @@ def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun,
         state.say(Warned(f"not confirmed, because {SIDES[failure.side]} failed: {failure}"))
         return ""
     plain = found.get("plain")
-    if why := refuted(found["best"], plain, state.plain.title if state.plain else ""):
+    why = refuted(found["best"], plain, state.plain.title if state.plain else "")
+    if why and found["best"].answer == "faster" and not _plain_is_verified(state):
+        state.say(Warned(f"not confirmed: {why}, which itself was not verified"))
+        return ""
+    if why:
         forget(state, "confirm")
         over = found["best"]
         doubt = by_cpu_time(over, begun.duel.by_cpu_time(0, len(sides) - 1), begun.duel.waited.values())
@@ -113,13 +117,16 @@ def _decided(state: State, sides: dict[str, Side], begun: Begun, ahead: Sequence
     """Fresh restarts until it is clear how the last side stands to each of the others, and every shape was run. Raises SideFailed, and
     OutOfTime also where a worker was stopped because the budget was over."""
     names, duel = list(sides), begun.duel
+    found: dict[str, Comparison] = {}
     try:
         while True:
-            found = {n: _judged(begun, names.index(n), len(names) - 1) for n in names[:-1]}
-            final = {n: c for n, c in found.items() if c is not None and c.final}
-            decided, lacking = len(final) == len(found), _lacking(state, begun)
+            for k, name in enumerate(names[:-1]):
+                seen = _judged(begun, k, len(names) - 1)
+                if seen and not (name in found and found[name].final):  # what was told once is not asked again
+                    found[name] = seen
+            decided, lacking = _is_clear(found), _lacking(state, begun)
             if decided and not lacking:
-                return final
+                return found
             starts = _restarts(state, sides, begun, decided, ahead)
             ahead = []
             if not decided:
@@ -214,6 +221,18 @@ def _went_to(start: Start, shape: int) -> bool:
     except SideFailed:
         return False
     return True
+
+
+def _is_clear(found: Mapping[str, Comparison]) -> bool:
+    """Whether the untouched model is told apart, and the plain mode, too, where it seems to be faster. That the answer is faster than the
+    plain mode is not claimed, so that nothing more is asked for where it is as fast."""
+    plain = found.get("plain")
+    return "best" in found and found["best"].final and (plain is None or plain.final or plain.speedup.value >= AS_FAST)
+
+
+def _plain_is_verified(state: State) -> bool:
+    """Whether the best plain mode passed all checks once; what was timed later, or was no faster, was not asked."""
+    return any(a.verdict == "kept" and state.plain and a.stack == list(state.plain.rungs) for a in state.attempts)
 
 
 def _judged(begun: Begun, a: int, b: int) -> Comparison | None:

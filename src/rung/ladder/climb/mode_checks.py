@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from msgspec import UNSET
+
 from rung.ladder.climb.ahead import prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer, write
 from rung.ladder.climb.begin import surveyed
 from rung.ladder.climb.checks import (
     checks_of,
     end_checks,
+    end_checks_of,
     part_of,
     parts_of,
     peak_of,
+    refusal,
     verified,
     verifying,
     verifying_bytes,
 )
-from rung.ladder.climb.mode_timing import Race
-from rung.ladder.climb.modes import BLOCKS, NAME, mode_of
+from rung.ladder.climb.mode_timing import Race, withdraw
+from rung.ladder.climb.modes import BLOCKS, NAME, mode_of, the_best
 from rung.ladder.climb.state import CONTEXT_BYTES, State
 from rung.records.measured import Figure
+from rung.records.progress import Raced
 from rung.timing.tasks import Task, end_all
 
 # To be the answer for a while, or for good: verified while it is compiled, where there are many cores.
@@ -87,20 +92,38 @@ def _offer_verified(state: State, result: Race) -> None:
     if not state.audited:
         return
     # Without those that failed when they were timed once more.
-    timed = [mode.rungs for mode in result.modes.values() if mode.speedup]
+    timed = {tuple(mode.rungs): mode.speedup for mode in result.modes.values() if mode.speedup}
     best = result.modes[result.best].rungs if result.best else []
     for answer in _checked(state, result):
         kept = list(answer.kept)
-        if answer.status != "provisional" or kept not in timed or (_is_verified(state) and kept != best):
+        gain = timed.get(answer.kept, 0.0)  # as it was seen last
+        if answer.status != "provisional" or not gain or (_is_verified(state) and kept != best):
             continue
         tasks = _of(state, kept)
         complete = {part_of(task) for task in tasks} == {*parts_of(state, kept)}
         passed = all((found := verified(task)) and found.passed for task in tasks)
-        if complete and passed and answer.speedup.value >= VERIFIED_GAIN:
-            offer(state, replace(answer, status="verified", over_plain=_over_plain(answer, result)))
+        if complete and passed and gain >= VERIFIED_GAIN:
+            now = replace(answer, speedup=Figure(value=gain))
+            offer(state, replace(now, status="verified", over_plain=_over_plain(now, result)))
     if state.answer and _is_verified(state) and state.answer.over_plain != (over := _over_plain(state.answer, result)):
         state.answer = replace(state.answer, over_plain=over)  # a faster mode was timed since
         write(state)
+
+
+def withdraw_wrong(state: State, result: Race) -> bool:
+    """Takes back each mode that the verification refuses; whether there was one."""
+    refused = False
+    for answer in _checked(state, result) if state.audited else ():
+        why = next(filter(None, map(refusal, _of(state, answer.kept))), "")
+        name = next((name for name, mode in result.modes.items() if mode.rungs == list(answer.kept)), "")
+        if why and name:
+            mode, refused = result.modes[name], True
+            mode.error, mode.speedup = f"{why}.", UNSET
+            state.say(Raced(mode))
+            end_checks_of(state, _of(state, answer.kept))
+            state.ahead = [task for task in state.ahead if list(task.side.rungs) != mode.rungs]
+            withdraw(state, result, name, why, wrong=True)
+    return refused
 
 
 def _over_plain(answer: Answer, result: Race) -> Figure:
@@ -138,4 +161,9 @@ def prepare_after(state: State, result: Race) -> None:
     if best is None or "compile" not in best.rungs or (best.speedup or 0.0) < PROVISIONAL_GAIN:
         return
     if state.next or surveyed(state, wait=False):
-        prepare_next(state, best.rungs, (None, None))
+        before = state.plain
+        state.plain = the_best(best, list(result.modes.values()))  # after which no time is kept for confirming (rule 6)
+        try:
+            prepare_next(state, best.rungs, (None, None))
+        finally:
+            state.plain = before

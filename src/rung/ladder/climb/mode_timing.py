@@ -5,22 +5,22 @@ from __future__ import annotations
 import logging
 import math
 import statistics
+import time
 from dataclasses import dataclass, field
 
 from msgspec import UNSET
 
 from rung.ladder.climb.ahead import note_memory
-from rung.ladder.climb.answer import PROVISIONAL_GAIN, Answer, offer
+from rung.ladder.climb.answer import PROVISIONAL_GAIN, Answer, offer, take_back
 from rung.ladder.climb.begun import Begun, keep
 from rung.ladder.climb.modes import NAME, mode_of_task
-from rung.ladder.climb.restarts import time_for_blocks
-from rung.ladder.climb.state import UNSEEN, OutOfTime, State
+from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.records.climb import Mode
 from rung.records.measured import Figure
-from rung.records.progress import Raced
+from rung.records.progress import Raced, Warned
 from rung.timing.duel import Duel, between
-from rung.timing.start import SideFailed, Start
+from rung.timing.start import SideFailed, Start, blocks_seconds
 from rung.timing.tasks import Task
 
 progress = logging.getLogger(__name__)
@@ -61,24 +61,29 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
     untouched = state.untouched
     assert untouched is not None
     sides = {"best": untouched, **({result.best: result.task} if result.task and result.task.ready else {}), **ready}
-    if result.best:
-        time_for_blocks(state, len(sides))
+    briefly = state.left() < BRIEFLY
+    if result.best and _too_long(state, result, list(sides), briefly):
+        for name, task in ready.items():
+            result.modes[name].error = "there was no time to time it"
+            state.say(Raced(result.modes[name]))
+            task.end()
+        return
     progress.info("timing %s", ", ".join(ready))
     duel = Duel()
     start = Start.of(state.setup_within(state.left()), sides)
     try:
-        restart = start.timed(duel, briefly=state.left() < BRIEFLY)
+        restart = start.timed(duel, briefly=briefly)
         duel.restarts.append(restart)
     except SideFailed as failure:
         failed = failure.side
-        if failed == "best":
+        if state.left() <= 1:
             raise OutOfTime from failure
-        record = result.modes[failed]
-        record.error, record.speedup = f"{failure.error.kind}: {failure}", UNSET
-        state.say(Raced(record))
-        sides[failed].end()
-        if failed == result.best:
-            result.best, result.task = "", None
+        if failed == "best":  # it has run before: what hit it is chance (an out-of-memory killer), so once more
+            state.say(Warned(f"the untouched model failed ({failure}); it is started again"))
+            untouched.end()
+            untouched_worker(state)
+        else:
+            _drop(state, result, failed, failure)
         time_modes(state, result, {name: task for name, task in ready.items() if name != failed})
         return
     names = list(sides)
@@ -95,14 +100,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
         record.prepared_seconds = sides[name].since_open("warm")
         if name in ready:
             state.say(Raced(record))
-    fastest = max([*names[1:], *([result.best] if result.best else [])], key=lambda name: _merit(result.modes[name]))
-    if result.best and not _replaces(result.modes[fastest], result.modes[result.best]):
-        fastest = result.best
-    if fastest != result.best:
-        _take(state, result, fastest, duel, start, beat=result.best in sides)
-    elif fastest in sides:  # so that its gain and that of the others are of the same blocks
-        again = between(duel, fastest)
-        again.witness, result.duel = result.duel.witness, again
+    _choose(state, result, names[1:], duel, start)
     for name, task in ready.items():
         if name != result.best:
             task.end()
@@ -114,6 +112,58 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
             start = Start.of(state.setup_within(state.left()), {result.best: result.task})
             start.profile(state.trace(traced(result.best)))
         result.task.end()
+
+
+def _too_long(state: State, result: Race, sides: list[str], briefly: bool) -> bool:
+    """Whether there is no time for the blocks of one more restart. What was not timed yet is taken to be as fast as the best mode."""
+    usual = state.baseline.time.value
+    best = result.modes[result.best].step_ns or usual
+    steps = [usual, *((result.modes[name].step_ns or best) for name in sides[1:])]
+    return blocks_seconds(steps, state.facts.gpu, briefly=briefly) > state.left()
+
+
+def untouched_worker(state: State) -> None:
+    """A warm worker of the untouched model: the one that is there, or a new one."""
+    if state.untouched is None or not state.untouched.ready:
+        name, memory = f"01-{NAME}-untouched-{time.monotonic_ns()}", state.untouched_bytes()
+        state.untouched = state.pool.add(Task(name, state.side([]), WARM, memory))
+        state.wait(state.untouched)
+        if state.untouched.error:
+            raise state.untouched.error
+
+
+def _drop(state: State, result: Race, name: str, failure: SideFailed) -> None:
+    """A mode whose process failed is none any more, and no answer."""
+    record = result.modes[name]
+    record.error, record.speedup = f"{failure.error.kind}: {failure}", UNSET
+    state.say(Raced(record))
+    state.racing[name].end()
+    withdraw(state, result, name, record.error)
+
+
+def withdraw(state: State, result: Race, name: str, why: str, *, wrong: bool = False) -> None:
+    """Takes back what was answered of a mode, which may be the best so far. wrong: it computes something else."""
+    rungs = result.modes[name].rungs
+    result.answers = [answer for answer in result.answers if list(answer.kept) != rungs]
+    if name == result.best:
+        if result.task:
+            result.task.end()
+        result.best, result.task, result.duel = "", None, Duel()
+    take_back(state, rungs, why, wrong=wrong)
+
+
+def _choose(state: State, result: Race, timed: list[str], duel: Duel, start: Start) -> None:
+    """Makes the fastest of those that were timed the best so far, unless the best is; the next fastest where its process fails as its outputs
+    are checked."""
+    beside = result.best in timed
+    for name in sorted(timed, key=lambda name: -_merit(result.modes[name])):
+        if name == result.best or (result.best and not _replaces(result.modes[name], result.modes[result.best])):
+            break
+        if _take(state, result, name, duel, start, beat=beside):
+            return
+    if beside:  # so that its gain and that of the others are of the same blocks
+        again = between(duel, result.best)
+        again.witness, result.duel = result.duel.witness, again
 
 
 def traced(mode: str) -> str:
@@ -137,16 +187,16 @@ def _needs_memory(state: State, result: Race) -> bool:
     return state.pool.held() + state.mode_bytes > state.pool.memory or (replaced and state.pool.lacks_memory())
 
 
-def _take(state: State, result: Race, name: str, duel: Duel, start: Start, beat: bool) -> None:
-    """Makes a mode the best so far: its outputs are checked in the process that was timed. beat: the best took turns with it."""
+def _take(state: State, result: Race, name: str, duel: Duel, start: Start, beat: bool) -> bool:
+    """Makes a mode the best so far: its outputs are checked in the process that was timed. beat: the best took turns with it. False where
+    that process failed."""
     task, of_two = state.racing[name], between(duel, name)
     record = result.modes[name]
     try:
         of_two.witness = start.witness(name)
     except SideFailed as failure:
-        record.error, record.speedup = f"{failure.error.kind}: {failure}", UNSET
-        task.end()
-        return
+        _drop(state, result, name, failure)
+        return False
     if result.task:
         result.task.end()
     state.trace(traced(result.best)).unlink(missing_ok=True)
@@ -162,3 +212,4 @@ def _take(state: State, result: Race, name: str, duel: Duel, start: Start, beat:
         )  # fmt: skip
         result.answers.append(answer)
         offer(state, answer, beat)
+    return True

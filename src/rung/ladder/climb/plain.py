@@ -14,9 +14,9 @@ from rung.ladder.climb.ahead import Seen, champion_of
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, take_back
 from rung.ladder.climb.begin import audited
 from rung.ladder.climb.checks import checks_of, end_checks
-from rung.ladder.climb.mode_timing import Race, time_modes, traced
+from rung.ladder.climb.mode_timing import Race, time_modes, traced, untouched_worker
 from rung.ladder.climb.modes import NAME, the_best, title
-from rung.ladder.climb.race import prepared_mode, race, untouched_worker
+from rung.ladder.climb.race import prepared_mode, race
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed
@@ -41,7 +41,8 @@ def attempt_plain(state: State) -> None:
             record = _record(state, race(state))
         seen = _verified(state, record)
         while record.verdict in ("reverted", "failed") and (other := _next_fastest(record)):
-            take_back(state, record.stack, record.why.rstrip("."))
+            take_back(state, record.stack, record.why.rstrip("."), wrong=bool(record.verification))
+            record.stack = []  # the refuted one has its reason among the modes
             record = _timed_instead(state, record, other)
             seen = _verified(state, record)
     except WorkerFailed as failure:
@@ -56,7 +57,7 @@ def attempt_plain(state: State) -> None:
     answer = state.answer
     if record.cut and answer and answer.status != "provisional" and list(answer.kept) == record.stack:
         record.why = "its recipe is verified; the budget ended before all modes were timed. `--resume` continues."
-    if record.verdict in ("reverted", "failed"):
+    if record.verdict in ("reverted", "failed") or not record.stack:
         state.plain, record.plain = None, Plain()
     if record.verdict != "kept" and not record.cut:
         end_checks(state)

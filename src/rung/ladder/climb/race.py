@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from rung.ladder.answers import Untouched
+from rung.ladder.climb.answer import PROVISIONAL_GAIN
 from rung.ladder.climb.begin import audited, surveyed
 from rung.ladder.climb.checks import end_checks, peak_of
 from rung.ladder.climb.mode_checks import (
@@ -23,10 +24,11 @@ from rung.ladder.climb.mode_checks import (
     verifies_beside,
     verify_ahead,
     verify_at_its_own,
+    withdraw_wrong,
 )
-from rung.ladder.climb.mode_timing import Race, time_modes
+from rung.ladder.climb.mode_timing import Race, time_modes, untouched_worker
 from rung.ladder.climb.modes import BLOCKS, MODES, NAME, SLOW, mode_of, mode_of_task, modes
-from rung.ladder.climb.schedule import LEAST_GAIN, PRECISIONS, much_slower
+from rung.ladder.climb.schedule import LEAST_GAIN, PRECISIONS, much_slower, verifying_seconds
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, State
 from rung.records.climb import Mode
 from rung.records.progress import Raced, Warned
@@ -156,18 +158,16 @@ def race(state: State) -> Race:
         if not waited and not later:
             break
         if _can_wait(state, result, {**open_, **later}):
-            state.late = {**open_, **later}
-            for task in state.late.values():
-                task.spare = task.yielding = True
-            for task in later.values():
-                state.pool.add(task)
-            open_ = {}
+            _leave(state, open_, later)
             break
         progress.info("compiling: %s", ", ".join(waited or later))
         if not _something_new(state, result, list(waited.values())):
             if not result.best:
                 raise OutOfTime
-            for name, task in {**waited, **later}.items():
+            if _patience_is_over(state, result):
+                _leave(state, open_, later)
+                break
+            for name, task in {**open_, **later}.items():
                 result.modes[name] = mode_of_task(name, task, error="it was not ready in time")
                 state.say(Raced(result.modes[name]))
             break
@@ -184,6 +184,9 @@ def race(state: State) -> Race:
             start_later(ANEW)  # the others compile while this one is timed and checked
         time_modes(state, result, done)
         _give_up(state, result, open_, later)
+        if withdraw_wrong(state, result) and (name := _fastest_left(result)):
+            open_[name] = state.racing[name] = prepared_mode(state, name, result.modes[name].rungs, "-again")
+            state.pool.add(open_[name], first=True)
         use_the_time(state, result)
     end_all(open_.values())
     if state.untouched and result.best:
@@ -219,14 +222,21 @@ def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str
         state.say(Raced(result.modes[name]))
 
 
-def untouched_worker(state: State) -> None:
-    """A warm worker of the untouched model: the one that is there, or a new one."""
-    if state.untouched is None or not state.untouched.ready:
-        name, memory = f"01-{NAME}-untouched-{time.monotonic_ns()}", state.untouched_bytes()
-        state.untouched = state.pool.add(Task(name, state.side([]), WARM, memory))
-        state.wait(state.untouched)
-        if state.untouched.error:
-            raise state.untouched.error
+def _leave(state: State, open_: dict[str, Task], later: dict[str, Task]) -> None:
+    """Has modes timed later (`rung.ladder.climb.late`), as far as nobody else needs their room meanwhile."""
+    state.late = {**open_, **later}
+    for task in state.late.values():
+        task.spare = task.yielding = True
+    for task in later.values():
+        state.pool.add(task)
+    open_.clear()
+
+
+def _fastest_left(result: Race) -> str:
+    """The name of the fastest mode where the best was withdrawn, which is timed anew, because its worker is gone; empty where there is none."""
+    timed = {name: mode.speedup for name, mode in result.modes.items() if mode.speedup}
+    fastest = max(timed, key=lambda name: timed[name], default="")
+    return fastest if not result.best and fastest and timed[fastest] >= PROVISIONAL_GAIN else ""
 
 
 def _can_wait(state: State, result: Race, tasks: Mapping[str, Task]) -> bool:
@@ -322,13 +332,34 @@ def _something_new(state: State, result: Race, tasks: Sequence[Task]) -> bool:
         return others() != before or any(task.done for task in tasks)
 
     def left() -> float:
-        if result.until < math.inf:
-            return min(state.left(), result.until - time.monotonic())
         best = result.modes.get(result.best)
-        # The model as a whole takes far longer to compile than its blocks.
-        if state.answer is None or state.answer.status == "provisional" or not best or "compile" not in best.rungs:
-            return state.left()
+        until = state.left() - (_unverified_seconds(state, best) if best else 0.0)
+        if result.until < math.inf:
+            return min(until, result.until - time.monotonic())
+        if not _is_patient(state, best):
+            return until
+        assert best is not None
         patience = PATIENCE * (best.prepared_seconds or 0.0) + PATIENCE_SECONDS
-        return min(state.left(), began + patience - time.monotonic())
+        return min(until, began + patience - time.monotonic())
 
     return state.pool.wait(new, left)
+
+
+def _is_patient(state: State, best: Mode | None) -> bool:
+    """Whether further modes are waited for only for a while: the best is verified, and compiled as a whole, which takes far longer than
+    its blocks."""
+    return bool(state.answer and state.answer.status != "provisional" and best and "compile" in best.rungs)
+
+
+def _patience_is_over(state: State, result: Race) -> bool:
+    """Whether that, and not the budget, is why nobody waits any more."""
+    return result.until == math.inf and state.left() > 0 and _is_patient(state, result.modes.get(result.best))
+
+
+def _unverified_seconds(state: State, best: Mode) -> float:
+    """What the verification of the best mode takes of the time that is left, where it could not begin beside the others; 0 where it is not to
+    be verified."""
+    begun = any(list(task.side.rungs) == best.rungs for task in state.ahead)
+    if begun or (best.speedup or 0.0) < PROVISIONAL_GAIN or (state.answer and state.answer.status != "provisional"):
+        return 0.0
+    return verifying_seconds(state, best.rungs, best.prepared_seconds or 0.0)

@@ -47,6 +47,8 @@ def begin_restarts(
         for name, place in places.items()
     ]
     state.restarting = [task for group in groups for task in group.tasks.values()]
+    for task in state.restarting:
+        task.fresh = True
     for side in [*sides][::-1]:  # the untouched model, which loads fastest, last
         for group in groups:
             group.tasks[side].place = group.place

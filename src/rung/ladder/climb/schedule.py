@@ -70,9 +70,14 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stopped:
     uncut = [r for r in worth if r.name not in state.cut]
     several = bundle(state, rungs)
     candidates = [*([several] if several else []), *sorted(uncut, key=lambda r: -gain_per_second(state, r))]
-    late = LATE if confirming(state) or not state.kept else 1.0  # beyond it there is nothing that could be cut instead
-    fitting = [r for r in candidates if seconds(state, r) < (late if r.spares == "step" else 1.0) * room(state)]
+    fitting = [r for r in candidates if time_for(state, r)]
     return fitting[0] if fitting else _out_of_budget(state, (uncut or worth)[0], stop.left or {})
+
+
+def time_for(state: State, rung: Rung, prepared: float = 0.0) -> bool:
+    """Whether a rung can be decided in what is left of the budget. prepared: seconds of it that are over."""
+    late = LATE if confirming(state) or not state.kept else 1.0  # beyond it there is nothing that could be cut instead
+    return seconds(state, rung) - prepared < (late if rung.spares == "step" else 1.0) * room(state)
 
 
 def bundle(state: State, rungs: Sequence[Rung]) -> Rung | None:
@@ -144,11 +149,20 @@ def _deciding(state: State, prepares: float, precisions: int) -> float:
     gpu, more = state.facts.gpu, _guessed(state, prepares)
     one = blocks_seconds([state.step_ns] * 2, gpu) + PROFILING[gpu]
     rounds = math.ceil((CLIMB[0][0] - 1) / pairs_at_once(state, [state.peak] * 2).together)
-    verifying = _rounds(state, precisions) * VERIFYING * (state.prepared_in + more)
+    verifying = _verifying(state, precisions, state.prepared_in + more)
     further = (CLIMB[0][0] - 1) * one + rounds * state.prepared_again
     # On many cores, further restarts load while it is verified.
     rest = max(verifying, further) if state.many_cores else verifying + further / 2
     return state.prepared_in + more + one + rest
+
+
+def verifying_seconds(state: State, stack: Sequence[str], prepared: float) -> float:
+    """What verifying a stack takes. prepared: seconds until its first worker was warm."""
+    return _verifying(state, len(plan_of(stack).phases(state.own_precision)), prepared)
+
+
+def _verifying(state: State, precisions: int, prepared: float) -> float:
+    return _rounds(state, precisions) * VERIFYING * prepared
 
 
 def _guessed(state: State, guess: float) -> float:

@@ -143,7 +143,8 @@ def finish(state: State, record: Attempt, seen: Seen) -> None:
         if not record.cut:  # where it was only cut short, what was seen of it still holds
             forget(state, begun)
             if not by_cpu_time_of(record):
-                take_back(state, state.offered or record.stack, record.why.rstrip("."))
+                wrong = record.verdict == "reverted" and bool(record.verification)
+                take_back(state, state.offered or record.stack, record.why.rstrip("."), wrong=wrong)
     state.offered = []
     state.say(Judged(record))
 

@@ -1,0 +1,181 @@
+"""A process that has imported what workers need, and forks them: they begin at once, where each would import for seconds.
+
+    python start.py rung.launch.fork_server SOCKET_FD MODULE...
+
+It answers a message, the name of what a worker serves and five file descriptors, with the number of the process that it forked. All forks have
+its addresses and its hash seed. So what has to be an independent sample of processes is started afresh. A GPU cannot be used in a fork of a
+process that has used it: the modules must not touch one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rung.launch.start import START
+from rung.launch.worker import guarded, serve
+
+LONGEST = 1 << 10  # bytes of a message
+FDS = 5  # that come with one: for requests, replies and the lifeline of a worker, for how it ended, and its log
+POOL = "TORCH_WARM_POOL"
+
+
+class ForkServer:
+    """The coordinator's side: starts the process at the first fork, with the variables of that. Use it as a context manager.
+
+    modules: what it imports; log: what it prints while it imports.
+    """
+
+    def __init__(self, modules: Sequence[str], log: Path) -> None:
+        self._modules, self._log = modules, log
+        self._env: dict[str, str] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self.ended = False
+        self.imported_in = 0.0  # seconds, once it has forked
+
+    def __enter__(self) -> ForkServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended = True
+        if self._socket is not None and self._process is not None:
+            self._socket.close()  # which ends it; its forks end as their own coordinator wants
+            self._process.kill()
+            self._process.wait()
+
+    def fork(self, serves: str, env: Mapping[str, str], fds: Sequence[int], log: int) -> Forked | None:
+        """A worker as `rung.launch.worker.main` would be one; None where these variables are others than those of the first, or the server has died. fds: as
+        there; log: a file that takes what the worker prints."""
+        if self._socket is None:
+            self._env = dict(env)
+        if self.ended or env != self._env:
+            return None
+        ended_read, ended_write = os.pipe()
+        try:
+            answer = self._asked(serves, [*fds, ended_write, log])
+        finally:
+            os.close(ended_write)
+        if not answer:  # killed, or a module could not be imported: workers that import by themselves say why
+            os.close(ended_read)
+            self.ended = True
+            return None
+        return Forked(int(answer), ended_read)
+
+    def _asked(self, serves: str, fds: Sequence[int]) -> bytes:
+        began, first = time.monotonic(), self._socket is None
+        if self._socket is None:
+            self._socket = self._start()
+        with contextlib.suppress(OSError):
+            socket.send_fds(self._socket, [serves.encode()], fds)
+            answer = self._socket.recv(LONGEST)
+            self.imported_in = time.monotonic() - began if first else self.imported_in
+            return answer
+        return b""
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with theirs, self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, START, "rung.launch.fork_server", str(theirs.fileno()), *self._modules],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                env=self._env,
+            )
+        return ours
+
+
+class Forked:
+    """What `subprocess.Popen` is of a child, for a process that another one forked."""
+
+    def __init__(self, pid: int, ended_fd: int) -> None:
+        self.pid = pid
+        self._ended_fd = ended_fd  # says how it ended, and closes when it has
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, -N where signal N ended it; None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0.0)
+        return None
+
+    def wait(self, timeout: float) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        if self._code is None:
+            if not select.select([self._ended_fd], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("a forked worker", timeout)
+            said = os.read(self._ended_fd, LONGEST)
+            os.close(self._ended_fd)
+            self._code = int(said) if said else -signal.SIGKILL
+        return self._code
+
+    def terminate(self) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+
+
+def main(arguments: list[str]) -> None:
+    asked = socket.socket(fileno=int(arguments[0]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to answer
+    _import(arguments[1:])
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that none stays as a zombie
+    while True:
+        serves, fds, *_ = socket.recv_fds(asked, LONGEST, FDS)
+        if not serves:
+            return
+        with warnings.catch_warnings():  # of numpy's threads, which it ends before a fork and starts again
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            asked.close()
+            _work(serves.decode(), *fds)
+            return
+        for fd in fds:
+            os.close(fd)
+        asked.send(str(child).encode())
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Older torch (2.6 is) starts a pool of compilers when Inductor is imported. A fork starts one of its own, once it needs it."""
+    usual = os.environ.get(POOL)
+    os.environ[POOL] = "0"
+    for name in modules:
+        importlib.import_module(name)
+    del os.environ[POOL]
+    if usual is not None:
+        os.environ[POOL] = usual
+
+
+def _work(serves: str, request_fd: int, reply_fd: int, lifeline_fd: int, ended_fd: int, log_fd: int) -> None:
+    os.setsid()  # its own process group, so that one signal ends it with its compilers
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for output in (1, 2):
+        os.dup2(log_fd, output)
+    os.close(log_fd)
+
+    def tell(status: int | None) -> None:
+        if status is not None:
+            os.write(ended_fd, str(os.waitstatus_to_exitcode(status)).encode())
+
+    guarded(lifeline_fd, (request_fd, reply_fd), tell)
+    os.close(ended_fd)
+    if numpy := sys.modules.get(
+        "numpy"
+    ):  # as a process that imports it has it; Python does the same for its own random numbers
+        numpy.random.seed()
+    serve(os.fdopen(request_fd, "r"), os.fdopen(reply_fd, "w"), serves)

@@ -1,0 +1,334 @@
+"""The plain modes where something goes wrong: a process dies, a result is wrong, or the time is short."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attempt_records import attempt, compared, mode
+from made_up import MANIFEST, PASSED, STEP, Added, answered, leave, on_a_gpu, rung, state, tried, warm
+
+from rung.ladder.climb import begin, mode_checks, mode_timing, plain, race
+from rung.ladder.climb import state as states
+from rung.ladder.climb.ahead import prepared_rung
+from rung.ladder.climb.answer import Answer, offer, take_back
+from rung.ladder.climb.checks import parts_of
+from rung.ladder.climb.mode_timing import Race, time_modes
+from rung.ladder.climb.modes import the_best
+from rung.ladder.climb.state import OutOfTime, State
+from rung.launch import WorkerFailed
+from rung.measure import Restart
+from rung.recipes import store
+from rung.records.climb import Attempt
+from rung.records.measured import Figure, Witness
+from rung.records.record import record_of
+from rung.timing.duel import Duel
+from rung.timing.start import SideFailed
+from rung.timing.tasks import Task
+from rung.timing.timed import Warmed
+
+WRONG = {**PASSED, "passed": False, "failures": ["output is off by 1.0"]}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> State:
+    """A climb whose untouched model is warm."""
+    made = state(tmp_path)
+    made.run.write("manifest.json", MANIFEST)
+    made.pool = Added()  # type: ignore[assignment]
+    made.untouched = answered("untouched", made.side([]), open={}, warm=warm({"allocated": 1}))
+    return made
+
+
+def ready(made: State, name: str, *rungs: str) -> Task:
+    task = answered(f"01-plain-{name}", made.side(rungs), open={}, warm=warm({"allocated": 1}))
+    made.racing[name] = task
+    return task
+
+
+Timed = Callable[..., None]
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
+    """speed: times as fast as the untouched model, by side; dies: while it is timed, as often as told; wrong: when it is looked at."""
+
+    def is_timed(
+        speed: Mapping[str, float], dies: Mapping[str, int] | None = None, wrong: tuple[str, ...] = ()
+    ) -> None:
+        left = dict(dies or {})
+
+        class Start:
+            def __init__(self, sides: Mapping[str, Task]) -> None:
+                self.sides = list(sides)
+
+            @classmethod
+            def of(cls, setup: Any, sides: Mapping[str, Task]) -> "Start":
+                return cls(sides)
+
+            def timed(self, duel: Duel, *, briefly: bool = False) -> Restart:
+                if dead := next((side for side in self.sides if left.get(side)), None):
+                    left[dead] -= 1
+                    raise SideFailed(dead, WorkerFailed("killed by SIGKILL", "killed"))
+                took = [STEP / speed.get(side, 1.0) for side in self.sides]
+                duel.warm.append({side: record_of(Warmed, warm({"allocated": 1})) for side in self.sides})
+                duel.samples.append({side: [ns] * 8 for side, ns in zip(self.sides, took, strict=True)})
+                for side, ns in zip(self.sides, took, strict=True):
+                    duel.blocks[side], duel.outside[side], duel.compiled[side] = [(ns, ns)], 0.0, 0
+                return Restart(tuple((*took, *reversed(took)) for _ in range(4)))
+
+            def witness(self, side: str) -> Witness:
+                if side in wrong:
+                    raise SideFailed(side, WorkerFailed("out of memory", "out of memory"))
+                return Witness()
+
+            def profile(self, trace: Path) -> None:
+                pass
+
+        monkeypatch.setattr(mode_timing, "Start", Start)
+
+    return is_timed
+
+
+def test_where_the_fastest_cannot_be_looked_at_the_next_one_of_the_same_restart_is_the_best(
+    made: State, timed: Timed
+) -> None:
+    timed({"reduce-overhead": 2.0, "default": 1.9}, wrong=("reduce-overhead",))
+    found, default = Race(), ready(made, "default", "compile")
+    both = {"default": default, "reduce-overhead": ready(made, "reduce-overhead", "compile", "reduce-overhead")}
+    time_modes(made, found, both)
+    assert found.best == "default"
+    assert not default.ended
+    assert made.answer
+    assert made.answer.kept == ("compile",)
+    assert "out of memory" in str(found.modes["reduce-overhead"].error)
+
+
+def test_the_recipe_of_a_mode_that_dies_when_it_is_timed_again_is_taken_back(made: State, timed: Timed) -> None:
+    found = Race()
+    timed({"default": 1.9})
+    time_modes(made, found, {"default": ready(made, "default", "compile")})
+    assert made.answer
+    timed({"default": 1.9, "compile-and-graph": 0.9}, dies={"default": 1})
+    time_modes(made, found, {"compile-and-graph": ready(made, "compile-and-graph", "compile", "capture")})
+    assert made.answer is None
+    assert not (made.run.directory / "recipe.toml").exists()
+    assert found.best == "compile-and-graph"
+    assert found.answers == []
+
+
+def test_where_the_untouched_model_dies_it_is_started_again(
+    made: State, timed: Timed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(made: State) -> None:
+        made.untouched = answered("again", made.side([]), open={}, warm=warm({"allocated": 1}))
+
+    monkeypatch.setattr(mode_timing, "untouched_worker", again)
+    timed({"default": 1.9}, dies={"best": 1})
+    found = Race()
+    time_modes(made, found, {"default": ready(made, "default", "compile")})
+    assert found.best == "default"
+    assert made.untouched
+    assert made.untouched.name == "again"
+
+
+def test_the_budget_is_over_where_a_worker_was_ended_for_its_sake(made: State, timed: Timed) -> None:
+    timed({}, dies={"best": 1})
+    with pytest.raises(OutOfTime):
+        time_modes(leave(made, 0.5), Race(), {"default": ready(made, "default", "compile")})
+
+
+def with_a_best(made: State, step: float, gain: float = 4.0) -> Race:
+    made.baseline.time = Figure(value=step * gain)
+    best = mode("compile", name="default", speedup=gain, step_ns=step)
+    return Race({"default": best}, "default", task=ready(made, "default", "compile"))
+
+
+@pytest.mark.parametrize(("left", "is_timed"), [(45.0, True), (12.0, False)])
+def test_a_mode_for_which_there_is_no_time_costs_no_other(
+    made: State, timed: Timed, left: float, is_timed: bool
+) -> None:
+    """A brief restart of three sides, of 2, 0.5 and 0.5 s a step, takes 30 s."""
+    timed({"default": 4.0, "max-autotune": 4.0})
+    found, more = with_a_best(leave(made, left), 0.5e9), ready(made, "max-autotune", "compile", "max-autotune")
+    time_modes(made, found, {"max-autotune": more})
+    assert bool(found.modes["max-autotune"].speedup) is is_timed
+    assert found.best == "default"
+    assert more.ended
+
+
+def checked(made: State, rungs: tuple[str, ...], verdict: dict[str, Any]) -> None:
+    made.audited = True
+    for part in parts_of(made, rungs):
+        made.ahead.append(answered(f"01-plain-x-verify-{part}", made.side(rungs), verify=verdict))
+
+
+def test_a_mode_that_computes_something_else_is_withdrawn_while_others_compile(made: State) -> None:
+    first = Answer(("compile", "capture"), "provisional", Figure(value=1.9))
+    offer(made, first)
+    modes = {"compile-and-graph": mode("compile", "capture", speedup=1.9), "default": mode("compile", speedup=1.8)}
+    found = Race(
+        modes, "compile-and-graph", task=ready(made, "compile-and-graph", "compile", "capture"), answers=[first]
+    )
+    checked(made, ("compile", "capture"), WRONG)
+    assert mode_checks.withdraw_wrong(made, found)
+    assert made.answer is None
+    assert (found.best, found.task, found.answers, made.ahead) == ("", None, [], [])
+    assert "does not compute what the baseline computes" in str(modes["compile-and-graph"].error)
+    assert race._fastest_left(found) == "default"  # it is timed again, and verified then
+    assert not mode_checks.withdraw_wrong(made, found)
+
+
+def test_a_mode_that_passes_is_not_withdrawn(made: State) -> None:
+    first = Answer(("compile",), "provisional", Figure(value=1.9))
+    offer(made, first)
+    found = Race({"default": mode("compile", speedup=1.9)}, "default", answers=[first])
+    checked(made, ("compile",), PASSED)
+    assert not mode_checks.withdraw_wrong(made, found)
+    assert found.best == "default"
+
+
+@pytest.mark.parametrize(("gain", "status"), [(1.12, "verified"), (1.06, "provisional")])
+def test_what_is_verified_has_the_gain_that_was_seen_last(made: State, gain: float, status: str) -> None:
+    first = Answer(("compile",), "provisional", Figure(value=1.12))
+    offer(made, first)
+    found = Race({"default": mode("compile", speedup=gain)}, "default", answers=[first])
+    checked(made, ("compile",), PASSED)
+    mode_checks._offer_verified(made, found)
+    assert made.answer
+    assert made.answer.status == status
+
+
+def waited(made: State, best: Race) -> float:
+    """Seconds for which further modes are waited for."""
+    seconds: list[float] = []
+
+    class Waits(Added):
+        def wait(self, until: Callable[[], bool], left: Callable[[], float]) -> bool:
+            seconds.append(left())
+            return False
+
+    made.pool = Waits()  # type: ignore[assignment]
+    race._something_new(made, best, [Task("01-plain-reduce-overhead", made.side(["compile"]), [])])
+    return seconds[0]
+
+
+def test_time_is_kept_for_the_verification_of_the_best_mode_where_it_could_not_begin(
+    made: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(states, "usable_cores", lambda: 4)
+    monkeypatch.setattr(race, "prepare_after", lambda state, result: None)
+    leave(on_a_gpu(made), 40.0)
+    offer(made, Answer(("compile",), "provisional", Figure(value=1.9)))
+    best = Race({"default": mode("compile", speedup=1.9, prepared_seconds=20.0)}, "default")
+    assert waited(made, best) == pytest.approx(40.0 - 1.1 * 20.0, abs=1)
+    made.ahead = [answered("01-plain-default-verify-exact", made.side(["compile"]))]
+    assert waited(made, best) == pytest.approx(40.0, abs=1)
+
+
+def test_modes_that_are_not_ready_are_timed_later_once_the_best_is_verified_and_was_waited_for(
+    made: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave(made, 100.0)
+    offer(made, Answer(("compile",), "verified", Figure(value=1.9)))
+    best = Race({"default": mode("compile", speedup=1.9, prepared_seconds=20.0)}, "default")
+    assert race._patience_is_over(made, best)
+    best.until = 0.0  # of modes that take minutes, which were waited for
+    assert not race._patience_is_over(made, best)
+    best.until = float("inf")
+    assert not race._patience_is_over(leave(made, 0.0), best)
+    opened, later = {"max-autotune": Task("a", made.side([]), [])}, {"reduce-overhead": Task("b", made.side([]), [])}
+    race._leave(made, opened, later)
+    assert {*made.late} == {"max-autotune", "reduce-overhead"}
+    assert opened == {}
+
+
+def test_after_a_resume_it_is_known_that_the_workload_can_be_verified(made: State) -> None:
+    made.surveying = None
+    begin.audited(made)
+    assert made.audited
+
+
+@pytest.mark.parametrize(("left", "is_tried"), [(60.0, True), (9.0, False)])
+def test_a_candidate_that_was_prepared_is_tried_where_it_can_be_decided(
+    made: State, monkeypatch: pytest.MonkeyPatch, left: float, is_tried: bool
+) -> None:
+    """Timing and verifying what took 20 s to compile takes 25 s."""
+    monkeypatch.setattr(states, "usable_cores", lambda: 16)
+    best = mode("compile", speedup=2.0, prepared_seconds=20.0)
+    made.plain, made.kept = the_best(best, [best]), ["compile"]
+    times = {side: {"value": STEP / 2} for side in ("best", "candidate")}
+    tried(made, "plain", "kept", stack=["compile"], modes=[best], plain=made.plain, times=times,
+          comparison=compared("faster", 2.0), prepared_seconds=20.0)  # fmt: skip
+    leave(on_a_gpu(made), left)
+    made.next, made.next_rung = ready(made, "next", "compile", "x"), rung("x", 0.5)
+    assert bool(prepared_rung(made)) is is_tried
+
+
+def test_where_no_time_is_left_for_the_next_mode_nothing_stands_on_the_refuted_one(
+    made: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave(made, 50.0)
+    modes = [
+        mode("compile", "capture", name="compile-and-graph", speedup=2.0),
+        mode("compile", name="default", speedup=1.8),
+    ]
+    record = attempt(
+        rung="plain", verdict="", against="baseline", number=1, log="x", stack=["compile", "capture"], modes=modes,
+        plain=the_best(modes[0], modes),
+    )  # fmt: skip
+
+    def refused(made: State, record: Attempt) -> tuple[None, None]:
+        record.verdict, record.why, made.plain = (
+            "reverted",
+            "it does not compute what the baseline computes.",
+            record.plain or None,
+        )
+        return None, None
+
+    def too_late(*_: object) -> Attempt:
+        raise OutOfTime
+
+    monkeypatch.setattr(plain, "race", lambda made: Race())
+    monkeypatch.setattr(plain, "_record", lambda made, found: record)
+    monkeypatch.setattr(plain, "_verified", refused)
+    monkeypatch.setattr(plain, "_timed_instead", too_late)
+    plain.attempt_plain(made)
+    (written,) = made.run.attempts()
+    assert (written.cut, written.stack) == (True, [])  # --resume times the next one
+    assert made.plain is None
+    assert written.modes
+    assert "does not compute" in str(written.modes[0].error)
+
+
+# The user's store
+
+
+@pytest.fixture
+def stored(made: State) -> Callable[[], int]:
+    """How many recipes are in it."""
+    known = {**MANIFEST, "workload": {**MANIFEST["workload"], "structure": "abc"}}
+    made.run.write("manifest.json", known)
+    for path in store.directory().glob("*"):
+        path.unlink()
+    return lambda: len(list(store.directory().glob("*")))
+
+
+def test_the_recipe_before_a_refuted_one_is_in_the_store_again(made: State, stored: Callable[[], int]) -> None:
+    offer(made, Answer(("compile",), "verified", Figure(value=1.8)))
+    offer(made, Answer(("compile", "sdpa"), "verified", Figure(value=2.2)))
+    take_back(made, ["compile", "sdpa"], "it is slower")
+    assert made.answer
+    assert made.answer.kept == ("compile",)
+    assert stored() == 1
+
+
+@pytest.mark.parametrize(("wrong", "left"), [(False, 1), (True, 0)])
+def test_what_an_earlier_climb_confirmed_stays_unless_it_computes_something_else(
+    made: State, stored: Callable[[], int], wrong: bool, left: int
+) -> None:
+    offer(made, Answer(("compile",), "confirmed", Figure(value=1.8)))
+    made.answer = None  # another climb
+    offer(made, Answer(("compile",), "provisional", Figure(value=1.06)))
+    take_back(made, ["compile"], "the interval includes 1", wrong=wrong)
+    assert stored() == left
