@@ -12,7 +12,8 @@ import psutil
 import pytest
 from ended import gone
 
-from rung.launch import Worker
+from rung.launch import ForkServer, Worker
+from rung.launch.fork_server import Forked
 from rung.side import Limits, Setup, Side
 from rung.timing import tasks
 from rung.timing.tasks import Place, Pool, Task
@@ -34,7 +35,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         worker.send("preload", target=side.target)
         return worker
 
-    def opened(stack: ExitStack, setup: Setup, side: Side, log: str, worker: Worker | None = None) -> Worker:
+    def opened(
+        stack: ExitStack, setup: Setup, side: Side, log: str, worker: Worker | None = None, **how: object
+    ) -> Worker:
         if worker is None:
             names.append(log)
             worker = stack.enter_context(Worker("served_tasks:Told", setup.logs / f"{log}.log", {**PATH, **side.env}))
@@ -510,10 +513,35 @@ def test_what_waits_to_be_verified_is_left_a_gpu(pool: Pool, tmp_path: Path) -> 
     (tmp_path / "go").touch()
 
 
+def test_workers_are_forked_unless_their_task_is_to_have_a_fresh_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ForkServer(["served_tasks"], tmp_path / "server.log") as forks, ExitStack() as stack:
+
+        def opened(_: ExitStack, setup: Setup, side: Side, log: str, forks: ForkServer | None) -> Worker:
+            worker = stack.enter_context(Worker("served_tasks:Told", setup.logs / log, PATH, forks=forks))
+            worker.send("open", target=side.target)
+            return worker
+
+        monkeypatch.setattr(tasks, "open_worker", opened)
+        monkeypatch.setattr(
+            tasks, "spare_worker", lambda *_: pytest.fail("where workers are forked, none is started ahead")
+        )
+        with Pool(Setup(None, tmp_path, Limits(prepare=PLENTY)), most=2, forks=forks) as pool:
+            pool.keep_spares(Side("x"), 3)
+            fork, fresh = told("fork", "add", a=1, b=2), told("fresh", "add", a=1, b=2)
+            fresh.fresh = True
+            for task in (fork, fresh):
+                done(pool, pool.add(task))
+            assert isinstance(fork.worker, Worker)
+            assert isinstance(fresh.worker, Worker)
+            assert [isinstance(w._process, Forked) for w in (fork.worker, fresh.worker)] == [True, False]
+
+
 def test_elsewhere_has_its_own_device_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setups: list[Setup] = []
 
-    def opened(stack: ExitStack, setup: Setup, side: Side, log: str, worker: Worker | None = None) -> Worker:
+    def opened(stack: ExitStack, setup: Setup, side: Side, log: str, **how: object) -> Worker:
         setups.append(setup)
         started = stack.enter_context(Worker("served_tasks:Told", setup.logs / f"{log}.log", PATH))
         started.send("open", target=side.target)

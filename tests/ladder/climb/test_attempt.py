@@ -238,6 +238,7 @@ def test_a_bundle_is_verified_without_those_of_which_its_kernels_show_nothing(
     duel = Duel(restarts=[Restart([[1.5, 1.0, 1.0, 1.5]])], warm=[{"candidate": SimpleNamespace(applied=applied)}])  # type: ignore[dict-item]
     begun = Begun("02-x", record.stack, record.against, duel, both.name, CLIMB)
     monkeypatch.setattr(attempts, "same", lambda *_: begun)
+    monkeypatch.setattr(attempts, "_carry_over", lambda *_: None)
     monkeypatch.setattr(Duel, "record", lambda _: restarts("faster", 1.5, applied=applied))
     monkeypatch.setattr(made, "profiled", lambda *_: (None, SimpleNamespace(names={"FusedAdam": 1.0})))
     made.trace("02-x").touch()

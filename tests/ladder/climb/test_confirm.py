@@ -137,6 +137,7 @@ def test_the_restarts_are_fresh_ones(made: State, monkeypatch: pytest.MonkeyPatc
     tasks = made.pool.tasks  # type: ignore[attr-defined]
     assert [task.side.rungs for task in tasks[:3]] == [BOTH, ("compile",), ()]
     assert len({task.name for task in tasks}) == len(tasks) >= 9
+    assert all(task.fresh for task in tasks)  # and no forks of one process, which are alike
 
 
 class WhileVerifying(Pool):
