@@ -159,6 +159,13 @@ def made(counters: dict[str, float], *, device: dict[str, Any] | None = None, nu
     )
 
 
+@pytest.mark.parametrize(("arch", "width"), [("gfx942", 128), ("gfx950", 256)])
+def test_the_lds_of_cdna_4_reads_twice_as_much_a_clock(arch: str, width: int) -> None:
+    device = MI300X | {"gpu_arch": arch, "gpu_model": arch}
+    rows = table("counter_roofline", made({"SQ_LDS_IDX_ACTIVE": 1e6, "SQ_LDS_BANK_CONFLICT": 0}, device=device))
+    assert rows.filter(roof="LDS")["peak"].item() == pytest.approx(2.1 * width * 304)
+
+
 def kernel(counters: dict[str, float], **more: Any) -> dict[str, Any]:
     return table("counters", made(counters, **more)).row(0, named=True)
 

@@ -150,6 +150,72 @@ def test_a_variable_that_slows_or_that_nobody_reads_is_a_warning(
     assert line.change == (f"unset {name}",)
 
 
+@pytest.mark.parametrize(
+    ("rocm", "arch", "gpus", "level"),
+    [("7.13.0", 90010, 2, "warn"), ("10.0.0", 90010, 4, "warn"), ("7.2.1", 90010, 2, "ok"), ("7.13.0", 90402, 2, "ok"),
+     ("7.13.0", 90010, 1, "ok")],
+)  # fmt: skip
+def test_scratch_is_to_be_kept_where_small_collectives_need_it(
+    tmp_path: Path, rocm: str, arch: int, gpus: int, level: str
+) -> None:
+    mi300x(tmp_path, gpus=gpus)
+    write(tmp_path, {"opt/rocm/.info/version": rocm})
+    for i in range(1, gpus + 1):
+        node = {f"sys/class/kfd/kfd/topology/nodes/{i}/properties": f"simd_count 416\ngfx_target_version {arch}"}
+        write(tmp_path, node)
+    line = look(tmp_path)["variables/HSA_NO_SCRATCH_RECLAIM"]
+    assert line.level == level
+    if level == "warn":
+        assert "5 to 10 times" in line.matters
+        assert line.change == ("export HSA_NO_SCRATCH_RECLAIM=1",)
+        assert look(tmp_path, {"HSA_NO_SCRATCH_RECLAIM": "1"})["variables/HSA_NO_SCRATCH_RECLAIM"].level == "note"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "level", "says"),
+    [
+        ("MIOPEN_FIND_ENFORCE", "2", "note", "5 DB_CLEAN removes results"),
+        ("MIOPEN_FIND_ENFORCE", "SEARCH", "warn", "3 SEARCH tunes"),
+        ("MIOPEN_FIND_MODE", "6", "note", "7 TRUST_VERIFY_FULL"),
+        ("HIPBLASLT_ALLOW_TF32", "1", "note", "from 2.10 on nothing reads it"),
+        ("TORCH_ROCM_FA_PREFER_CK", "1", "note", "gfx942 and gfx950 alone"),
+        ("PYTORCH_MIOPEN_SUGGEST_NHWC_BATCHNORM", "1", "note", "batch normalization"),
+    ],
+)
+def test_a_variable_says_what_its_values_do_and_which_versions_read_it(
+    tmp_path: Path, name: str, value: str, level: str, says: str
+) -> None:
+    mi300x(tmp_path)
+    line = look(tmp_path, {name: value})[f"variables/{name}"]
+    assert line.level == level
+    assert says in line.matters
+
+
+def test_clocks_that_are_held_are_given_back_with_amd_smi(tmp_path: Path) -> None:
+    mi300x(tmp_path)
+    write(tmp_path, {"sys/class/drm/card0/device/power_dpm_force_performance_level": "manual"})
+    assert look(tmp_path)["GPU/clocks"].change == ("sudo amd-smi set --gpu all --perf-level AUTO",)
+
+
+@pytest.mark.parametrize(("hip", "noted"), [("7.2.26015", True), ("7.0.51831", False), ("7.13.60610", False)])
+def test_a_build_of_rocm_7_2_may_lose_kernels_of_graphs_in_traces(tmp_path: Path, hip: str, noted: bool) -> None:
+    mi300x(tmp_path)
+    write(tmp_path, {"torch/version.py": f"__version__ = '2.11.0+rocm'\ncuda = None\nhip: Optional[str] = '{hip}'"})
+    found = look(tmp_path)
+    assert ("software/torch's profiler" in found) is noted
+    assert not noted or "lack kernels of HIP graphs" in found["software/torch's profiler"].matters
+
+
+def test_a_small_shared_memory_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mi300x(tmp_path)
+    (tmp_path / "dev/shm").mkdir()
+    for size, level in ((64 << 20, "note"), (64 << 30, "ok")):
+        monkeypatch.setattr(Machine, "size", lambda self, name, size=size: size)
+        line = look(tmp_path)["system/shared memory"]
+        assert (line.level, line.value) == (level, f"{size >> 20} MiB in /dev/shm")
+        assert ("--shm-size" in "".join(line.change)) is (level == "note")
+
+
 def test_gpus_that_differ_are_named_and_the_others_counted(tmp_path: Path) -> None:
     mi300x(tmp_path, gpus=8)
     write(tmp_path, {"sys/class/drm/card3/device/hwmon/hwmon3/power1_cap": "600000000"})
@@ -236,7 +302,7 @@ def test_every_variable_says_what_when_and_whose_word() -> None:
         assert row["for"] in ("amd", "nvidia", "any")
         assert all(row[key] for key in ("does", "when", "source")), row["name"]
         assert isinstance(row["default"], str)
-        assert set(row) <= {"name", "for", "default", "else", "does", "when", "versions", "slow", "unread", "shown", "change", "source"}  # fmt: skip
+        assert set(row) <= {"name", "for", "default", "else", "does", "when", "versions", "slow", "unread", "shown", "needed", "change", "source"}  # fmt: skip
 
 
 @pytest.mark.parametrize(("load", "status"), [("1.20", "ok"), ("2.90", "warn"), (None, "unknown")])

@@ -41,6 +41,16 @@ def test_names_of_drivers(device, row):
     assert peaks_of(Device("cuda", 0, "", device, "", 0, 0)).name == row
 
 
+def test_of_two_chips_with_one_name_the_number_of_units_decides(tmp_path, monkeypatch):
+    both = "AMD Instinct MI250X / MI250"  # libdrm's name of PCI device 0x740C
+    assert find(both, "gfx90a", 104).name == "MI250"
+    assert find(both, "gfx90a", 110).name == "MI250X"
+    own = tmp_path / "own.toml"
+    own.write_text("[[gpu]]\nname = 'Mine'\nmatch = 'MI250'\nmemory = 10\nbandwidth = 100\nvector = { fp32 = 1 }\n")
+    monkeypatch.setenv("RUNG_PEAKS", str(own))
+    assert find(both, "gfx90a", 104).name == "Mine"  # a row of the user's that states no units stands
+
+
 def test_a_chip_that_is_not_listed_has_no_peaks():
     assert find("NVIDIA H20", "sm90", 78) is None
     assert find("AMD Instinct MI455X", "gfx950", 256) is None  # another chip, though the architecture fits
@@ -74,7 +84,12 @@ def test_a_precision_without_a_unit_runs_at_the_next_wider_rate():
     assert named("V100 SXM2").rate("bf16") == named("V100 SXM2").vector["fp32"]
     assert named("H100").rate("fp32") == 67e12
     assert named("H100").rate("bf16", matrix=False) == pytest.approx(133.8e12)
-    assert named("MI350X").rate("tf32") == named("MI350X").rate("fp32")
+    assert named("MI210").rate("tf32") == named("MI210").rate("fp32")
+
+
+@pytest.mark.parametrize("name", ["MI350X", "MI355X"])
+def test_three_bfloat16_products_stand_in_for_a_tf32_unit(name):
+    assert named(name).rate("tf32") == pytest.approx(named(name).rate("bf16") / 3, rel=1e-3)
 
 
 def test_every_row_is_plausible_and_says_where_it_is_from():

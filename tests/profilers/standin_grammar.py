@@ -45,7 +45,9 @@ ROCPROFV2 = """
 6.0 flag --kernel-trace --sys-trace -ns
 """
 COMPUTE_PROFILE = """
-6.3 one -n|--name -p|--path --subpath --join-type --sort --device --config-dir --list-metrics --set
+6.3-7.13 one -p|--path --subpath
+7.13 one --output-directory
+6.3 one -n|--name --join-type --sort --device --config-dir --list-metrics --set
 6.3 one --format-rocprof-output --pc-sampling-method --pc-sampling-interval --rocprofiler-sdk-library-path
 6.3 many -k|--kernel -d|--dispatch -b|--block -m|--mem-level -R|--roofline-data-type
 6.3 flag --hip-trace --no-roof --roof-only --kernel-names --list-sets --retain-rocpd-output

@@ -102,6 +102,20 @@ def write_rocpd(path, counters, included=re.compile("")):
                 writer.region("HIP_RUNTIME_API_EXT", "hipLaunchKernel", start - 900, start - 800, stack=number)
 
 
+def long_csv(counters):
+    """A pass of rocprof-compute as newer versions keep it: a row a counter (utils/rocpd_data.py)."""
+    titles = (
+        "GPU_ID,Dispatch_ID,Grid_Size,Workgroup_Size,LDS_Per_Workgroup,Scratch_Per_Workitem,Arch_VGPR,Accum_VGPR,SGPR,"
+        "Kernel_Name,Start_Timestamp,End_Timestamp,Kernel_ID,Counter_Name,Counter_Value"
+    )
+    rows = [
+        f"0,{place},1024,64,0,0,8,0,16,{kernel},{start},{start + long},1,{counter},{value(counter, place)}"
+        for place, (kernel, _, start, long) in enumerate(KERNELS, start=1)
+        for counter in counters
+    ]
+    return "\n".join([titles, *rows, ""]).encode()
+
+
 def wide_csv(counters):
     titles = ["Index", "KernelName", "gpu-id", "queue-id", "queue-index", "pid", "tid", "grd", "wgr", "lds", "scr",
               "arch_vgpr", "accum_vgpr", "sgpr", "wave_size", "sig", "obj", *counters,

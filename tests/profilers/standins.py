@@ -6,6 +6,7 @@ they leave in standin_outputs.py. $STANDIN_ROCM is the version that they play; $
 and a message), `hang`, `nothing` (no output), `kill`, `empty`.
 """
 
+import gzip
 import os
 import re
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import standin_grammar as grammar
 from standin_grammar import parsed, refuse
-from standin_outputs import KERNELS, made, put, value, version, wide_csv, write_rocpd, write_v3
+from standin_outputs import KERNELS, long_csv, made, put, value, version, wide_csv, write_rocpd, write_v3
 
 
 def program(argv):
@@ -153,8 +154,12 @@ def rocprof_compute(words):
         if rest or "--name" not in found or {"--no-roof", "--roof-only"} <= set(found):
             refuse("a name is needed, and one of --no-roof and --roof-only at most")
         program(words[cut + 1 :])
-        folder = Path(found["--path"]) / "MI300X"
-        put(folder, "pmc_perf.csv", made("pmc_perf.csv"))
+        if version() >= (7, 13):  # the folder is the workload's own, and `analyze` joins the tables of the passes
+            folder = Path(found["--output-directory"])
+            put(folder, "results_pmc_perf_0.csv.gz", gzip.compress(long_csv(["SQ_WAVES", "TCC_HIT_sum"])))
+        else:
+            folder = Path(found["--path"]) / "MI300X"
+            put(folder, "pmc_perf.csv", made("pmc_perf.csv"))
         put(folder, "sysinfo.csv", b"workload_name,gpu_model,gpu_arch\nrung,MI300X,gfx942\n")
         if "--no-roof" not in found:
             put(
@@ -164,17 +169,29 @@ def rocprof_compute(words):
             )
     elif words[:1] == ["analyze"]:
         found, rest = parsed(words[1:], grammar.COMPUTE_ANALYZE, version())
-        if rest or not all((Path(path) / "pmc_perf.csv").is_file() for path in found.get("--path", ["."])):
-            refuse("no workload there")
+        for path in map(Path, found.get("--path", ["."])):
+            tables = [*path.glob("pmc_perf.csv"), *path.glob("results_*.csv.gz")]
+            if rest or not tables:
+                refuse("no workload there")
+            if tables[0].suffix == ".gz":
+                put(path, "pmc_perf.csv.gz", tables[0].read_bytes())
         print("0. Top Stats\n1. System Info")
     else:
         refuse("a mode is needed: profile, analyze")
 
 
 SYS_SETTINGS = (
-    "TRACE", "PROFILE", "OUTPUT_PATH", "TIME_OUTPUT", "USE_PID", "ROCM_DOMAINS", "USE_AMD_SMI", "USE_RCCLP", "SAMPLING_CPUS",
-    "USE_ROCPD", "SAMPLING_FREQ", "ROCM_EVENTS",
+    "TRACE", "PROFILE", "OUTPUT_PATH", "TIME_OUTPUT", "USE_PID", "USE_RCCLP", "SAMPLING_CPUS", "SAMPLING_FREQ", "ROCM_EVENTS",
 )  # fmt: skip
+
+
+def knows_setting(name):
+    """Of source/lib/core/config.cpp: 0.1 (ROCm 6.3), 1.0 (6.4), 1.1 (7.0)."""
+    if name in ("USE_AMD_SMI", "USE_ROCPD"):
+        return version() >= (7, 0)
+    if name == "USE_ROCM_SMI":
+        return version() < (7, 0)
+    return name in SYS_SETTINGS or (name == "ROCM_DOMAINS" and version() >= (6, 4))
 
 
 def rocprof_sys(kind, words):
@@ -187,11 +204,9 @@ def rocprof_sys(kind, words):
     settings = {}
     for line in Path(found.get("--config") or os.environ["ROCPROFSYS_CONFIG_FILE"]).read_text().splitlines():
         name, equals, text = line.partition(" = ")
-        if not equals or name.removeprefix("ROCPROFSYS_") not in SYS_SETTINGS:
+        if not equals or not knows_setting(name.removeprefix("ROCPROFSYS_")):
             refuse(f"unknown setting {line!r}")
         settings[name.removeprefix("ROCPROFSYS_")] = text
-    if version() < (7, 0) and "USE_ROCPD" in settings:
-        refuse("unknown setting USE_ROCPD")
     command = words[cut + 1 :]
     if kind == "python" and not command[0].endswith(".py"):
         refuse(f"{command[0]} is not a script")

@@ -11,6 +11,7 @@ import pytest
 from rung.cli.main import main
 from rung.profilers import nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3
 from rung.profilers.plan import NotPlanned, Plan, Request, Run, shown
+from rung.profilers.presets import presets
 from rung.profilers.tools import Tool, architectures, find, rocm_version
 
 APP = ("python", "train.py", "--", "--epochs", "1")
@@ -90,6 +91,11 @@ def test_rocprof_compute_profiles_then_analyses_what_it_wrote():
     assert first.argv[7:] == ("--", *APP)
     assert second.argv[1:3] == ("analyze", "-p")
     assert second.optional
+    for version in ((7, 13), (10, 0)):  # `profile` has another name for its folder; `analyze` has not
+        newer, analyze = rocprof_compute.plan(asked("rocprof-compute", version)).runs
+        assert newer.argv[4:6] == ("--output-directory", "/out/recording")
+        assert "-p" not in newer.argv
+        assert analyze.argv[1:3] == ("analyze", "-p")
     roofs = rocprof_compute.plan(asked("rocprof-compute", extra=("--roof-only",)))
     assert "--no-roof" not in roofs.runs[0].argv
     assert "measured" in roofs.collects
@@ -101,8 +107,15 @@ def test_rocprof_sys_gets_a_file_of_settings_and_a_database_where_it_writes_one(
     assert plan.runs[0].argv == ("/opt/rocm/bin/rocprof-sys", "-c", str(path), "--", *APP)
     assert "ROCPROFSYS_ROCM_DOMAINS = kernel_dispatch,hip_runtime_api,rccl_api" in text
     assert "ROCPROFSYS_USE_ROCPD = true" in text
-    old = rocprof_sys.plan(asked("rocprof-sys", (6, 4)))
-    assert "ROCPD" not in next(iter(old.files.values()))
+    assert "ROCPROFSYS_USE_AMD_SMI = true" in text
+    (old,) = rocprof_sys.plan(asked("rocprof-sys", (6, 4), sources=("kernels", "metrics"))).files.values()
+    assert "ROCPD" not in old
+    assert "AMD_SMI" not in old  # a name that this version ends at
+    assert "ROCPROFSYS_USE_ROCM_SMI = true" in old
+    assert "ROCPROFSYS_ROCM_DOMAINS = kernel_dispatch" in old
+    oldest = rocprof_sys.plan(asked("rocprof-sys", (6, 3)))
+    assert "ROCM_DOMAINS" not in next(iter(oldest.files.values()))
+    assert any("cannot be chosen" in note for note in oldest.notes)
     python = rocprof_sys.plan(asked("rocprof-sys-python"))
     assert python.runs[0].argv[-4:] == APP[1:]
     module = replace(asked("rocprof-sys-python"), command=("python", "-m", "train"))
@@ -140,7 +153,7 @@ def test_what_is_shown_is_a_script_that_does_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("tool", "preset", "rocm", "wrote"),
     [("rocprofv3", "memory", "6.2", "*/pmc_1/*/*_counter_collection.csv"), ("rocprof", "memory", "6.0", "*/results.csv"),
-     ("rocprof-compute", "rocprof-compute-roofline", "7.0", "*/roofline.csv"), ("rocprof-sys-run", "rocprof-sys", "6.4", "*.proto")],
+     ("rocprof-compute", "rocprof-compute-roofline", "7.0", "*/roofline.csv"), ("rocprof-compute", "rocprof-compute", "7.13", "pmc_perf.csv.gz"), ("rocprof-sys-run", "rocprof-sys", "6.4", "*.proto")],
 )  # fmt: skip
 def test_the_script_of_a_dry_run_is_taken_by_the_profilers(
     tool, preset, rocm, wrote, tools_on_path, tmp_path, capsys, monkeypatch
@@ -249,6 +262,8 @@ def test_the_list_names_every_preset_and_what_is_here(tools_on_path, capsys):
               "compute-bound", "memory-bound", "multi-gpu", "comprehensive", "multi-node", "trace", "counters", "hotspots",
               "rocprof-compute", "rocprof-sys"}  # fmt: skip
     assert wanted <= {row["name"] for row in found["presets"]}
+    # Without the copy engines, copies run as kernels: another program would be profiled.
+    assert not any("HSA_ENABLE_SDMA" in preset.env for preset in presets().values())
     assert all(row["collects"] and row["overhead"] in found["overheads"] and row["read_by"] for row in found["presets"])
     assert found["profilers"]["rocprofv3"]["version"] == "6.4"
     assert found["profilers"]["nsys"] is None

@@ -22,7 +22,13 @@ DISTINCT = {
 # rocprof-compute and rocprof-sys have these names since ROCm 6.3.
 RUNS = [(name, "7.0") for name in sorted(presets())]
 RUNS += [(name, "6.3" if presets()[name].tool in NEWER else "6.2") for name in sorted(DISTINCT.values())]
-RUNS += [("memory", "6.4"), ("perfetto", "7.2")]
+RUNS += [
+    ("memory", "6.4"),
+    ("perfetto", "7.2"),
+    ("rocprof-compute", "7.13"),
+    ("rocprof-compute-roofline", "10.0"),
+    ("rocprof-sys", "6.4"),
+]
 
 
 @pytest.mark.parametrize(("name", "rocm"), RUNS)

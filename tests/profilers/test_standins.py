@@ -14,6 +14,7 @@ ACCEPTED = [
     ("6.0", "rocprofv2 --kernel-trace --plugin file -d o -o results true"),
     ("7.0", "rocprof-compute profile -n r -p o --no-roof -b SQ TCC -- true"),
     ("7.0", "rocprof-compute profile -n r -p o --roof-only -- true"),
+    ("7.13", "rocprof-compute profile -n r --output-directory o --no-roof -- true"),
 ]  # fmt: skip
 REFUSED = [
     ("7.0", "rocprofv3 --kernel-trace true", "No application"),
@@ -37,10 +38,13 @@ REFUSED = [
     ("6.0", "rocprofv2 --kernel-trace --plugin csv -d o true", "invalid choice"),
     ("7.0", "rocprof-compute profile -p o -- true", "a name is needed"),
     ("7.0", "rocprof-compute profile -n r -p o true", "no application"),
+    ("7.0", "rocprof-compute profile -n r --output-directory o -- true", "unrecognized"),
+    ("10.0", "rocprof-compute profile -n r -p o -- true", "unrecognized"),
     ("7.0", "rocprof-sys-run true", "no application"),
     ("7.0", "rocprof-sys-instrument -c cfg -- true", "unrecognized"),
     ("7.0", "rocprof-sys-python -c cfg -- -m module", "is not a script"),
     ("7.0", "rocprof-sys-sample -c bad -- true", "unknown setting"),
+    ("6.4", "rocprof-sys-sample -c metrics -- true", "unknown setting"),
     ("7.0", "rocprofv3-avail info --all", "unrecognized"),
 ]  # fmt: skip
 
@@ -62,6 +66,7 @@ def files(tmp_path, monkeypatch, made_files):
     (tmp_path / "pmc.txt").write_text("pmc: SQ_WAVES TCC_HIT_sum\n")
     (tmp_path / "cfg").write_text("ROCPROFSYS_TRACE = true\n")
     (tmp_path / "bad").write_text("ROCPROFSYS_PERFETTO = true\n")
+    (tmp_path / "metrics").write_text("ROCPROFSYS_USE_AMD_SMI = true\n")
 
 
 @pytest.mark.parametrize(("rocm", "line"), ACCEPTED)

@@ -17,7 +17,7 @@ from rung.hardware.doctor.machine import Machine
 from rung.hardware.doctor.variables import in_effect, known
 from rung.plan import Plan
 from rung.recipes.recipe import Recipe
-from rung.rungs import BY_NAME, Context, Evidence, plan_of
+from rung.rungs import BY_NAME, Context, Evidence, inductor, plan_of
 from rung.rungs.environment import left, settings
 from rung.timing import workers
 
@@ -125,17 +125,55 @@ def test_a_variable_may_need_a_chip_a_version_a_contract_and_a_rung_beside_it() 
 
     assert says() == "None"
     assert "nothing reads it on gfx950" in says(arch="gfx950")
-    assert "nothing reads it in this torch: it is for torch before 2.13" in says(torch="2.13.0+rocm7.2")
+    assert "nothing reads it in this torch: it is for torch before 2.10" in says(torch="2.10.0+rocm7.0")
     assert "the numeric contract is exact" in says(numerics="exact")
     assert "together with tf32" in says(tf32=False)
     assert "together with channels-last" in str(BY_NAME["miopen-nhwc"].applies(context()))
+
+
+def test_composable_kernels_attention_is_for_the_chips_that_torch_builds_it_for() -> None:
+    for arch, built in (("gfx942", True), ("gfx950", True), ("gfx90a", False), ("gfx1201", False)):
+        bare = context("amd", arch)
+        no = BY_NAME["ck-attention"].applies(replace(bare, facts=structs.replace(bare.facts, arch=arch)))
+        assert (no is None) is built
+        assert no is None or f"nothing reads it on {arch}" in no.why
+
+
+def test_eight_mi300x_get_more_channels_also_after_32_were_kept() -> None:
+    many, few = BY_NAME["nccl-channels-112"], BY_NAME["nccl-channels"]
+
+    def says(ranks: int = 8, arch: str = "gfx942", kept: Any = few, **environ: str) -> str:
+        bare = context("amd", arch, ranks=ranks, **environ)
+        facts = structs.replace(bare.facts, arch=arch)
+        return str(many.applies(replace(bare, facts=facts, plan=kept.change(bare.plan))))
+
+    assert says() == "None"
+    assert "ignored with fewer than 8 ranks" in says(ranks=4)
+    assert "on gfx950" in says(arch="gfx950")
+    assert "NCCL_MIN_NCHANNELS=16 is set" in says(NCCL_MIN_NCHANNELS="16")
+    assert "holds already" in says(kept=many)
+    assert few.name in many.replaces
+    assert many.name in few.replaces
+    assert dict(many.change(few.change(Plan())).env) == {"NCCL_MIN_NCHANNELS": "112"}
+    assert few.applies(context("amd", "gfx942", ranks=2)) is None
+
+
+def test_channels_last_in_miopen_is_also_that_of_batch_normalization() -> None:
+    both = {"PYTORCH_MIOPEN_SUGGEST_NHWC": "1", "PYTORCH_MIOPEN_SUGGEST_NHWC_BATCHNORM": "1"}
+    assert dict(BY_NAME["miopen-nhwc"].change(Plan()).env) == both
+    assert next(row.env for row in inductor.settings() if row.name == "layout-optimization") == {"amd": both}
+
+
+def test_scratch_that_is_kept_also_shortens_collectives() -> None:
+    best, worst = BY_NAME["keep-scratch"].shrinks(context(ranks=2))["communication"]
+    assert best < worst == 1.0
 
 
 def test_a_worker_is_started_with_the_variables_of_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[dict[str, str]] = []
 
     class Stand:
-        def __init__(self, serves: str, log: Path, env: dict[str, str], cwd: Path | None) -> None:
+        def __init__(self, serves: str, log: Path, env: dict[str, str], cwd: Path | None, forks: object) -> None:
             started.append(env)
 
         def __enter__(self) -> "Stand":

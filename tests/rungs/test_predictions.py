@@ -107,3 +107,16 @@ def test_names_on_the_ladder_are_unique_and_every_rung_says_how_it_shows() -> No
         assert one.contract in ("exact", "reassociated", "tf32", "bf16", "fp8")
         assert one.change(Plan()) != Plan() or one.replaces
         assert {*one.replaces} <= {r.name for r in LADDER}
+
+
+@pytest.mark.parametrize(("chip", "offered"), [("MI350X", True), ("MI355X", True), ("MI300X", True), ("MI210", False)])
+def test_tf32_is_tried_where_it_is_faster_than_float32_also_by_three_bfloat16_products(
+    chip: str, offered: bool
+) -> None:
+    facts = {
+        "gpu": True, "mode": "train", "vendor": "amd", "arch": named(chip).arch, "dtype": "torch.float32", "amp": None,
+        "matmul_precision": "highest",
+    }  # fmt: skip
+    bare = Context(Plan(), "tf32", facts_of(facts), {"gemm": 1e6}, rates(named(chip)))
+    no = BY_NAME["tf32"].applies(bare)
+    assert (no is None) is offered, no

@@ -36,14 +36,14 @@ PATTERNS = {
     ),
     "rocprof": ("results.db", "results.json", "results*.csv"),
     "rocprofv2": ("results*.csv", "*.csv"),
-    "rocprof-compute": ("pmc_perf.csv", "pmc_perf_*.csv"),
+    "rocprof-compute": compute.PATTERNS,
     "rocprof-sys": ("rocpd*.db", "perfetto-trace*.proto"),
     "nsys": ("*.sqlite",),
     "ncu": ("ncu.csv",),
     "torch": ("*.json.gz",),
 }
 # Whose many CSVs are read by naming their folder.
-_FOLDERS = ("*_trace.csv|*_counter_collection.csv", "pmc_perf.csv", "pmc_perf_*.csv")
+_FOLDERS = ("*_trace.csv|*_counter_collection.csv", *compute.PATTERNS)
 STEP = "ProfilerStep#"  # as torch.profiler marks a step
 OTHER_PASS = "event of another counter pass of the same program"
 STOPPED = "rest of a recording that failed or was stopped"
@@ -173,7 +173,7 @@ def _reader(path: Path) -> Callable[[Path], Trace]:
     """Of a folder only the tables are read, whatever else the tool wrote beside them."""
     if not path.is_dir():
         return read
-    return compute.read if any(path.glob("pmc_perf*.csv")) else v3_csv.read
+    return compute.read if compute.is_workload(path) else v3_csv.read
 
 
 def joined(passes: list[Trace]) -> Trace:

@@ -16,7 +16,8 @@ SOURCES = ("kernels", "hip", "hsa", "markers", "copies", "allocations", "scratch
 # In the folder of a recording: what was run, where it wrote, what the sensors said meanwhile.
 # The answer is written last: without it the recording did not end well.
 PLAN, RECORDING, SAMPLES, ANSWER = "plan.json", "recording", "samples", "profile.json"
-WORKLOAD = "{workload}"  # in an argv: the folder below a run's output in which an earlier one left pmc_perf.csv
+WORKLOAD = "{workload}"  # in an argv: the folder below a run's output that an earlier one made
+IN_WORKLOAD = "sysinfo.csv"  # every version of rocprof-compute writes it there, whatever it calls its tables
 OVERHEADS = {
     "low": "a little time a kernel",
     "medium": "time at every call of the runtime",
@@ -133,4 +134,4 @@ def shown(plan: Plan) -> list[str]:
 
 def _found(output: Path) -> str:
     """What WORKLOAD stands for, in words of a shell."""
-    return f'"$(dirname "$(find {shlex.quote(str(output))} -name \'pmc_perf*.csv\' | head -n 1)")"'
+    return f'"$(dirname "$(find {shlex.quote(str(output))} -name {IN_WORKLOAD} | head -n 1)")"'

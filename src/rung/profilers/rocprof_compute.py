@@ -1,10 +1,15 @@
-"""rocprof-compute (once Omniperf): `profile -n NAME -p DIR -- program`, then `analyze -p` its folder."""
+"""rocprof-compute (once Omniperf): `profile -n NAME -p DIR -- program`, then `analyze -p` its folder.
+
+From ROCm 7.13 on, `profile` calls its -p deprecated, and later versions have --output-directory alone
+(ROCm/rocm-systems#2595, #4685). `analyze` keeps -p.
+"""
 
 from __future__ import annotations
 
 from rung.profilers.plan import WORKLOAD, Plan, Request, Run
 
 NAME = "rung"
+OUTPUT_DIRECTORY = (7, 13)  # the first ROCm whose documentation has the option
 
 
 def plan(request: Request) -> Plan:
@@ -14,7 +19,8 @@ def plan(request: Request) -> Plan:
     what, often, roof = "counters of every block of the chip", ": 15 times and more", ["--no-roof"]
     if "--roof-only" in request.extra:
         what, often, roof = "counters of the roofline, and the roofs of this GPU, measured", "", []
-    argv = (request.tool.command, "profile", "-n", NAME, "-p", str(output), *roof, *request.extra, "--")
+    option = "--output-directory" if request.tool.version >= OUTPUT_DIRECTORY else "-p"
+    argv = (request.tool.command, "profile", "-n", NAME, option, str(output), *roof, *request.extra, "--")
     runs = (
         Run("profile", (*argv, *request.command), output, dict(request.env)),
         Run("analyze", (request.tool.command, "analyze", "-p", WORKLOAD), output, optional=True, recorded=False),

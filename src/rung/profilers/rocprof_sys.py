@@ -1,6 +1,7 @@
 """rocprof-sys (once Omnitrace), ROCm's tracer of the whole system: `rocprof-sys-run -c CONFIG -- program`.
 
-Settings go into a configuration file, which all of its commands understand alike.
+Settings go into a configuration file, which all of its commands understand alike. A name that the version does not know
+ends the program (ROCPROFSYS_STRICT_CONFIG).
 """
 
 from __future__ import annotations
@@ -16,24 +17,28 @@ _DOMAINS = {
     "hsa": "hsa_api",
     "rccl": "rccl_api",
 }
-ROCPD = (7, 0)  # rocprof-sys 1.1
+# As source/lib/core/config.cpp of the versions has the settings.
+SDK = (6, 4)  # rocprof-sys 1.0: rocprofiler-sdk, whose domains can be chosen
+ROCPD = AMD_SMI = (7, 0)  # rocprof-sys 1.1; before, ROCm SMI read the GPU's metrics
 
 
 def plan(request: Request) -> Plan:
     """Which command: the tool's name. instrument rewrites nothing: it starts the program instrumented."""
     kind = request.tool.name.removeprefix("rocprof-sys").lstrip("-") or "run"
     database = request.tool.version >= ROCPD
+    smi = "AMD_SMI" if request.tool.version >= AMD_SMI else "ROCM_SMI"
     settings = {
         "ROCPROFSYS_TRACE": "true",
         "ROCPROFSYS_PROFILE": "true",
         "ROCPROFSYS_OUTPUT_PATH": str(request.folder),
         "ROCPROFSYS_TIME_OUTPUT": "false",  # the folder is this process's own already
         "ROCPROFSYS_USE_PID": "true",
-        "ROCPROFSYS_ROCM_DOMAINS": ",".join(_DOMAINS[s] for s in request.sources if s in _DOMAINS),
-        "ROCPROFSYS_USE_AMD_SMI": "true" if "metrics" in request.sources else "false",
+        f"ROCPROFSYS_USE_{smi}": "true" if "metrics" in request.sources else "false",
         "ROCPROFSYS_USE_RCCLP": "true" if "rccl" in request.sources else "false",
         "ROCPROFSYS_SAMPLING_CPUS": "none",
     }
+    if request.tool.version >= SDK:
+        settings["ROCPROFSYS_ROCM_DOMAINS"] = ",".join(_DOMAINS[s] for s in request.sources if s in _DOMAINS)
     if database:
         settings["ROCPROFSYS_USE_ROCPD"] = "true"
     if kind == "sample":
@@ -58,6 +63,8 @@ def plan(request: Request) -> Plan:
                 "rocprof-sys-python runs a script, and no `-m` or `-c`: give `-- python script.py`, or use --with rocprof-sys."
             )
     notes = [] if database else ["before ROCm 7.0 there is no database: the Perfetto trace is read."]
+    if request.tool.version < SDK:
+        notes.append("before ROCm 6.4 its sources cannot be chosen: it records those that it has on by default.")
     if kind == "instrument" and "python" in command[0].rpartition("/")[2]:
         notes.append("to instrument the Python interpreter takes very long: rocprof-sys traces Python programs, too.")
     said = {"sample": f", call stacks {request.rate} times a second", "python": ", Python functions"}

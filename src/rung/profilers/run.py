@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from rung.errors import WorkloadError
-from rung.profilers.plan import WORKLOAD, Plan, Run
+from rung.profilers.plan import IN_WORKLOAD, WORKLOAD, Plan, Run
 
 LINES = 12  # of a log, in the error that it explains
 NOT_FOUND = 127
@@ -101,12 +101,11 @@ def _waited(process: subprocess.Popen[bytes], deadline: float, said: Callable[[f
 
 
 def _workload(plan: Plan, one: Run) -> str:
-    """The folder in which an earlier run left the tables of a rocprof-compute workload."""
-    found = next((path.parent for name in ("pmc_perf.csv", "pmc_perf_*.csv") for path in
-                  sorted(one.output.rglob(name))), None)  # fmt: skip
+    """The folder in which an earlier run left a rocprof-compute workload."""
+    found = next(iter(sorted(one.output.rglob(IN_WORKLOAD))), None)
     if found is None:
-        raise ProfilerFailed(f"{plan.profiler}: {one.what} found no pmc_perf.csv below {one.output}.")
-    return str(found)
+        raise ProfilerFailed(f"{plan.profiler}: {one.what} found no {IN_WORKLOAD} below {one.output}.")
+    return str(found.parent)
 
 
 def _how(code: int) -> str:

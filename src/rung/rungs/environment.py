@@ -28,6 +28,7 @@ class Setting(Row, kw_only=True, frozen=True):
     vendor: str
     arch: str = ""
     chips: str = ""
+    fewest: int = 0
     before: str = ""
     beside: str = msgspec.field(default="", name="with")
     unless: tuple[str, ...] = ()
@@ -69,6 +70,13 @@ def _requires(row: Setting) -> Iterator[Requirement]:
                 None if re.fullmatch(row.arch, str(c.facts.arch)) else already(f"nothing reads it on {c.facts.arch}.")
             ),
         )
+    if row.fewest:
+        yield Requirement(
+            f"{row.fewest} ranks and more",
+            lambda c: (
+                None if c.facts.ranks >= row.fewest else already(f"it is ignored with fewer than {row.fewest} ranks.")
+            ),
+        )
     if row.before:
         old = f"torch before {row.before}"
         yield _read(old, lambda c: _older(str(c.facts.torch), row.before), f"in this torch: it is for {old}")
@@ -99,7 +107,9 @@ def _set_already(row: Setting, c: Context) -> Inapplicable | None:
     here = {**(c.facts.variables or {}), **dict(c.plan.env)}
     if all(here.get(name) == value for name, value in row.env.items()):
         return already(f"{', '.join(f'{k}={v}' for k, v in row.env.items())} holds already.")
-    if chosen := [f"{name}={here[name]}" for name in row.unless if here.get(name)]:
+    # What the plan sets is of a rung that this one may replace.
+    users = c.facts.variables or {}
+    if chosen := [f"{name}={users[name]}" for name in row.unless if users.get(name)]:
         return already(f"{chosen[0]} is set, and is left as it is.")
     return None
 

@@ -1,6 +1,7 @@
 """rocprof-compute's workload folders: real ones against what the tool answers for them, and made ones."""
 
 import contextlib
+import gzip
 import random
 import tempfile
 from pathlib import Path
@@ -154,6 +155,43 @@ def test_the_long_form_of_newer_versions(tmp_path):
     assert sorted(trace.counters.select("correlation", "counter", "value").rows()) == [
         (place, counter, value) for place, value in ((0, 4.5), (1, 9.5)) for counter in "ABC"
     ]
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_passes_of_newer_versions_are_joined_where_analyze_has_not(tmp_path, packed):
+    titles = ["GPU_ID", "Dispatch_ID", "Grid_Size", "Kernel_Name", *TIMES, "Kernel_ID", "Counter_Name", "Counter_Value"]
+
+    def put(name, *counters):
+        text = csv_text(titles, [[0, place, 64, "k", 1000, 1010, 3, c, place] for place in (1, 2) for c in counters])
+        path = tmp_path / (f"{name}.csv.gz" if packed else f"{name}.csv")
+        path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+
+    put("results_pmc_perf_0", "A")
+    put("results_pmc_perf_1", "B")
+    assert rocprof_compute.sniff(b"", tmp_path)
+    assert rocprof_compute.is_workload(tmp_path)
+    trace = rocprof_compute.read(tmp_path)
+    assert trace.events.height == 2
+    values = [(0, "A", 1.0), (0, "B", 1.0), (1, "A", 2.0), (1, "B", 2.0)]
+    assert sorted(trace.counters.select("correlation", "counter", "value").rows()) == values
+    put("pmc_perf", "A", "B")  # as `analyze` joins them
+    joined = rocprof_compute.read(tmp_path)
+    assert sorted(joined.counters.select("correlation", "counter", "value").rows()) == values
+    assert joined.unread == {}
+
+
+def test_tables_of_rocprofv3_are_no_workload_whatever_their_name(tmp_path):
+    for name in ("results_kernel_trace.csv", "results_pmc_perf_0_marker_api_trace.csv"):
+        (tmp_path / name).write_text("Kind,Agent_Id,Kernel_Name\nKERNEL_DISPATCH,1,k\n")
+    assert not rocprof_compute.sniff(b"", tmp_path)
+    (tmp_path / "results_pmc_perf_0_marker_api_trace.csv").unlink()
+    assert not rocprof_compute.is_workload(tmp_path)
+
+
+def test_a_pass_of_another_layout_is_refused(tmp_path):
+    (tmp_path / "results_pmc_perf_0.csv").write_text("Kernel,Counter,Value\nk,A,1\n")
+    with pytest.raises(InputError, match="is not a table of dispatches"):
+        rocprof_compute.read(tmp_path)
 
 
 def test_times_rounded_by_a_spreadsheet_are_said_and_means_are_rounded(tmp_path):

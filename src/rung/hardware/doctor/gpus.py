@@ -88,7 +88,7 @@ def _amd(machine: Machine, here: Here) -> Iterator[Line]:
         auto = set(known) == {"auto"}
         matters = "" if auto else "the driver does not choose the clocks itself: figures hold only for this setting"
         yield Line("GPU", "clocks", together(known), OK if auto else NOTE, auto, matters,
-                   () if auto else ("sudo rocm-smi --resetclocks",), _KERNEL)  # fmt: skip
+                   () if auto else ("sudo amd-smi set --gpu all --perf-level AUTO",), _KERNEL)  # fmt: skip
     for name, usual in (("compute", "SPX"), ("memory", "NPS1")):
         modes = [m for card in here.cards if (m := machine.text(card / f"current_{name}_partition"))]
         if modes:

@@ -52,6 +52,14 @@ class Machine:
         text = self.text(name)
         return int(text) if text and text.lstrip("-").isdecimal() else None
 
+    def size(self, name: str) -> int | None:
+        """Bytes of the file system that a folder is on."""
+        try:
+            facts = os.statvfs(self.path(name))
+        except OSError:
+            return None
+        return facts.f_blocks * facts.f_frsize
+
     def found(self, folder: str, pattern: str) -> list[Path]:
         """Paths below a folder by name: node2 before node10."""
         try:

@@ -68,6 +68,11 @@ def _torch(machine: Machine, here: Here, asked: Future[str | None] | None) -> It
     matters = "this build cannot use the GPUs here" if wrong else ""
     yield Line("software", "torch", f"{stated.get('version', '?')}, built for {made}", WARN if wrong else OK, None, matters,
                ("# pip install torch, from the index of your ROCm or CUDA version",) if wrong else ())  # fmt: skip
+    if re.match(r"7\.2\.", stated.get("hip", "")):
+        matters = "with ROCm 7.2.0 and 7.2.1, traces of torch.profiler lack kernels of HIP graphs; a wheel has its own copy of these libraries"
+        yield Line("software", "torch's profiler", "needs the libraries of ROCm 7.2.2 or later", NOTE, None, matters,
+                   ("# install a build with them, or set the environment to preload those of a newer ROCm",),
+                   "ROCm 7.2.2 release notes (ROCm/ROCm#6102)")  # fmt: skip
     if asked is None:
         return
     answer = _answer(asked.result())

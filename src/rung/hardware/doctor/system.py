@@ -1,4 +1,4 @@
-"""The host: NUMA balancing, IOMMU, huge pages, CPU governor, load."""
+"""The host: NUMA balancing, IOMMU, huge pages, shared memory, CPU governor, load."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rung.hardware.doctor.machine import Machine
 from rung.hardware.state import crowded
 from rung.records.doctor import NOTE, OK, UNKNOWN, WARN, Line
 
+SMALL_SHM = 1 << 30  # bytes: NVIDIA's NCCL guide asks for --shm-size=1g; Docker gives 64 MiB unless told otherwise
 _TUNING = "AMD Instinct MI300X workload and system optimization guides"
 
 
@@ -19,6 +20,7 @@ def lines(machine: Machine, here: Here) -> Iterator[Line]:
     if here.vendor:
         yield from _iommu(machine, here)
     yield from _huge_pages(machine)
+    yield from _shared_memory(machine)
     yield from _governor(machine)
     yield from _load(machine)
 
@@ -64,6 +66,20 @@ def _huge_pages(machine: Machine) -> Iterator[Line]:
     yield Line("system", "huge pages", chosen[1], NOTE if never else OK, chosen[1] == "madvise", matters if never else "",
                ("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",) if never else (),
                "Linux kernel documentation, transparent hugepages")  # fmt: skip
+
+
+def _shared_memory(machine: Machine) -> Iterator[Line]:
+    size = machine.size("/dev/shm")
+    if size is None:
+        return
+    small = size < SMALL_SHM
+    matters = (
+        "workers of a DataLoader and ranks on one host exchange data through it, and fail or hang where it is full"
+    )
+    yield Line("system", "shared memory", f"{size / 2**20:.0f} MiB in /dev/shm", NOTE if small else OK, None,
+               matters if small else "",
+               ("# start the container with --shm-size=8g or --ipc=host, or: sudo mount -o remount,size=8G /dev/shm",) if small else (),
+               "NCCL documentation, troubleshooting; PyTorch, docker image")  # fmt: skip
 
 
 def _governor(machine: Machine) -> Iterator[Line]:

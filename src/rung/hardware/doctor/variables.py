@@ -27,9 +27,7 @@ def lines(machine: Machine, here: Here) -> Iterator[Line]:
         if row["name"] in machine.environ:
             yield _chosen(row, machine.environ[row["name"]], _default(row, here, rocm))
         elif row.get("shown") and row["for"] in (here.vendor, "any"):
-            default = _default(row, here, rocm)
-            yield Line("variables", row["name"], f"unset ({_word(default)})", OK, True, row["when"],
-                       tuple(row.get("change", ())), _source(row))  # fmt: skip
+            yield _unset(row, _default(row, here, rocm), _needed(row, here, rocm))
     yield from _misspelt(machine)
 
 
@@ -50,6 +48,14 @@ def _misspelt(machine: Machine) -> Iterator[Line]:
                        (f"unset {name}",))  # fmt: skip
 
 
+def _unset(row: Mapping[str, Any], default: str, needed: Mapping[str, Any] | None) -> Line:
+    value = f"unset ({_word(default)})"
+    if needed and needed["value"] != default:
+        return Line("variables", row["name"], value, WARN, True, needed["matters"],
+                    (f"export {row['name']}={needed['value']}",), _source(row))  # fmt: skip
+    return Line("variables", row["name"], value, OK, True, row["when"], tuple(row.get("change", ())), _source(row))
+
+
 def _chosen(row: Mapping[str, Any], value: str, default: str) -> Line:
     same = value == default
     level: Level = OK if same else WARN if row.get("unread") or value in row.get("slow", ()) else NOTE
@@ -62,13 +68,21 @@ def _chosen(row: Mapping[str, Any], value: str, default: str) -> Line:
 
 def _default(row: Mapping[str, Any], here: Here, rocm: tuple[int, ...] | None) -> str:
     """The value that holds without the variable, on this GPU and version of ROCm."""
-    for case in row.get("else", ()):
-        if "arch" in case and not (here.archs and all(re.fullmatch(case["arch"], arch) for arch in here.archs)):
-            continue
-        if "rocm" in case and (rocm is None or rocm < tuple(int(part) for part in case["rocm"].split("."))):
-            continue
-        return str(case["value"])
-    return str(row["default"])
+    values = (str(case["value"]) for case in row.get("else", ()) if _holds(case, here, rocm))
+    return next(values, str(row["default"]))
+
+
+def _needed(row: Mapping[str, Any], here: Here, rocm: tuple[int, ...] | None) -> Mapping[str, Any] | None:
+    """The value that has to be set on these GPUs and this version of ROCm, and why."""
+    case: Mapping[str, Any] | None = row.get("needed")
+    return case if case and here.count >= case.get("gpus", 1) and _holds(case, here, rocm) else None
+
+
+def _holds(case: Mapping[str, Any], here: Here, rocm: tuple[int, ...] | None) -> bool:
+    """Whether a row's case is of the architecture of all GPUs here, and of this version of ROCm."""
+    if "arch" in case and not (here.archs and all(re.fullmatch(case["arch"], arch) for arch in here.archs)):
+        return False
+    return "rocm" not in case or (rocm is not None and rocm >= tuple(int(part) for part in case["rocm"].split(".")))
 
 
 def _word(default: str) -> str:

@@ -19,8 +19,15 @@ from rung.trace.unread import Unread
 
 _TITLES = frozenset({"dispatch_id", "gpu_id", "kernel_name"})
 _LONG = frozenset({"counter_name", "counter_value"})
-_JOINED = "pmc_perf.csv"  # made from the pmc_perf_<n>.csv of the passes, and from those alone
-_PASS = re.compile(r"^(pmc_perf_\d+|SQ_\w+)\.csv$")
+# The joined table, and those of the passes, from which alone it is made. From ROCm 7.13 on `profile` leaves the latter and
+# `analyze` joins them (ROCm/rocm-systems#3915), later both are packed (#9711, #10547). results_* have the long form.
+PATTERNS = (
+    "pmc_perf.csv|pmc_perf.csv.gz",
+    "pmc_perf_*.csv|pmc_perf_*.csv.gz|results_pmc_perf_*.csv|results_pmc_perf_*.csv.gz",
+)
+_JOINED = ("pmc_perf.csv", "pmc_perf.csv.gz")
+_PASS = re.compile(r"^(pmc_perf_\d+|results_(pmc_perf_\d+|SQ_[A-Z0-9_]+))\.csv(\.gz)?$")
+_LEVEL = re.compile(r"^SQ_\w+\.csv$")
 # Its meaning depends on the counter that it was collected with, which the file is named after.
 _ACCUMULATED = "sq_accum_prev_hires"
 _AGAIN = "counter value that another pass has too"
@@ -38,12 +45,16 @@ def _has_titles(head: bytes) -> bool:
     return there >= _TITLES and bool(there - _TITLES)
 
 
+def is_workload(folder: Path) -> bool:
+    """Whether a folder has such tables, by their names."""
+    return any(any(folder.glob(name)) for pattern in PATTERNS for name in pattern.split("|"))
+
+
 def _tables(folder: Path) -> list[Path]:
-    joined = folder / _JOINED
-    passes = sorted(file for file in folder.glob("*.csv") if _PASS.match(file.name))
-    if joined.is_file():
-        return [joined, *(file for file in passes if not file.name.startswith("pmc_perf"))]
-    return passes
+    files = sorted(file for file in folder.iterdir() if file.is_file())
+    joined = [file for file in files if file.name in _JOINED][:1]
+    others = [file for file in files if _LEVEL.match(file.name) or (not joined and _PASS.match(file.name))]
+    return joined + others
 
 
 def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> Trace:
@@ -55,7 +66,9 @@ def read(path: Path, *, partial: bool = False, max_bytes: int | None = None) -> 
     unread = Unread()
     files = _tables(path) if path.is_dir() else [path]
     if not files:
-        raise InputError(f"{path} holds no pmc_perf.csv: name the workload folder of rocprof-compute.")
+        raise InputError(
+            f"{path} holds no pmc_perf.csv and no table of a pass: name the workload folder of rocprof-compute."
+        )
     tables = [_read(file, partial, max_bytes, unread) for file in files]
     first = tables[0].frame
     gpus = _wide_counters.devices(first)
