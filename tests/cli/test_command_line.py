@@ -98,7 +98,7 @@ def test_help_after_a_target_lists_its_own_options(capsys: pytest.CaptureFixture
         (
             ["runs", "--jsn"],
             2,
-            "unexpected argument '--jsn'; see `--help`. Did you mean --json?",
+            "unexpected argument '--jsn'; `--help` lists what the command takes. Did you mean --json?",
         ),
         (["climb", "--resume", "nowhere", "--bugdet=9"], 2, "Did you mean --budget?"),
         (["climb", "--resume", "nowhere"], 3, "nowhere is not a run directory"),

@@ -51,7 +51,8 @@ def test_any_stream_has_a_summary_in_order(samples: list[float]) -> None:
 @pytest.mark.parametrize(
     ("samples", "says"),
     [
-        (stream(100) + [400.0] * 3, "3 of 103 steps"),
+        (stream(100) + [400.0] * 3, "3 of 103 steps take up to 4.0 times"),
+        ([*stream(100), 400.0], "1 of 101 steps takes 4.0 times the median and causes most"),
         ([x * (1.3 if k // 10 % 2 else 1.0) for k, x in enumerate(stream(100))], "two levels"),
         ([x * (1 + 0.005 * k) for k, x in enumerate(stream(100))], "slower"),
         ([x * (1.5 - 0.005 * k) for k, x in enumerate(stream(100))], "faster"),
@@ -61,6 +62,12 @@ def test_any_stream_has_a_summary_in_order(samples: list[float]) -> None:
 def test_noise_is_explained_by_what_makes_it(samples: list[float], says: str) -> None:
     found = explain(samples)
     assert any(says in text for text in found), found
+
+
+def test_a_load_that_comes_and_goes_is_no_warm_up_that_was_too_short() -> None:
+    loads = [1.3, 1.3, 1.0, 1.0, 1.0, 1.2, 1.0, 1.4]  # by eighths: the last quarter is as slow as the first
+    samples = [x * loads[8 * k // 100] for k, x in enumerate(stream(100))]
+    assert not any("first quarter" in text for text in explain(samples, always=True))
 
 
 def test_a_quiet_stream_needs_no_explanation() -> None:

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 
+import attempt_records
 import pytest
 from climb_sample import VERDICTS, climb, nothing_kept, planned, unfinished
 from msgspec.structs import replace
@@ -203,6 +204,31 @@ def test_times_that_do_not_give_the_ratio_are_explained() -> None:
         assert ("the ratio is that of neighbouring rounds" in words.total(data)) is explained
 
 
+def test_the_untouched_step_beside_the_recipe_is_not_taken_for_the_one_alone() -> None:
+    data = climb()
+    assert data.result
+    assert data.baseline
+    for alone, told in ((80e6, True), (70e6, False)):
+        data.baseline.time = Figure(value=alone)
+        data.result.times = {"baseline": Figure(value=70e6), "best": Figure(value=47e6)}
+        assert ("beside the recipe; 80.0 ms when it was timed alone" in terminal.summary(data)) is told
+
+
+def test_a_precision_that_made_the_modes_slower_is_named() -> None:
+    """`--numerics bf16` and a recipe without bf16 make a user ask why."""
+    data = nothing_kept()
+    modes = [
+        attempt_records.mode("bf16", "compile", title="torch.compile", speedup=0.45),
+        attempt_records.mode("compile", title="torch.compile", speedup=1.14),
+    ]
+    data.attempts = [attempt_records.attempt(rung="plain", verdict="kept", stack=["compile"], modes=modes)]
+    said = "bf16 is not in the recipe: with it torch.compile was slower (0.45× beside 1.14×)."
+    assert words.slower_precision(data) == said
+    assert said in terminal.summary(data, width=200)
+    data.attempts[0].modes[0].speedup = 1.3  # type: ignore[index, union-attr]
+    assert words.slower_precision(data) == ""
+
+
 def test_a_climb_whose_budget_ended_says_how_to_go_on() -> None:
     data = nothing_kept()
     data.manifest.why = "the budget of 60 s was too short to test sdpa."
@@ -369,7 +395,18 @@ def test_one_restart_tells_no_confidence_and_a_comparison_that_sees_nothing_says
     blind = replace(alone, speedup=Ratio(value=1.65, low=0.1, high=30.0), restarts=2, visible=3.6e17)
     said = "\n".join(compare_lines(replace(result, comparison=blind)))
     assert "at 99.5% confidence" in said
-    assert "can detect" not in said
+    assert "would have been found" not in said
+    seen = replace(alone, visible=0.18)
+    said = "\n".join(compare_lines(replace(result, comparison=seen)))
+    assert "A change of 18 % would have been found in four of five such comparisons." in said
+    apart = replace(alone, answer="faster", speedup=Ratio(value=1.21, low=1.04, high=1.42), restarts=20)
+    found = replace(result, verdict="faster", comparison=apart)
+    same = compare_lines(found)[-1]
+    assert same == (
+        "A and B are the same, and this machine shows 1.21× (1.04–1.42) between them, 20 restarts of both: trust no smaller difference here."
+    )
+    other = replace(found, b=replace(side, options={"width": "128"}))
+    assert "B is faster than A: 1.21× (1.04–1.42)" in "\n".join(compare_lines(other))
     cpu = replace(alone, speedup=Ratio(value=1.42, low=1.38, high=1.47))
     for waited in (0.02, 0.4):
         said = "\n".join(compare_lines(replace(result, cpu_time=cpu, waited={"a": waited, "b": 0.0})))

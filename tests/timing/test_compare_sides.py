@@ -93,7 +93,7 @@ def wider(): return plain(9)
 def test_what_cannot_be_compared_is_not_called_equal(a: str, b: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "chance.py").write_text(CHANCE)
     done = rung("compare", f"chance.py:{a}", f"chance.py:{b}", "--verify", "--budget", "1", cwd=tmp_path)
-    assert done.returncode == 4
+    assert done.returncode == (2 if b == "wider" else 4)  # two models of other weights are no workload that failed
     assert says in done.stderr
     assert "equal" not in done.stdout
 

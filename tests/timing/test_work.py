@@ -77,12 +77,13 @@ def test_counted_work_stays_unless_it_is_told_and_nothing_is_made_up() -> None:
 
 
 def test_a_narrow_interval_is_not_said_to_miss_its_width(nap: Bench) -> None:
-    unsteady = replace(nap, reached=False, steady=False, precision=0.005)
+    assert nap.summary.mean
+    calm = replace(nap.summary, std=0.01 * nap.summary.mean.value)
+    unsteady = replace(nap, reached=False, steady=False, precision=0.005, summary=calm)
     narrow = "\n".join(bench_lines(replace(unsteady, time=Interval(value=100.0, low=99.9, high=100.1))))
     assert "within ±0.5 %, but not steady: raise --time" in narrow
     wide = "\n".join(bench_lines(replace(unsteady, time=Interval(value=100.0, low=99.0, high=101.0))))
     assert "not yet within ±0.5 %: raise --time" in wide
-    assert nap.summary.mean
     scattered = replace(nap.summary, std=0.2 * nap.summary.mean.value)
     noisy = "\n".join(
         bench_lines(replace(unsteady, time=Interval(value=100.0, low=99.0, high=101.0), summary=scattered))

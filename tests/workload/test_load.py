@@ -42,7 +42,7 @@ def test_a_file_of_the_user_is_loaded_the_same_way() -> None:
         (EXAMPLE, {"depht": "3"}, r"no option --depht; did you mean --depth\?$"),
         ("tiny-transformer", {"num-layer": "4"}, r"did you mean --num-layers\?$"),
         (EXAMPLE, {"colour": "red"}, "no option --colour; it takes: --width, --depth"),
-        (EXAMPLE, {"width": "wide"}, "must be int"),
+        (EXAMPLE, {"width": "wide"}, "must be a whole number"),
         ("tiny-transformer", {"size": "giant"}, "must be one of"),
         ("tiny-transformer", {"num-heads": "7"}, "heads must be even"),
     ],
@@ -181,7 +181,7 @@ def test_an_annotation_that_cannot_be_read_hides_no_other(tmp_path: Path) -> Non
     ("name", "typed", "says"),
     [
         ("choice", {"n": "3"}, "must be one of 1, 2"),
-        ("several", {"sizes": "3,x"}, "--sizes is 'x'; it must be int"),
+        ("several", {"sizes": "3,x"}, "--sizes is 'x'; it must be a whole number"),
         ("several", {"pair": "3"}, "must be 2 values with commas between them"),
         ("odd", {"kind": "big"}, "must be one of f, 2, FAST, SMALL"),
         ("needs", {}, "needs --n"),

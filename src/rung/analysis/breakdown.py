@@ -88,7 +88,7 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
         if step_ns < busy:
             notes.append(
                 f"A step under the profiler was slower: its work took {busy / 1e6:.3g} ms, and a whole step "
-                f"takes {step_ns / 1e6:.3g} ms without the profiler. The parts are those of the slower step."
+                f"takes {step_ns / 1e6:.3g} ms without the profiler. The shares are those of the slower step."
             )
             step_ns = busy
         gaps = totals.launch_gap + totals.idle

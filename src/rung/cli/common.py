@@ -263,7 +263,7 @@ def check_early(target: str, device: str | None = None) -> None:
 
 def no_rest(rest: Sequence[str]) -> None:
     if rest:
-        raise UsageError(f"unexpected argument {rest[0]!r}; see `--help`.")
+        raise UsageError(f"unexpected argument {rest[0]!r}; `--help` lists what the command takes.")
 
 
 def for_tables() -> None:

@@ -219,7 +219,9 @@ def in_processes(parsed: argparse.Namespace) -> Comparison | Ranking:
     b = side(parsed.b or parsed.a, options, parsed.recipe, parsed.rungs, parsed.env, parsed.call)
     rest_of_them = [side(c, options, parsed.recipe, parsed.rungs, parsed.env, parsed.call) for c in parsed.more]
     if a == b and not parsed.base:
-        say("A and B are the same: this measures how well the machine can tell nothing from something.")
+        say(
+            "A and B are the same: this measures which differences are the machine's. To compare two, name both: rung compare A B"
+        )
     with ExitStack() as stack:
         if parsed.base:
             a = stack.enter_context(at_revision(a, parsed.base))

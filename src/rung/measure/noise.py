@@ -46,7 +46,8 @@ def _spikes(x: np.ndarray) -> str:
     if rest.std(ddof=1) > 0.7 * x.std(ddof=1):
         return ""
     return (
-        f"{int(far.sum())} of {len(x)} steps take up to {x.max() / middle:.1f}x the median and cause most of the variation: "
+        f"{int(far.sum())} of {len(x)} steps {'takes' if far.sum() == 1 else 'take up to'} {x.max() / middle:.1f} times the median and "
+        f"{'causes' if far.sum() == 1 else 'cause'} most of the variation: "
         "interruptions, recompilations or garbage collection."
     )
 
@@ -82,6 +83,9 @@ def _drift(x: np.ndarray) -> str:
     change = last / first - 1
     if abs(change) < 0.02 or abs(last - first) < 4 * inner / np.sqrt(quarter):
         return ""
+    eighths = [float(np.median(part)) for part in np.array_split(x, 8)]
+    if (max(eighths[-2:]) >= min(eighths[:2])) if change < 0 else (min(eighths[-2:]) <= max(eighths[:2])):
+        return ""  # the two quarters overlap, as where the load of the machine comes and goes
     if change > 0:
         return f"the steps get slower, {change:+.0%} from the first quarter to the last: heat, throttling, other work on the machine, or a leak."
     return f"the steps still get faster, {change:+.0%} from the first quarter to the last: the warm-up was too short."

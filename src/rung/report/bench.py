@@ -68,9 +68,9 @@ def bench_rows(result: Bench) -> list[tuple[str, str]]:
         rows.append(("", f"{_short_of(result)}: {then}"))
     rows += _climb_rows(result.climb)
     if summary.mean:
-        rows.append(
-            ("mean", f"{units.duration_interval(summary.mean)}, standard deviation {units.duration(summary.std)}")
-        )
+        told = summary.mean.low > summary.min  # no mean lies below all samples: such an interval says nothing
+        mean = units.duration_interval(summary.mean) if told else units.duration(summary.mean.value)
+        rows.append(("mean", f"{mean}, standard deviation {units.duration(summary.std)}"))
     percentiles = {"p90": summary.p90, "p99": summary.p99}
     known = "".join(f", {p} {units.duration(at.value)}" for p, at in percentiles.items() if at)
     few_for = [p for p, at in percentiles.items() if not at]
@@ -101,7 +101,10 @@ def _climb_rows(climb: Climbed | None) -> list[tuple[str, str]]:
     count, spread = climb.restarts, units.percent(climb.spread)
     differ = f"whose processes differed by up to {spread}" if count > 1 else f"and processes differ by about {spread}"
     away = f"{units.percent(abs(climb.slower))} {'slower' if climb.slower > 0 else 'faster'}"
-    explained = "no clear difference, given how much processes differ"
+    processes = abs(climb.slower) <= climb.spread
+    explained = (
+        f"no clear difference, given how much {'processes differ' if processes else 'the steps of both scatter'}"
+    )
     meant = (
         explained
         if climb.agrees

@@ -116,7 +116,8 @@ def run_line(run: ClimbRun) -> str:
     status = f", {units.clean(result.status)}" if result and result.status else ""
     ended = gain + status + (", ended early" if words.ended_early(run) else "")
     outcome = ended if manifest.status == "complete" else words.standing(run)
-    what = f"{manifest.workload.name} ({manifest.workload.mode}, {manifest.numerics})"
+    options = "".join(f" --{name} {value}" for name, value in (manifest.options or {}).items())
+    what = f"{manifest.workload.name}{options} ({manifest.workload.mode}, {manifest.numerics})"
     return "  ".join(units.one_line(part) for part in (run.directory, what, outcome))
 
 

@@ -79,7 +79,8 @@ def _answer(result: Comparison | Ranking) -> list[str]:
         return _ranked(result, result.ranking)
     proof = result.verification
     sentence = SENTENCES["not equal"].replace("B", result.not_equal or "B", 1)
-    return [f"{sentence}, and nothing was timed:", *_once_each(proof.failures)] if proof else []
+    failures = [failure.replace("the untouched model's own", "A's own") for failure in proof.failures] if proof else []
+    return [f"{sentence}, and nothing was timed:", *_once_each(failures)] if proof else []
 
 
 def _once_each(failures: Sequence[str]) -> list[str]:
@@ -96,12 +97,17 @@ def _once_each(failures: Sequence[str]) -> list[str]:
 
 def _compared(result: Comparison, comparison: Compared) -> list[str]:
     verdict, speedup = result.verdict, comparison.speedup
+    if result.a == result.b and verdict in ("faster", "slower"):
+        return [
+            f"A and B are the same, and this machine shows {units.interval(speedup)} between them, {_evidence(result, comparison.restarts)}: "
+            "trust no smaller difference here."
+        ]
     sentence = SENTENCES[verdict] + (f" {_share(result.margin)}" if verdict == "same" else "")
     sure = f" at {comparison.confidence:.1%} confidence" if units.span(speedup) else ", without an interval"
     lines = [f"{sentence}: {units.interval(speedup)}{sure}, {_evidence(result, comparison.restarts)}."]
     visible = comparison.visible
     if visible is not None and visible < 1:  # more is no measurement
-        lines.append(f"The smallest change that this comparison can detect: {_share(visible)}.")
+        lines.append(f"A change of {_share(visible)} would have been found in four of five such comparisons.")
     if result.cpu_time and max((result.waited or {}).values(), default=0.0) > WAITED:
         lines.append(
             "In CPU time, which leaves out waiting for a core and adds up threads: "

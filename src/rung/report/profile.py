@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 
+from rung.program import program
 from rung.records.profile import Presets, Profile, SampledGpu, SampledRank, StepEnergy
 from rung.report import units
 from rung.report.over_ranks import aligned, extremes, ranks_left_out
@@ -13,7 +15,8 @@ def profile_lines(record: Profile, width: int = 100) -> list[str]:
     """The recording in a few lines: the profiler, where it is, the overhead, what was left out."""
     plan = record.plan
     lines = [f"{plan.profiler} {plan.version}".rstrip() + f": {plan.collects}"]
-    lines.append(f"kept in {units.clean(record.folder)}; `rung analyze` reads it again")
+    folder = units.clean(record.folder)
+    lines.append(f"kept in {folder}; read it again: {program()} analyze {shlex.quote(folder)}")
     if cost := record.overhead:
         recorded, bare = units.duration(cost.recorded_ns), units.duration(cost.bare_ns)
         lines.append(f"a step took {recorded} while it was recorded and {bare} otherwise ({_longer(cost.share)}; "

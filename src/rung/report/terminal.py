@@ -139,7 +139,8 @@ def _say_baseline(run: ClimbRun, say: Callable[..., None]) -> None:
         say("The baseline has not been measured yet.")
         return
     memory = units.data_size(units.peak(baseline.memory))
-    say(f"Baseline: {units.duration_interval(before)} per step, peak memory {memory}")
+    alone = words.alone(run)
+    say(f"Baseline: {units.duration_interval(before)} per step{f' ({alone})' if alone else ''}, peak memory {memory}")
     if words.floor(baseline):
         say(f"Roofline lower bound: {words.floor(baseline)}", indent=2)
     if baseline.steady is False:
@@ -191,7 +192,13 @@ def _say_outcome(run: ClimbRun, say: Callable[..., None], say_whole: Callable[..
             if alone := commands.autocast_alone(run):
                 say_whole(f"What autocast and a fused optimizer give alone: {alone}")
             say_whole(f"Use it in Python: {commands.apply_line(run)}")
-    for text in (*words.shapes(run), words.noise(run), words.stopped(run), words.predictions(run)):
+    for text in (
+        *words.shapes(run),
+        words.slower_precision(run),
+        words.noise(run),
+        words.stopped(run),
+        words.predictions(run),
+    ):
         if text:
             say(text)
     if words.status(run):

@@ -31,6 +31,7 @@ CLAIMED = 1.08  # times as fast: less is claimed once it was confirmed (ladder/c
 OTHER = "other reasons"
 SOME = 5  # names that a line lists
 TOO_NOISY = 2.0  # an interval whose ends are so many times apart says nothing
+DISTURBED = 1.1  # times as long, of two times of one program that need a word
 MEDIANS = "medians; the ratio is that of neighbouring rounds"
 APART = 1.03  # step times whose ratio is so much off the one that was measured side by side need a word
 _TURNS = "The best so far and the candidate ran in separate worker processes, in alternating blocks."
@@ -302,6 +303,18 @@ def predictions(run: ClimbRun) -> str:
     return f"What rungs saved differed from what was expected by {off:.0f} % of a step in the median{rungs}; {inside}."
 
 
+def slower_precision(run: ClimbRun) -> str:
+    """Such as "bf16 is not in the recipe: with it torch.compile was slower (0.45× beside 1.14×)."; empty where no such mode was slower."""
+    modes = [mode for attempt in run.attempts for mode in attempt.modes or () if units.number(mode.speedup)]
+    for low in ("bf16", "tf32"):
+        for mode in modes if low not in kept(run) else ():
+            others = [m for m in modes if {*m.rungs} - {"tf32"} == {*mode.rungs} - {low, "tf32"}]
+            if low in mode.rungs and others and (faster := others[0].speedup or 0.0) > (mode.speedup or 0.0):
+                text = f"with it {units.clean(mode.title)} was slower ({units.ratio(mode.speedup)} beside {units.ratio(faster)})"
+                return f"{low} is not in the recipe: {text}."
+    return ""
+
+
 def noise(run: ClimbRun) -> str:
     """Such as "Noise: steps waited for a CPU core 43% of the time; a gain below 12.0% is too small to see in several restarts"."""
     record = run.result.noise if run.result else None
@@ -342,6 +355,14 @@ def before(run: ClimbRun) -> Figure | None:
     """The untouched step: as the final comparison timed it beside the best, where there was one, or by itself."""
     beside = result_time(run, "baseline") if kept(run) else None
     return beside or (run.baseline.time if run.baseline else None)
+
+
+def alone(run: ClimbRun) -> str:
+    """What to say of the untouched step where it took another time by itself than beside the best, which `before` tells."""
+    beside, first = before(run), run.baseline.time if run.baseline else None
+    if not beside or not first or 1 / DISTURBED < beside.value / first.value < DISTURBED:
+        return ""
+    return f"beside the recipe; {units.duration(first.value)} when it was timed alone"
 
 
 def kept_so_far(run: ClimbRun) -> str:
@@ -391,7 +412,8 @@ def over_plain(result: Result) -> str:
     if not over or units.number(over.value) is None:
         return ""
     if plain_alone(result):
-        return "by plain torch.compile alone"
+        more = [name for name in ("bf16", "tf32", "fused-optimizer") if name in result.kept]
+        return f"by a plain mode of torch.compile{' with ' + ', '.join(more) if more else ''}"
     return f"{units.interval(over)} over the best plain torch.compile"
 
 

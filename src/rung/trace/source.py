@@ -126,7 +126,7 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
             file.seek(0)
             yield file, packed
     except FileNotFoundError:
-        raise InputError(f"There is no file {path}: check the path of the trace.") from None
+        raise InputError(f"there is no file {path}: check the path of the trace.") from None
     except IsADirectoryError:
         raise InputError(f"{path} is a directory: name the trace file in it.") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null character

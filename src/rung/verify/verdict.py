@@ -64,7 +64,8 @@ class Verification:
     def record(self) -> measured.Verification:
         bad = [c for c in self.checks if not c.passed]
         ranked = sorted(self.checks, key=lambda c: _rank(c.error / c.tolerance))
-        said = self.failures + [c.sentence() for c in sorted(bad, key=lambda c: -_rank(c.error))[:20]]
+        first = sorted(bad, key=lambda c: (_seen(c.what), -_rank(c.error)))
+        said = self.failures + [c.sentence() for c in first[:20]]
         return measured.Verification(
             passed=self.passed,
             cases=self.cases,
@@ -78,6 +79,11 @@ class Verification:
 
 def _rank(x: float) -> float:
     return x if math.isfinite(x) else math.inf
+
+
+def _seen(what: str) -> int:
+    """What a user looks at first comes first: outputs, the loss, gradients, then what optimizer steps leave."""
+    return next((k for k, name in enumerate(("output", "loss", "gradient")) if what.startswith(name)), 3)
 
 
 def joined(parts: Sequence[measured.Verification]) -> measured.Verification:

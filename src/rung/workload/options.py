@@ -49,7 +49,8 @@ def value_of(option: str, text: str, kind: Any) -> Any:
         try:
             return kind(text)
         except ValueError:
-            raise UsageError(f"--{option} is {text!r}; it must be {kind.__name__}.") from None
+            number = "a whole number" if kind is int else "a number"
+            raise UsageError(f"--{option} is {text!r}; it must be {number}.") from None
     return Path(text) if kind is Path else text
 
 

@@ -55,7 +55,7 @@ def test_what_is_no_database_is_refused_in_a_sentence(tmp_path, content, says):
 
 
 def test_missing_files_directories_and_foreign_databases_are_refused(tmp_path):
-    refused(tmp_path / "none.db", "There is no file")
+    refused(tmp_path / "none.db", "there is no file")
     refused(tmp_path, "is a directory")
     empty = tmp_path / "empty.db"
     with sqlite3.connect(empty) as db:

@@ -177,7 +177,7 @@ def test_a_bare_number_is_the_node_and_a_named_one_the_logical_node(tmp_path):
 
 
 def test_a_missing_file_and_a_doubled_title(tmp_path):
-    with pytest.raises(InputError, match="There is no file"):
+    with pytest.raises(InputError, match="there is no file"):
         rocprofv3_csv.read(tmp_path / "none.csv")
     text = KERNELS.replace('"LDS_Block_Size"', '"Start_Timestamp"')
     trace = rocprofv3_csv.read(write(tmp_path, {"1_kernel_trace.csv": text}) / "1_kernel_trace.csv")
