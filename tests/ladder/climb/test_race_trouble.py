@@ -51,10 +51,14 @@ Timed = Callable[..., None]
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
-    """speed: times as fast as the untouched model, by side; dies: while it is timed, as often as told; wrong: when it is looked at."""
+    """speed: times as fast as the untouched model, by side; dies: while it is timed, as often as told; wrong: when it is looked at; differs:
+    its results do."""
 
     def is_timed(
-        speed: Mapping[str, float], dies: Mapping[str, int] | None = None, wrong: tuple[str, ...] = ()
+        speed: Mapping[str, float],
+        dies: Mapping[str, int] | None = None,
+        wrong: tuple[str, ...] = (),
+        differs: tuple[str, ...] = (),
     ) -> None:
         left = dict(dies or {})
 
@@ -80,7 +84,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
             def witness(self, side: str) -> Witness:
                 if side in wrong:
                     raise SideFailed(side, WorkerFailed("out of memory", "out of memory"))
-                return Witness()
+                return Witness(failures=["output is off by 1.0"] if side in differs else [])
 
             def profile(self, trace: Path) -> None:
                 pass
@@ -102,6 +106,28 @@ def test_where_the_fastest_cannot_be_looked_at_the_next_one_of_the_same_restart_
     assert made.answer
     assert made.answer.kept == ("compile",)
     assert "out of memory" in str(found.modes["reduce-overhead"].error)
+
+
+def test_a_mode_whose_results_differ_while_it_is_timed_is_dropped_at_once(made: State, timed: Timed) -> None:
+    """The race goes on with what is right, and says why."""
+    timed({"channels-last": 3.4, "default": 1.9}, differs=("channels-last",))
+    found, default = Race(), ready(made, "default", "compile")
+    wrong = ready(made, "channels-last", "channels-last")
+    time_modes(made, found, {"default": default, "channels-last": wrong})
+    assert found.best == "default"
+    assert wrong.ended
+    assert "its results differed from the baseline's" in str(found.modes["channels-last"].error)
+    assert made.answer
+    assert made.answer.kept == ("compile",)
+
+
+def test_where_all_modes_are_wrong_the_record_says_why_and_not_that_none_ran(made: State, timed: Timed) -> None:
+    timed({"default": 1.9}, differs=("default",))
+    found = Race()
+    time_modes(made, found, {"default": ready(made, "default", "compile")})
+    record = plain._record(made, found)
+    assert record.verdict == "reverted"
+    assert "its results differed from the baseline's: output is off" in record.why
 
 
 def test_the_recipe_of_a_mode_that_dies_when_it_is_timed_again_is_taken_back(made: State, timed: Timed) -> None:

@@ -83,7 +83,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
             untouched.end()
             untouched_worker(state)
         else:
-            _drop(state, result, failed, failure)
+            _drop(state, result, failed, _said(failure))
         time_modes(state, result, {name: task for name, task in ready.items() if name != failed})
         return
     names = list(sides)
@@ -132,13 +132,17 @@ def untouched_worker(state: State) -> None:
             raise state.untouched.error
 
 
-def _drop(state: State, result: Race, name: str, failure: SideFailed) -> None:
-    """A mode whose process failed is none any more, and no answer."""
+def _drop(state: State, result: Race, name: str, why: str) -> None:
+    """A mode whose process failed, or is not believed, is none any more, and no answer."""
     record = result.modes[name]
-    record.error, record.speedup = f"{failure.error.kind}: {failure}", UNSET
+    record.error, record.speedup = why, UNSET
     state.say(Raced(record))
     state.racing[name].end()
     withdraw(state, result, name, record.error)
+
+
+def _said(failure: SideFailed) -> str:
+    return f"{failure.error.kind}: {failure}"
 
 
 def withdraw(state: State, result: Race, name: str, why: str, *, wrong: bool = False) -> None:
@@ -189,21 +193,24 @@ def _needs_memory(state: State, result: Race) -> bool:
 
 def _take(state: State, result: Race, name: str, duel: Duel, start: Start, beat: bool) -> bool:
     """Makes a mode the best so far: its outputs are checked in the process that was timed. beat: the best took turns with it. False where
-    that process failed."""
+    that process failed, or is not believed."""
     task, of_two = state.racing[name], between(duel, name)
     record = result.modes[name]
     try:
         of_two.witness = start.witness(name)
     except SideFailed as failure:
-        _drop(state, result, name, failure)
+        _drop(state, result, name, _said(failure))
+        return False
+    seen, speedup = of_two.record(), record.speedup or 0.0
+    if speedup >= PROVISIONAL_GAIN and (doubt := distrusted(seen, speedup)):
+        _drop(state, result, name, doubt)
         return False
     if result.task:
         result.task.end()
     state.trace(traced(result.best)).unlink(missing_ok=True)
     result.best, result.task, result.duel = name, task, of_two
     state.champion = task
-    seen, speedup = result.duel.record(), record.speedup or 0.0
-    if speedup >= PROVISIONAL_GAIN and not distrusted(seen, speedup):
+    if speedup >= PROVISIONAL_GAIN:
         answer = Answer(
             tuple(record.rungs), "provisional", Figure(value=speedup), Figure(value=1.0),
             times={"baseline": seen.times["best"], "best": seen.times["candidate"]},

@@ -138,9 +138,14 @@ def _record(state: State, found: Race) -> Attempt:
         replaces=[], graph_breaks=[], verdict="", modes=modes, plain=state.plain or Plain(),
     )  # fmt: skip
     if not found.best or best is None:
-        errors = [mode.error for mode in modes if mode.error]
-        record.verdict = "failed" if errors else "inapplicable"
-        record.why = f"no mode ran: {errors[0]}" if errors else "this device and workload permit no plain mode."
+        errors = [mode for mode in modes if mode.error]
+        wrong = next((mode for mode in errors if mode.step_ns), None)  # it ran, and was refused
+        record.verdict = "reverted" if wrong else "failed" if errors else "inapplicable"
+        record.why = (
+            f"{wrong.title}: {wrong.error}" if wrong
+            else f"no mode ran: {errors[0].error}" if errors
+            else "this device and workload permit no plain mode."
+        )  # fmt: skip
         return record
     record.stack, record.members, record.title = best.rungs, best.rungs, best.title
     record.log = f"workers/01-{NAME}-{found.best}.log"
