@@ -148,8 +148,8 @@ def _on_host(base: Trace, new: Trace, base_steps: int | None, new_steps: int | N
         accounts.append(events)
         notes += [f"{name}: {note}" for rank in ranks for note in rank.notes]
     wanted = by or ON_HOST
-    if not set(wanted) <= set(ON_HOST):
-        notes.append("Without GPU events there are tables only by category, op and shape.")
+    if lacking := [key for key in wanted if key not in ON_HOST]:
+        notes.append(f"Without GPU events there is no table by {' or '.join(lacking)}.")
     if _unlike(sides[0], sides[1]):
         notes.append("Times are per step and per rank, as the traces have different numbers of steps or ranks.")
     notes += _few(*sides)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -138,9 +139,11 @@ def named(name: str) -> Peaks:
     wanted = name.strip().casefold()
     found = next((row for row in known() if row.name.casefold() == wanted), None) or find(name)
     if found is None:
+        names = [row.name for row in known()]
+        alike = [known for known in names if wanted and wanted in known.casefold()] or get_close_matches(name, names, 3)
+        there = f"did you mean {' or '.join(alike)}" if alike else f"there are {', '.join(names)}"
         raise UsageError(
-            f"no GPU named {name!r} is known; there are {', '.join(row.name for row in known())} "
-            f"(more in {user_file(*_OWN)}, as docs/internals/roofline.md says)."
+            f"no GPU named {name!r} is known; {there} (more in {user_file(*_OWN)}, as docs/internals/roofline.md says)."
         )
     return found
 

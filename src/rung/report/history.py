@@ -60,6 +60,9 @@ def target_of(entry: Entry) -> str:
     return units.one_line(short_target(entry.target) + "".join(f" --{n} {v}" for n, v in options.items()))
 
 
+WIDEST = 60  # characters of a target or a result in a list; `rung runs show` has all of it
+
+
 def list_lines(entries: Sequence[Entry]) -> list[str]:
     """A line an entry: number, when (UTC), command, target, what it gave, tags."""
     rows = [["entry", "UTC", "command", "target", "result", "tags"]]
@@ -69,7 +72,8 @@ def list_lines(entries: Sequence[Entry]) -> list[str]:
         gave = [figure_interval(first, first.unit) if first else "", status, entry.answer]
         tags = f"[{', '.join(entry.tags)}]" if entry.tags else ""
         said = ", ".join(units.one_line(part) for part in gave if part)
-        rows.append([str(entry.id), moment(entry.created), entry.of, target_of(entry), said, units.one_line(tags)])  # fmt: skip
+        target, said = (text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…" for text in (target_of(entry), said))
+        rows.append([str(entry.id), moment(entry.created), entry.of, target, said, units.one_line(tags)])
     return columns(rows)
 
 
