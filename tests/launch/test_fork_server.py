@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -87,6 +88,26 @@ def test_what_cannot_be_imported_is_said_by_workers_themselves(tmp_path: Path) -
             assert not forked(a)
             assert a.call("echo", 100, value=1) == 1
     assert "no_such_module" in (tmp_path / "server.log").read_text()
+
+
+def test_who_is_interrupted_while_it_imports_leaves_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ForkServer(["served"], tmp_path / "server.log") as forks:
+        with worker(forks, tmp_path / "a") as a:
+            a.call("echo", 100, value=1)
+        fork, begun = forks.fork, list[int]()
+
+        def interrupted(*given: Any) -> None:
+            made = fork(*given)
+            assert made
+            begun.append(made.pid)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(forks, "fork", interrupted)
+        before = {*os.listdir("/proc/self/fd")}
+        with pytest.raises(KeyboardInterrupt):
+            worker(forks, tmp_path / "b")
+        assert gone(begun[0])
+        assert len({*os.listdir("/proc/self/fd")} - before) <= 1  # that of `Forked`, which nobody has
 
 
 def test_how_a_fork_ended_is_known(forks: ForkServer, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from rung.launch.start import START
 from rung.launch.worker import guarded, serve
 
 LONGEST = 1 << 10  # bytes of a message
+IMPORTING = 600.0  # seconds, after which a server that has not answered is done without
 FDS = 5  # that come with one: for requests, replies and the lifeline of a worker, for how it ended, and its log
 POOL = "TORCH_WARM_POOL"
 
@@ -96,6 +97,7 @@ class ForkServer:
                 start_new_session=True,
                 env=self._env,
             )
+        ours.settimeout(IMPORTING)
         return ours
 
 

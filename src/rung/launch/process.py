@@ -126,23 +126,18 @@ class Worker(Caller):
         replies, reply_write = os.pipe()
         self._channel = Channel(replies, requests)
         lifeline_read, self._lifeline = os.pipe()
-        theirs, env = (request_read, reply_write, lifeline_read), variables(env or {})
-        forked = None
-        with log.open("ab") as output:
-            if forks is not None and cwd is None:
-                forked = forks.fork(serves, env, theirs, output.fileno())
-            self._process: subprocess.Popen[bytes] | Forked = forked or subprocess.Popen(
-                [sys.executable, START, "rung.launch.worker", *map(str, theirs), serves],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=theirs,
-                start_new_session=True,  # its own process group, so that one signal ends it with its compilers
-                env=env,
-                cwd=cwd,
-            )
-        for fd in theirs:
-            os.close(fd)
+        theirs = (request_read, reply_write, lifeline_read)
+        try:
+            self._process = _started(serves, log, variables(env or {}), cwd, theirs, forks)
+        except (
+            BaseException
+        ):  # such as Ctrl-C while a fork server imports: what it forks then ends, as these are closed
+            self._channel.close()
+            os.close(self._lifeline)
+            raise
+        finally:
+            for fd in theirs:
+                os.close(fd)
         Worker.running.add(self)
 
     @property
@@ -215,6 +210,25 @@ class Worker(Caller):
 
     def fileno(self) -> int:
         return self._channel.fileno()
+
+
+def _started(
+    serves: str, log: Path, env: dict[str, str], cwd: Path | None, fds: tuple[int, ...], forks: ForkServer | None
+) -> subprocess.Popen[bytes] | Forked:
+    """The process of a worker, forked where that can be."""
+    with log.open("ab") as output:
+        if forks is not None and cwd is None and (forked := forks.fork(serves, env, fds, output.fileno())):
+            return forked
+        return subprocess.Popen(
+            [sys.executable, START, "rung.launch.worker", *map(str, fds), serves],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=fds,
+            start_new_session=True,  # its own process group, so that one signal ends it with its compilers
+            env=env,
+            cwd=cwd,
+        )
 
 
 @contextlib.contextmanager

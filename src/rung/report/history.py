@@ -12,6 +12,7 @@ from typing import Any
 from rung.records.history import Collected, Entry, Measured, Point, Series
 from rung.report import units
 from rung.report.benchmarks import columns
+from rung.report.tables import shortened
 
 FIRST = {"compare": "speedup", "climb": "speedup"}  # the figure that stands for an entry; of others, the time
 _CSV = ("entry", "created", "command", "target", "options", "variant", "figure", "unit", "value", "low", "high", "device", "host", "status", "tags")  # fmt: skip
@@ -72,7 +73,7 @@ def list_lines(entries: Sequence[Entry]) -> list[str]:
         gave = [figure_interval(first, first.unit) if first else "", status, entry.answer]
         tags = f"[{', '.join(entry.tags)}]" if entry.tags else ""
         said = ", ".join(units.one_line(part) for part in gave if part)
-        target, said = (text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…" for text in (target_of(entry), said))
+        target, said = shortened(target_of(entry), WIDEST), shortened(said, WIDEST)
         rows.append([str(entry.id), moment(entry.created), entry.of, target, said, units.one_line(tags)])
     return columns(rows)
 
