@@ -9,6 +9,8 @@ import sys
 import tempfile
 import time
 
+THEN = dict(os.environ)  # as it was when this was imported
+
 
 class Served:
     def __init__(self) -> None:
@@ -49,6 +51,9 @@ class Served:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def variable_then_and_now(self, name: str) -> list[str | None]:
+        return [THEN.get(name), os.environ.get(name)]
 
     def imported(self) -> list[str]:
         return [*sys.modules]

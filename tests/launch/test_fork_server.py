@@ -50,11 +50,37 @@ def test_forks_draw_other_random_numbers(forks: ForkServer, tmp_path: Path) -> N
         assert not {*a.call("draws", 100)} & {*b.call("draws", 100)}
 
 
-def test_what_one_fork_changes_another_does_not_see(forks: ForkServer, tmp_path: Path) -> None:
+def test_while_it_imports_torch_starts_no_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.6 would, and forks would share them. Afterwards a fork has the variable as the user has it."""
+    for usual in (None, "1"):
+        monkeypatch.delenv("TORCH_WARM_POOL", raising=False)
+        if usual:
+            monkeypatch.setenv("TORCH_WARM_POOL", usual)
+        with ForkServer(["served"], tmp_path / "server.log") as forks, worker(forks, tmp_path / "a") as a:
+            assert a.call("variable_then_and_now", 100, name="TORCH_WARM_POOL") == ["0", usual]
+
+
+def test_another_folder_than_that_of_the_first_takes_a_fresh_process(
+    forks: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with worker(forks, tmp_path / "a") as a:
-        a.call("collect_no_more", 100)
+        assert forked(a)
+    monkeypatch.chdir(tmp_path)
+    with worker(forks, tmp_path / "b") as b:
+        assert not forked(b)
+
+
+def test_where_there_is_no_process_a_fresh_one_is_tried_and_the_server_goes_on(
+    forks: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with worker(forks, tmp_path / "a") as a:
+        a.call("echo", 100, value=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(forks, "_asked", lambda serves, fds: b"0")
         with worker(forks, tmp_path / "b") as b:
-            assert b.call("collects", 100)
+            assert not forked(b)
+    with worker(forks, tmp_path / "c") as c:
+        assert forked(c)
 
 
 def test_other_variables_than_those_of_the_first_or_a_folder_take_a_fresh_process(

@@ -222,7 +222,7 @@ def test_a_precision_that_made_the_modes_slower_is_named() -> None:
         attempt_records.mode("compile", title="torch.compile", speedup=1.14),
     ]
     data.attempts = [attempt_records.attempt(rung="plain", verdict="kept", stack=["compile"], modes=modes)]
-    said = "bf16 is not in the recipe: with it torch.compile was slower (0.45× beside 1.14×)."
+    said = "bf16 is not in the recipe: the fastest mode with it was torch.compile, 0.45×, and without it 1.14×."
     assert words.slower_precision(data) == said
     assert said in terminal.summary(data, width=200)
     data.attempts[0].modes[0].speedup = 1.3  # type: ignore[index, union-attr]

@@ -11,7 +11,8 @@ class Told:
         self.target = target
 
     def open(self, target: str) -> dict[str, Any]:
-        return {"pid": os.getpid(), "target": target, "was spare": hasattr(self, "target")}
+        too_late = ["TORCHINDUCTOR_X"] if target == "late" else []
+        return {"pid": os.getpid(), "target": target, "was spare": hasattr(self, "target"), "too_late": too_late}
 
     def add(self, a: int, b: int) -> int:
         return a + b

@@ -554,3 +554,28 @@ def test_elsewhere_has_its_own_device_and_variables(tmp_path: Path, monkeypatch:
         task.apart = True
         done(pool, pool.add(task))
     assert (setups[0].device, setups[0].variables) == ("cuda", {"A": "b", "GPU": "1"})
+
+
+def test_where_a_target_sets_what_forks_have_read_before_all_are_started_again_as_fresh_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that sets TORCHINDUCTOR_... before it imports torch is heeded in the user's own process, so it is to be here."""
+    with ForkServer(["served_tasks"], tmp_path / "server.log") as forks, ExitStack() as stack:
+
+        def opened(_: ExitStack, setup: Setup, side: Side, log: str, forks: ForkServer | None) -> Worker:
+            worker = stack.enter_context(Worker("served_tasks:Told", setup.logs / log, PATH, forks=forks))
+            worker.send("open", target="late" if forks else side.target)
+            return worker
+
+        monkeypatch.setattr(tasks, "open_worker", opened)
+        with Pool(Setup(None, tmp_path, Limits(prepare=PLENTY)), most=2, forks=forks) as pool:
+            first, second = told("first", "add", a=1, b=2), told("second", "add", a=2, b=2)
+            for task in (first, second):
+                pool.add(task)
+            for task in (first, second):
+                done(pool, task)
+            assert pool.forks is None
+            for task, result in ((first, 3), (second, 4)):
+                assert isinstance(task.worker, Worker)
+                assert not isinstance(task.worker._process, Forked)
+                assert task.answers["add"] == result

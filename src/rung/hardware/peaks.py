@@ -101,8 +101,10 @@ def find(name: str, arch: str = "", units: int = 0, memory: int = 0) -> Peaks | 
     """The row for a device's name; else the one of its architecture and number of units, the nearest in memory."""
     matching = [row for row in known() if name and re.search(row.match, name, re.IGNORECASE)]
     if matching:
-        # libdrm calls MI250X and MI250 alike: "AMD Instinct MI250X / MI250". The number of units tells them apart.
-        row = next((row for row in matching if not units or row.units in (0, units)), matching[0])
+        # libdrm calls MI250X and MI250 alike: "AMD Instinct MI250X / MI250". The number of units tells them apart. A user's row holds.
+        row = matching[0]
+        if row in _shipped():
+            row = next((row for row in matching if not units or row.units in (0, units)), row)
         return _partition(row, units)
     alike = [row for row in known() if row.arch == arch and row.units == units]
     # A name that says what it is, and is not listed, is another chip.

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import itertools
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from rung.hardware.neighbours import idle_like
 from rung.ladder.answers import Audited, Loaded
 from rung.ladder.survey import described as of_workload
 from rung.ladder.survey import flops, quick_facts, survey
+from rung.launch.fork_server import spared
 from rung.measure import MINIMUM_RUNS
 from rung.plan import CONTRACTS, Numerics, Original, Plan
 from rung.profilers import torch_profiler
@@ -58,6 +60,7 @@ from rung.workload.load import find
 from rung.workload.saved import read_from, save_model
 
 SLOW_TO_MAKE = 1.0  # seconds; a model that is made faster than that is made anew in each worker
+READ_AT_IMPORT = re.compile("TORCH|TRITON")  # variables that torch's compiler reads when it is imported
 BATCHES = 4  # rotated, so that no candidate is timed on one batch that it has seen before
 # Bytes of a batch, above which so few are rotated: more would leave no room for a second process.
 LARGE, FEW = 1 << 30, 2
@@ -104,7 +107,11 @@ class Candidate(Timed):
         if self.device.is_gpu:  # streams, events and graphs belong to the current device
             torch.cuda.set_device(self.device.index)
         self.ranks.join(self.device.is_gpu)
+        before = dict(os.environ)
         self.workload = load(target, options)
+        changed = [
+            name for name, value in os.environ.items() if before.get(name) != value and READ_AT_IMPORT.search(name)
+        ]
         if one_shape:
             self.workload = replace(self.workload, one_shape=True, other_shapes=())
         self._of_one = self.workload  # which all ranks make alike, on whatever GPU each of them is
@@ -122,7 +129,8 @@ class Candidate(Timed):
         if w.mode == "train":  # torch's optimizers load it when they are made; here no garbage is looked for meanwhile
             importlib.import_module("torch._dynamo")
         return {"name": w.name, "mode": w.mode, "samples": w.samples, "tokens": w.tokens, "steps": w.steps,
-                "environment": environment(self.device), "parallel": w.parallel if w.mode == "train" else "none"}  # fmt: skip
+                "environment": environment(self.device), "parallel": w.parallel if w.mode == "train" else "none",
+                "too_late": changed if spared else []}  # fmt: skip
 
     def facts(self, save: str = "", neighbours: bool = False) -> dict[str, Any]:
         """Makes the model; the few facts that decide which plain modes apply. save: where the model is kept for other workers,
@@ -185,8 +193,13 @@ class Candidate(Timed):
             expect_changes()
         begin = time.perf_counter()
         self._one()
-        self._first = time.perf_counter() - begin
+        self._first = time.perf_counter() - begin + self._spared()
         return self._first
+
+    def _spared(self) -> float:
+        """Seconds that a fresh process takes longer than a fork, the first time that it compiles: for imports."""
+        names = ["torch._inductor.compile_fx", *(["torch._dynamo"] if self.workload.mode == "infer" else [])]
+        return sum(spared.get(name, 0.0) for name in names) if self.plan.compiles else 0.0
 
     def warm(self, seconds: float) -> dict[str, Any]:
         """Runs until it is steady, or for `seconds`; the first run is reported apart."""
@@ -197,7 +210,9 @@ class Candidate(Timed):
             exchange["cores"] = "own" if affinity.bound() else "all"
         applied = {**self.step.applied(), **self._environment(), **exchange}
         doubts, apart = self._doubts()
-        return {**warmed, "applied": applied, "original": self._left(), "doubts": [*doubts, *apart], "apart": apart}
+        return {
+            **warmed, "applied": applied, "original": self._left(), "doubts": [*doubts, *apart], "apart": apart, "forked": bool(spared),
+        }  # fmt: skip
 
     def use_shape(self, shape: int, seconds: float) -> dict[str, Any]:
         """From now on runs another of the workload's input shapes, with the same model and step; warmed up as `warm` does."""

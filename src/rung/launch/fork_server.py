@@ -1,6 +1,6 @@
 """A process that has imported what workers need, and forks them: they begin at once, where each would import for seconds.
 
-    python start.py rung.launch.fork_server SOCKET_FD MODULE...
+    python start.py rung.launch.fork_server SOCKET_FD PARENT MODULE...
 
 It answers a message, the name of what a worker serves and five file descriptors, with the number of the process that it forked. All forks have
 its addresses and its hash seed. So what has to be an independent sample of processes is started afresh. A GPU cannot be used in a fork of a
@@ -24,11 +24,15 @@ from pathlib import Path
 
 from rung.launch.start import START
 from rung.launch.worker import guarded, serve
+from rung.prctl import end_with_parent
 
 LONGEST = 1 << 10  # bytes of a message
 IMPORTING = 600.0  # seconds, after which a server that has not answered is done without
 FDS = 5  # that come with one: for requests, replies and the lifeline of a worker, for how it ended, and its log
 POOL = "TORCH_WARM_POOL"
+NO_PROCESS = b"0"  # the answer where the system gives none
+
+spared: dict[str, float] = {}  # where this process is a fork: seconds that its server took to import each module
 
 
 class ForkServer:
@@ -40,6 +44,7 @@ class ForkServer:
     def __init__(self, modules: Sequence[str], log: Path) -> None:
         self._modules, self._log = modules, log
         self._env: dict[str, str] = {}
+        self._folder = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self.ended = False
@@ -59,19 +64,20 @@ class ForkServer:
         """A worker as `rung.launch.worker.main` would be one; None where these variables are others than those of the first, or the server has died. fds: as
         there; log: a file that takes what the worker prints."""
         if self._socket is None:
-            self._env = dict(env)
-        if self.ended or env != self._env:
+            self._env, self._folder = dict(env), os.getcwd()
+        if self.ended or env != self._env or os.getcwd() != self._folder:
             return None
         ended_read, ended_write = os.pipe()
+        answer = b""
         try:
             answer = self._asked(serves, [*fds, ended_write, log])
         finally:
             os.close(ended_write)
-        if not answer:  # killed, or a module could not be imported: workers that import by themselves say why
-            os.close(ended_read)
-            self.ended = True
-            return None
-        return Forked(int(answer), ended_read)
+            # Killed, or a module could not be imported, or Ctrl-C, after which the next answer would be that of this fork.
+            self.ended = not answer
+            if answer in (b"", NO_PROCESS):
+                os.close(ended_read)
+        return None if answer in (b"", NO_PROCESS) else Forked(int(answer), ended_read)
 
     def _asked(self, serves: str, fds: Sequence[int]) -> bytes:
         began, first = time.monotonic(), self._socket is None
@@ -89,7 +95,14 @@ class ForkServer:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with theirs, self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, START, "rung.launch.fork_server", str(theirs.fileno()), *self._modules],
+                [
+                    sys.executable,
+                    START,
+                    "rung.launch.fork_server",
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                    *self._modules,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -132,24 +145,33 @@ class Forked:
 
 
 def main(arguments: list[str]) -> None:
+    end_with_parent(int(arguments[1]))
     asked = socket.socket(fileno=int(arguments[0]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to answer
-    _import(arguments[1:])
+    _import(arguments[2:])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that none stays as a zombie
     while True:
         serves, fds, *_ = socket.recv_fds(asked, LONGEST, FDS)
         if not serves:
             return
-        with warnings.catch_warnings():  # of numpy's threads, which it ends before a fork and starts again
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if child == 0:
-            asked.close()
-            _work(serves.decode(), *fds)
-            return
+        sys.stdout.flush()  # what an import printed is not said again by each fork
+        answer = NO_PROCESS
+        with contextlib.suppress(BlockingIOError, MemoryError):  # a fresh process may have more luck
+            child = _fork()
+            if child == 0:
+                asked.close()
+                _work(serves.decode(), *fds)
+                return
+            answer = str(child).encode()
         for fd in fds:
             os.close(fd)
-        asked.send(str(child).encode())
+        asked.send(answer)
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():  # of numpy's threads, which it ends before a fork and starts again
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def _import(modules: Sequence[str]) -> None:
@@ -157,7 +179,9 @@ def _import(modules: Sequence[str]) -> None:
     usual = os.environ.get(POOL)
     os.environ[POOL] = "0"
     for name in modules:
+        began = time.monotonic()
         importlib.import_module(name)
+        spared[name] = time.monotonic() - began
     del os.environ[POOL]
     if usual is not None:
         os.environ[POOL] = usual

@@ -195,11 +195,15 @@ class Worker(Caller):
         Worker.running.discard(self)
         if self._channel.closed:  # it was ended before, and another process may have its number by now
             return
+        gone = (
+            isinstance(self._process, Forked) and self._process.poll() is not None
+        )  # nothing holds its number any more
         self._process.terminate()  # its guard ends all that is below it
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=10)
         with contextlib.suppress(ProcessLookupError, PermissionError):  # where the guard could not
-            os.killpg(self._process.pid, signal.SIGKILL)
+            if not gone:
+                os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=10)
         self._channel.close()

@@ -97,6 +97,9 @@ class Duel:
         cpu = self.by_cpu_time() if len(sides) == 2 else None
         applied = firsts[sides[-1]].applied
         of_first = [row for k, row in enumerate(self.samples) if k not in self.elsewhere]
+        # A fork holds less memory than a fresh process, as the untouched model is one; its first run is no user's.
+        alike = [w for w in self.warm if all(one.forked for one in w.values())] or self.warm
+        fresh = next((w for w in self.warm if not any(one.forked for one in w.values())), firsts)
         return Interleaved(
             comparison=record_of(Compared, self.comparison) if self.comparison else None,
             ranking=record_of(Ranked, self.ranking) if self.ranking else None,
@@ -104,8 +107,8 @@ class Duel:
             times={
                 s: record_of(Interval, median_interval([x for r in of_first for x in r[s]])) for s in sides if of_first
             },
-            memory={s: max((w[s].memory for w in self.warm), key=lambda m: max(m.values())) for s in sides},
-            first_run_seconds={s: firsts[s].first_run_seconds for s in sides},
+            memory={s: max((w[s].memory for w in alike), key=lambda m: max(m.values())) for s in sides},
+            first_run_seconds={s: fresh[s].first_run_seconds for s in sides},
             warm_up=[{s: WarmUp(runs=w[s].runs, steady=w[s].steady) for s in sides} for w in self.warm],
             applied=applied,
             matches=applied.get("matches", {}),

@@ -205,6 +205,8 @@ class Pool:
         for task in self._tasks:
             if task.worker is not None and not task.done:
                 task.take(self.setup.limits.prepare)
+                if self.forks and task.answers.get("open", {}).get("too_late"):
+                    self._fork_no_more(task)
             if task.passing and task.done:
                 task.end()
         self._tasks = [task for task in self._tasks if not (task.ended or task.error)]
@@ -220,6 +222,20 @@ class Pool:
         if self._unstarted() and all(task.done for task in self._tasks if task.worker is not None):
             self._make_room()
         self._top_up()
+
+    def _fork_no_more(self, task: Task) -> None:
+        """Where the target sets variables that a fork has read before: in fresh processes, as the user's own is, they hold."""
+        self.forks = None
+        self._start_again(task)
+        for other in self._tasks:
+            if other is not task and other.worker is not None and not other.ended and not other.fresh:
+                self._start_again(other)
+
+    def _start_again(self, task: Task) -> None:
+        if task.worker is not None:
+            task.worker.kill()
+        task.answers, task.took = {}, {}
+        self._start(task, task.place)
 
     def _take_from_spares(self, task: Task) -> None:
         """Gives up workers that are kept for later use for a task that lacks their memory alone: those that are ready first, which are

@@ -31,12 +31,14 @@ class Opened(Part, kw_only=True):
     steps: int
     environment: Environment
     parallel: str = "none"  # how the ranks of a job do it
+    too_late: list[str] = msgspec.field(default_factory=list)  # variables that it set, and this fork had read before
 
 
 class Warmed(Part, kw_only=True):
     """What was seen until it was steady, by this version or by that of another revision. first_run_seconds: of the run before; memory:
     bytes at most, by kind; doubts: why the time may not be the one that is meant; original: elements of inputs that a recipe leaves
-    alone; applied: what the rungs did, which these ask (`rung.rungs.Evidence`); apart: what is wrong with how ranks train together."""
+    alone; applied: what the rungs did, which these ask (`rung.rungs.Evidence`); apart: what is wrong with how ranks train together; forked:
+    by a process that had imported torch."""
 
     first_run_seconds: Seconds
     runs: int
@@ -46,6 +48,7 @@ class Warmed(Part, kw_only=True):
     original: int | None = None
     applied: dict[str, Any] = msgspec.field(default_factory=dict)
     apart: list[str] = msgspec.field(default_factory=list)
+    forked: bool = False
 
 
 class TimedBlock(Part, kw_only=True):

@@ -270,6 +270,10 @@ def test_a_plain_mode_that_was_not_verified_takes_back_nothing(made: State, monk
     made.plain = the_best(mode("compile", "reduce-overhead", title="reduce-overhead", speedup=2.3), [])
     found = confirmed(made, monkeypatch, {("plain", 0): 0.45, ("candidate", 0): 0.5})
     assert found == ("verified", BOTH)
+    assert made.answer
+    assert made.answer.speedup.value == pytest.approx(2.0, rel=0.05)  # what the fresh restarts showed
+    assert made.answer.over_plain
+    assert made.answer.over_plain.value == pytest.approx(0.9, rel=0.05)
     assert made.taken_back == []
     assert said == [
         "not confirmed: in 3 fresh restarts it was 0.90 times as fast as reduce-overhead, which itself was not verified"
@@ -405,7 +409,7 @@ def test_where_the_budget_ends_before_it_stays_what_it_is_and_that_is_said(
     made.say = lambda event: said.append(event.text) if isinstance(event, Warned) else None
     made.pool = Pool(in_time=False)  # type: ignore[assignment]
     assert confirmed(made, monkeypatch, FASTER) == ("verified", BOTH)
-    assert said == ["not confirmed: the budget ended before its fresh restarts were clear"]
+    assert said == ["not confirmed: the budget ended after 0 fresh restarts of it"]
 
 
 @pytest.mark.parametrize("status", ["provisional", "confirmed"])

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 from attempt_records import attempt, compared, mode
-from made_up import MANIFEST, PASSED, STEP, Added, answered, leave, on_a_gpu, rung, state, tried, warm
+from made_up import MANIFEST, PASSED, STEP, Added, answered, know, leave, on_a_gpu, rung, state, tried, warm
+from msgspec import UNSET
 
 from rung.ladder.climb import begin, mode_checks, mode_timing, plain, race
 from rung.ladder.climb import state as states
 from rung.ladder.climb.ahead import prepared_rung
 from rung.ladder.climb.answer import Answer, offer, take_back
+from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import parts_of
 from rung.ladder.climb.mode_timing import Race, time_modes
 from rung.ladder.climb.modes import the_best
@@ -158,6 +160,15 @@ def test_where_the_untouched_model_dies_it_is_started_again(
     assert made.untouched.name == "again"
 
 
+def test_an_untouched_model_that_dies_again_ends_the_race(
+    made: State, timed: Timed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mode_timing, "untouched_worker", lambda made: None)
+    timed({"default": 1.9}, dies={"best": 99})
+    with pytest.raises(WorkerFailed, match="SIGKILL"):
+        time_modes(made, Race(), {"default": ready(made, "default", "compile")})
+
+
 def test_the_budget_is_over_where_a_worker_was_ended_for_its_sake(made: State, timed: Timed) -> None:
     timed({}, dies={"best": 1})
     with pytest.raises(OutOfTime):
@@ -205,6 +216,29 @@ def test_a_mode_that_computes_something_else_is_withdrawn_while_others_compile(m
     assert not mode_checks.withdraw_wrong(made, found)
 
 
+def test_a_refused_mode_is_not_timed_again_and_no_mode_twice_at_a_time(made: State) -> None:
+    modes = {"a": mode("compile", speedup=1.9), "b": mode("capture", speedup=1.8), "c": mode("tf32", speedup=1.2)}
+    found = Race(modes, "a", task=ready(made, "a", "compile"))
+    begun = made.begun["plain"] = Begun("a", ["compile"], "baseline")
+    mode_timing.withdraw(made, found, "a", "it is wrong", wrong=True)
+    assert begun not in made.begun.values()  # --resume does not begin with it
+    modes["a"].speedup = UNSET
+    assert (found.dropped, race._fastest_left(found)) == (True, "b")
+    again = {"b": ready(made, "b", "capture")}
+    mode_timing.withdraw(made, found, "b", "it is wrong, too", wrong=True)
+    race._give_up_refused(found, again, {})
+    assert again == {}
+    assert made.racing["b"].ended
+    modes["b"].speedup, found.best = UNSET, "c"
+    assert race._fastest_left(found) == ""
+
+
+def test_a_mode_that_is_slower_than_one_timed_before_does_not_take_its_place(made: State) -> None:
+    """The best died, and what is left of the restart is slower than what was the best before it."""
+    modes = {"default": mode("compile", speedup=1.8), "max-autotune": mode("compile", "max-autotune", speedup=0.9)}
+    assert race._fastest_left(Race(modes, "max-autotune", dropped=True)) == "default"
+
+
 def test_a_mode_that_passes_is_not_withdrawn(made: State) -> None:
     first = Answer(("compile",), "provisional", Figure(value=1.9))
     offer(made, first)
@@ -248,6 +282,9 @@ def test_time_is_kept_for_the_verification_of_the_best_mode_where_it_could_not_b
     offer(made, Answer(("compile",), "provisional", Figure(value=1.9)))
     best = Race({"default": mode("compile", speedup=1.9, prepared_seconds=20.0)}, "default")
     assert waited(made, best) == pytest.approx(40.0 - 1.1 * 20.0, abs=1)
+    best.modes["default"].prepared_seconds = 60.0  # its verification would be in vain
+    assert waited(made, best) == pytest.approx(40.0, abs=1)
+    best.modes["default"].prepared_seconds = 20.0
     made.ahead = [answered("01-plain-default-verify-exact", made.side(["compile"]))]
     assert waited(made, best) == pytest.approx(40.0, abs=1)
 
@@ -255,13 +292,16 @@ def test_time_is_kept_for_the_verification_of_the_best_mode_where_it_could_not_b
 def test_modes_that_are_not_ready_are_timed_later_once_the_best_is_verified_and_was_waited_for(
     made: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leave(made, 100.0)
+    leave(on_a_gpu(made), 100.0)
     offer(made, Answer(("compile",), "verified", Figure(value=1.9)))
     best = Race({"default": mode("compile", speedup=1.9, prepared_seconds=20.0)}, "default")
     assert race._patience_is_over(made, best)
     best.until = 0.0  # of modes that take minutes, which were waited for
     assert not race._patience_is_over(made, best)
     best.until = float("inf")
+    know(made, gpu=False)  # where late ones would keep others from their places
+    assert not race._patience_is_over(made, best)
+    on_a_gpu(made)
     assert not race._patience_is_over(leave(made, 0.0), best)
     opened, later = {"max-autotune": Task("a", made.side([]), [])}, {"reduce-overhead": Task("b", made.side([]), [])}
     race._leave(made, opened, later)
@@ -275,9 +315,9 @@ def test_after_a_resume_it_is_known_that_the_workload_can_be_verified(made: Stat
     assert made.audited
 
 
-@pytest.mark.parametrize(("left", "is_tried"), [(60.0, True), (9.0, False)])
+@pytest.mark.parametrize(("left", "took", "is_tried"), [(60.0, 20.0, True), (9.0, 20.0, False), (-5.0, 120.0, False)])
 def test_a_candidate_that_was_prepared_is_tried_where_it_can_be_decided(
-    made: State, monkeypatch: pytest.MonkeyPatch, left: float, is_tried: bool
+    made: State, monkeypatch: pytest.MonkeyPatch, left: float, took: float, is_tried: bool
 ) -> None:
     """Timing and verifying what took 20 s to compile takes 25 s."""
     monkeypatch.setattr(states, "usable_cores", lambda: 16)
@@ -288,6 +328,7 @@ def test_a_candidate_that_was_prepared_is_tried_where_it_can_be_decided(
           comparison=compared("faster", 2.0), prepared_seconds=20.0)  # fmt: skip
     leave(on_a_gpu(made), left)
     made.next, made.next_rung = ready(made, "next", "compile", "x"), rung("x", 0.5)
+    made.next.took["warm"] = took
     assert bool(prepared_rung(made)) is is_tried
 
 

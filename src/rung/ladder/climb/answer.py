@@ -109,10 +109,12 @@ def write_everywhere(state: State) -> None:
 def take_back(state: State, kept: Sequence[str], why: str, *, wrong: bool = False) -> None:
     """Withdraws a recipe that a later check refuted; the one before it, if there was one, is the answer again. wrong: it computes something
     else, so what an earlier climb may have left of it in the user's store goes, too."""
+    if wrong:
+        store.forget(recipe_of(state, Answer(tuple(kept), "provisional", Figure(value=1.0))))
     state.earlier = [a for a in state.earlier if list(a.kept) != list(kept)]
     if state.answer is None or list(state.answer.kept) != list(kept):
         return
-    if wrong or state.answer.status != "provisional":  # which is not stored
+    if state.answer.status != "provisional":  # which is not stored
         store.forget(recipe_of(state, state.answer))
     state.answer = state.earlier.pop() if state.earlier else _last_kept(state, kept)
     state.taken_back.append(TakenBack(kept=list(kept), why=why, seconds=state.spent()))

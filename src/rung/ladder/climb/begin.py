@@ -125,8 +125,10 @@ def warn_of_another_machine(state: State) -> None:
     """Says so, once, when what was measured so far ran on something else."""
     if state.looking and "facts" in state.looking.answers and not state.pool.elsewhere:
         spread(state, state.looking.answer("facts", Loaded))
-    if state.looking is None or "open" not in state.looking.answers or not state.looking.done:
+    if state.looking is None or "open" not in state.looking.answers:
         return
+    if (state.request.devices or state.request.over_ranks) and not state.looking.done:
+        return  # what it says of the GPUs is still to come
     worker = state.looking.worker
     now, state.looking = state.looking.answer("open", Opened).environment, None
     if worker and worker.hosts and len(worker.hosts) != state.facts.ranks:

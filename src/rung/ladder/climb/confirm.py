@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rung.ladder.climb import other_shapes
-from rung.ladder.climb.answer import Answer, lower, offer
+from rung.ladder.climb.answer import Answer, lower, offer, write
 from rung.ladder.climb.begun import Begun, forget, keep, same
 from rung.ladder.climb.checks import end_checks
 from rung.ladder.climb.restarts import Group, begin_restarts, end_restarts, time_for_blocks, warm
@@ -84,7 +84,8 @@ def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun,
             state.say(Warned(f"{SIDES[failure.side]} failed ({failure}); it is started again"))
             found = _decided(state, sides, begun, [])
     except OutOfTime:
-        state.say(Warned("not confirmed: the budget ended before its fresh restarts were clear"))
+        done = len(begun.duel.restarts)
+        state.say(Warned(f"not confirmed: the budget ended after {done} fresh restart{'s' if done != 1 else ''} of it"))
         return ""
     except SideFailed as failure:
         if failure.side == "candidate":
@@ -94,6 +95,7 @@ def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun,
     plain = found.get("plain")
     why = refuted(found["best"], plain, state.plain.title if state.plain else "")
     if why and found["best"].answer == "faster" and not _plain_is_verified(state):
+        _as_seen(state, answer, found["best"], plain)
         state.say(Warned(f"not confirmed: {why}, which itself was not verified"))
         return ""
     if why:
@@ -221,6 +223,18 @@ def _went_to(start: Start, shape: int) -> bool:
     except SideFailed:
         return False
     return True
+
+
+def _as_seen(state: State, answer: Answer, over: Comparison, plain: Comparison | None) -> None:
+    """Has the answer tell what fresh restarts showed, at the status that it has."""
+    seen = replace(
+        answer,
+        speedup=record_of(Ratio, over.speedup),
+        over_plain=record_of(Ratio, plain.speedup) if plain else answer.over_plain,
+        confidence=over.confidence,
+    )
+    state.answer = seen
+    write(state)
 
 
 def _is_clear(found: Mapping[str, Comparison]) -> bool:

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from rung.ladder.climb.ahead import note_memory
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, Answer, offer, take_back
-from rung.ladder.climb.begun import Begun, keep
+from rung.ladder.climb.begun import Begun, forget, keep
 from rung.ladder.climb.modes import NAME, mode_of_task
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
@@ -46,9 +46,13 @@ class Race:
     without: tuple[str, ...] = ()  # precisions at which a mode was slower than the untouched model
     # Of the modes that were the best for a while, as they were timed.
     answers: list[Answer] = field(default_factory=list)
+    dropped: bool = False  # whether the best was withdrawn, and nothing was begun for it yet
+    refused: list[list[str]] = field(default_factory=list)  # the rungs of modes that compute something else
+    died: bool = False  # whether the untouched model was started again once
 
 
 def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
+    before = dict(result.modes)
     for name, task in done.items():
         record = result.modes[name] = mode_of_task(name, task)
         record.ready_seconds = state.spent()
@@ -64,9 +68,12 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
     briefly = state.left() < BRIEFLY
     if result.best and _too_long(state, result, list(sides), briefly):
         for name, task in ready.items():
-            result.modes[name].error = "there was no time to time it"
-            state.say(Raced(result.modes[name]))
             task.end()
+            if name in before and before[name].speedup:  # it was to be timed again
+                result.modes[name] = before[name]
+                continue
+            result.modes[name].error = "too little time was left to time it"
+            state.say(Raced(result.modes[name]))
         return
     progress.info("timing %s", ", ".join(ready))
     duel = Duel()
@@ -78,7 +85,10 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
         failed = failure.side
         if state.left() <= 1:
             raise OutOfTime from failure
+        if failed == "best" and result.died:
+            raise failure.error from None
         if failed == "best":  # it has run before: what hit it is chance (an out-of-memory killer), so once more
+            result.died = True
             state.say(Warned(f"the untouched model failed ({failure}); it is started again"))
             untouched.end()
             untouched_worker(state)
@@ -149,10 +159,14 @@ def withdraw(state: State, result: Race, name: str, why: str, *, wrong: bool = F
     """Takes back what was answered of a mode, which may be the best so far. wrong: it computes something else."""
     rungs = result.modes[name].rungs
     result.answers = [answer for answer in result.answers if list(answer.kept) != rungs]
+    if wrong:
+        result.refused.append(list(rungs))
     if name == result.best:
         if result.task:
             result.task.end()
-        result.best, result.task, result.duel = "", None, Duel()
+        result.best, result.task, result.duel, result.dropped = "", None, Duel(), True
+        state.prefetched([])  # what was to come after it
+        forget(state, "plain")
     take_back(state, rungs, why, wrong=wrong)
 
 

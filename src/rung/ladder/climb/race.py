@@ -168,6 +168,8 @@ def race(state: State) -> Race:
                 _leave(state, open_, later)
                 break
             for name, task in {**open_, **later}.items():
+                if name in result.modes and result.modes[name].speedup:  # it was to be timed again
+                    continue
                 result.modes[name] = mode_of_task(name, task, error="it was not ready in time")
                 state.say(Raced(result.modes[name]))
             break
@@ -184,7 +186,10 @@ def race(state: State) -> Race:
             start_later(ANEW)  # the others compile while this one is timed and checked
         time_modes(state, result, done)
         _give_up(state, result, open_, later)
-        if withdraw_wrong(state, result) and (name := _fastest_left(result)):
+        withdraw_wrong(state, result)
+        _give_up_refused(result, open_, later)
+        if result.dropped and (name := _fastest_left(result)) and name not in open_:
+            result.dropped = False
             open_[name] = state.racing[name] = prepared_mode(state, name, result.modes[name].rungs, "-again")
             state.pool.add(open_[name], first=True)
         use_the_time(state, result)
@@ -232,11 +237,22 @@ def _leave(state: State, open_: dict[str, Task], later: dict[str, Task]) -> None
     open_.clear()
 
 
+def _give_up_refused(result: Race, open_: dict[str, Task], later: dict[str, Task]) -> None:
+    """Ends what is prepared of modes that the verification refused."""
+    for name, task in {**open_, **later}.items():
+        if list(task.side.rungs) in result.refused:
+            open_.pop(name, None)
+            later.pop(name, None)
+            task.end()
+
+
 def _fastest_left(result: Race) -> str:
-    """The name of the fastest mode where the best was withdrawn, which is timed anew, because its worker is gone; empty where there is none."""
+    """The name of the fastest mode where the best was withdrawn, which is timed anew, because its worker is gone; empty where there is none,
+    or what is the best now is as fast."""
     timed = {name: mode.speedup for name, mode in result.modes.items() if mode.speedup}
     fastest = max(timed, key=lambda name: timed[name], default="")
-    return fastest if not result.best and fastest and timed[fastest] >= PROVISIONAL_GAIN else ""
+    worth = fastest not in ("", result.best) and timed[fastest] >= PROVISIONAL_GAIN
+    return fastest if worth and timed[fastest] > timed.get(result.best, 0.0) else ""
 
 
 def _can_wait(state: State, result: Race, tasks: Mapping[str, Task]) -> bool:
@@ -250,7 +266,13 @@ def _can_wait(state: State, result: Race, tasks: Mapping[str, Task]) -> bool:
         rungs = {"compile" if rung == "compile-regions" else rung for rung in task.side.rungs}
         return mode_of(name) in (*ANEW, *SLOW) or rungs <= best
 
-    return verified and ready and bool(tasks) and all(may_wait(name, task) for name, task in tasks.items())
+    return (
+        verified
+        and ready
+        and bool(result.best)
+        and bool(tasks)
+        and all(may_wait(name, task) for name, task in tasks.items())
+    )
 
 
 def _waits(state: State, name: str) -> bool:
@@ -352,8 +374,9 @@ def _is_patient(state: State, best: Mode | None) -> bool:
 
 
 def _patience_is_over(state: State, result: Race) -> bool:
-    """Whether that, and not the budget, is why nobody waits any more."""
-    return result.until == math.inf and state.left() > 0 and _is_patient(state, result.modes.get(result.best))
+    """Whether that, and not the budget, is why nobody waits any more, and others have room beside the modes: on a CPU they do not."""
+    patient = _is_patient(state, result.modes.get(result.best))
+    return bool(state.facts.gpu) and result.until == math.inf and state.left() > 0 and patient
 
 
 def _unverified_seconds(state: State, best: Mode) -> float:
@@ -362,4 +385,5 @@ def _unverified_seconds(state: State, best: Mode) -> float:
     begun = any(list(task.side.rungs) == best.rungs for task in state.ahead)
     if begun or (best.speedup or 0.0) < PROVISIONAL_GAIN or (state.answer and state.answer.status != "provisional"):
         return 0.0
-    return verifying_seconds(state, best.rungs, best.prepared_seconds or 0.0)
+    needed = verifying_seconds(state, best.rungs, best.prepared_seconds or 0.0)
+    return needed if needed < state.left() else 0.0  # else it is in vain

@@ -75,9 +75,10 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stopped:
 
 
 def time_for(state: State, rung: Rung, prepared: float = 0.0) -> bool:
-    """Whether a rung can be decided in what is left of the budget. prepared: seconds of it that are over."""
+    """Whether a rung can be decided in what is left of the budget. prepared: seconds of preparing it that are over."""
     late = LATE if confirming(state) or not state.kept else 1.0  # beyond it there is nothing that could be cut instead
-    return seconds(state, rung) - prepared < (late if rung.spares == "step" else 1.0) * room(state)
+    over = min(prepared, state.prepared_in + _guessed(state, rung.prepares))
+    return room(state) > 0 and seconds(state, rung) - over < (late if rung.spares == "step" else 1.0) * room(state)
 
 
 def bundle(state: State, rungs: Sequence[Rung]) -> Rung | None:

@@ -268,7 +268,8 @@ class State:
     @property
     def prepared_again(self) -> float:
         """The same for workers that find the compiled code in the cache, many at once."""
-        return self.loading * (LOADED if self.many_cores else 1.0) + self.compiled_again
+        ahead = self.many_cores and self.facts.gpu  # on a CPU workers are forked, and fresh ones are not started ahead
+        return self.loading * (LOADED if ahead else 1.0) + self.compiled_again
 
     @property
     def compiled_again(self) -> float:
