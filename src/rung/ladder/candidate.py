@@ -21,7 +21,7 @@ from rung.engine.disturbed import bytes_of, elements, graphs_compiled, not_finit
 from rung.engine.dynamo import expect_changes, inductor_settings
 from rung.engine.parallel import in_effect, in_parallel, sharded, without_exchange
 from rung.engine.step import Step, matmul_precision
-from rung.errors import UsageError
+from rung.errors import UsageError, WorkloadError
 from rung.hardware import Device, affinity, environment, pick
 from rung.hardware.device import (
     expandable_segments,
@@ -317,10 +317,12 @@ class Candidate(Timed):
         theirs, mine = reference.state_dict(), model.state_dict()
         odd = [k for k in {**theirs, **mine} if k not in mine or k not in theirs or mine[k].shape != theirs[k].shape]
         if odd:
-            raise UsageError(
+            error = WorkloadError(
                 f"the two models cannot be compared: {len(odd)} of their weights differ in name or shape "
                 f"({', '.join(odd[:3])}{', ...' if len(odd) > 3 else ''}); make both with the same weights, or leave --verify out to compare times alone."
             )
+            error.exit_code = UsageError.exit_code  # neither workload failed
+            raise error
         model.load_state_dict(theirs)
         return Step(self.workload, model.to(self.device.torch_name), plan, self.device)
 
