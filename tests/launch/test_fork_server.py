@@ -21,7 +21,7 @@ PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHON
 
 @pytest.fixture
 def forks(tmp_path: Path) -> Iterator[ForkServer]:
-    with ForkServer(["served", "numpy"], tmp_path / "server.log") as server:
+    with ForkServer(["numpy", "served"], tmp_path / "server.log") as server:
         yield server
 
 
@@ -37,11 +37,17 @@ def test_a_fork_begins_with_what_was_imported_and_has_a_log_of_its_own(forks: Fo
     with worker(forks, tmp_path / "a") as a, worker(forks, tmp_path / "b") as b:
         assert forked(a)
         assert a.pid != b.pid
-        assert "numpy" in a.call("imported", 100)
+        assert "served" in a.call("imported", 100)
         assert b.call("echo", 100, value=1) == 1
     assert "noise on stdout" in (tmp_path / "b").read_text()
     assert (tmp_path / "a").read_text() == ""
     assert forks.imported_in > 0
+
+
+def test_the_first_fork_waits_for_the_first_module_alone(tmp_path: Path) -> None:
+    with ForkServer(["served", "colorsys"], tmp_path / "server.log") as forks:
+        with worker(forks, tmp_path / "a") as a, worker(forks, tmp_path / "b") as b:
+            assert ["colorsys" in one.call("imported", 100) for one in (a, b)] == [False, True]
 
 
 def test_forks_draw_other_random_numbers(forks: ForkServer, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import os
 import select
 import signal
@@ -38,7 +39,8 @@ spared: dict[str, float] = {}  # where this process is a fork: seconds that its 
 class ForkServer:
     """The coordinator's side: starts the process at the first fork, with the variables of that. Use it as a context manager.
 
-    modules: what it imports; log: what it prints while it imports.
+    modules: what it imports, the first one before the first fork, for which all else waits, the others before the second; log: what it prints
+    while it imports.
     """
 
     def __init__(self, modules: Sequence[str], log: Path) -> None:
@@ -61,11 +63,11 @@ class ForkServer:
             self._process.wait()
 
     def fork(self, serves: str, env: Mapping[str, str], fds: Sequence[int], log: int) -> Forked | None:
-        """A worker as `rung.launch.worker.main` would be one; None where these variables are others than those of the first, or the server has died. fds: as
-        there; log: a file that takes what the worker prints."""
+        """A worker as `rung.launch.worker.main` would be one; None where the variables or the current folder are others than at the first, or
+        the server has died. fds: as there; log: a file that takes what the worker prints."""
         if self._socket is None:
-            self._env, self._folder = dict(env), os.getcwd()
-        if self.ended or env != self._env or os.getcwd() != self._folder:
+            self._env, self._folder = dict(env), _here()
+        if self.ended or env != self._env or _here() != self._folder:
             return None
         ended_read, ended_write = os.pipe()
         answer = b""
@@ -114,6 +116,14 @@ class ForkServer:
         return ours
 
 
+def _here() -> str:
+    """The current folder, which may be gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
 class Forked:
     """What `subprocess.Popen` is of a child, for a process that another one forked."""
 
@@ -148,30 +158,33 @@ def main(arguments: list[str]) -> None:
     end_with_parent(int(arguments[1]))
     asked = socket.socket(fileno=int(arguments[0]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to answer
-    _import(arguments[2:])
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that none stays as a zombie
-    while True:
+    first, *others = arguments[2:]
+    for modules in itertools.chain([[first], others], itertools.repeat([])):
         serves, fds, *_ = socket.recv_fds(asked, LONGEST, FDS)
         if not serves:
             return
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # for a command that an import runs
+        _import(modules)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that no fork stays as a zombie
         sys.stdout.flush()  # what an import printed is not said again by each fork
-        answer = NO_PROCESS
-        with contextlib.suppress(BlockingIOError, MemoryError):  # a fresh process may have more luck
-            child = _fork()
-            if child == 0:
-                asked.close()
-                _work(serves.decode(), *fds)
-                return
-            answer = str(child).encode()
+        child = _fork()
+        if child == 0:
+            asked.close()
+            _work(serves.decode(), *fds)
+            return
         for fd in fds:
             os.close(fd)
-        asked.send(answer)
+        asked.send(NO_PROCESS if child is None else str(child).encode())
 
 
-def _fork() -> int:
+def _fork() -> int | None:
+    """As `os.fork`; None where the system gives no process at the moment. A fresh one may have more luck."""
     with warnings.catch_warnings():  # of numpy's threads, which it ends before a fork and starts again
         warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
+        try:
+            return os.fork()
+        except OSError:
+            return None
 
 
 def _import(modules: Sequence[str]) -> None:
@@ -200,8 +213,7 @@ def _work(serves: str, request_fd: int, reply_fd: int, lifeline_fd: int, ended_f
 
     guarded(lifeline_fd, (request_fd, reply_fd), tell)
     os.close(ended_fd)
-    if numpy := sys.modules.get(
-        "numpy"
-    ):  # as a process that imports it has it; Python does the same for its own random numbers
+    # As in a process that imports it. Python does the same for its own generator.
+    if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     serve(os.fdopen(request_fd, "r"), os.fdopen(reply_fd, "w"), serves)

@@ -54,13 +54,13 @@ def _table(found: Estimate) -> list[str]:
     rows: list[tuple[str, ...]] = [head]
     named: list[tuple[str, Parted | Estimate]] = [(part.name, part) for part in found.parts]
     for name, part in [*named, ("total", found)]:
-        share = f"{part.flops / found.flops:.1%}" if found.flops else units.NONE
+        share = f"{part.flops / found.flops:.1%}" if found.flops and part.flops else units.NONE
         row: tuple[str, ...] = (
             name,
-            flop(part.flops),
+            flop(part.flops) if part.flops else units.NONE,  # of norms only the bytes are counted
             share,
             units.data_size(part.bytes),
-            units.digits(part.intensity),
+            units.digits(part.intensity) if part.flops else units.NONE,
         )
         rows.append((*row, units.duration(part.floor_ns), part.bound or "") if roof else row)
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
