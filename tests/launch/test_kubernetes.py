@@ -184,7 +184,7 @@ def test_pod_0_starts_the_ranks_of_all_pods_as_often_as_it_likes(tmp_path: Path)
 
 
 def test_the_other_pods_wait_for_a_first_one_that_is_started_anew(tmp_path: Path) -> None:
-    stub = 'touch begun; [ -e again ] && exit 0; trap "exit 130" TERM; while :; do sleep 0.1; done'
+    stub = 'trap "exit 130" TERM; touch begun; [ -e again ] && exit 0; while :; do sleep 0.1; done'
     first, second = pods(tmp_path, 2, stub)
     until = time.monotonic() + 30
     while not (tmp_path / "begun").exists() and time.monotonic() < until:
