@@ -37,6 +37,11 @@ class WorkerFailed(WorkloadError):
         self.exit_code = exit_code or self.exit_code
 
     @property
+    def sentence(self) -> str:
+        """What it was and what it says, as records have it."""
+        return f"{self.kind}: {self}"
+
+    @property
     def lacked_memory(self) -> bool:
         """Whether the device or the host may have been out of memory, beside others or alone: the system's out-of-memory killer ends a
         process by SIGKILL."""

@@ -129,10 +129,8 @@ class Worker(Caller):
         theirs = (request_read, reply_write, lifeline_read)
         try:
             self._process = _started(serves, log, variables(env or {}), cwd, theirs, forks)
-        except (
-            BaseException
-        ):  # such as Ctrl-C while a fork server imports: what it forks then ends, as these are closed
-            self._channel.close()
+        except BaseException:  # such as Ctrl-C while a fork server imports
+            self._channel.close()  # so that what it forks ends
             os.close(self._lifeline)
             raise
         finally:
@@ -195,9 +193,8 @@ class Worker(Caller):
         Worker.running.discard(self)
         if self._channel.closed:  # it was ended before, and another process may have its number by now
             return
-        gone = (
-            isinstance(self._process, Forked) and self._process.poll() is not None
-        )  # nothing holds its number any more
+        # Nothing holds the number of a fork that has ended.
+        gone = isinstance(self._process, Forked) and self._process.poll() is not None
         self._process.terminate()  # its guard ends all that is below it
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=10)

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from msgspec import UNSET
 
+from rung.measure.noise import NOISY
 from rung.records.bench import Bench, Climbed, Failed, TimerFacts, Work
 from rung.records.measured import Sensors, Summary
 from rung.report import units
@@ -19,7 +20,6 @@ from rung.report.tables import markdown
 BARS = "▁▂▃▄▅▆▇█"
 BINS = 40
 MODES = {"call": "one call"}
-SCATTERED = 0.1  # a standard deviation above this share of the mean, which more samples of the same kind average away but slowly
 FEWEST = 6  # samples: the median lies between the smallest and the largest in 1 - 2 / 2**6 of all cases, which is 95 % or more
 
 
@@ -63,7 +63,8 @@ def bench_rows(result: Bench) -> list[tuple[str, str]]:
     if result.over_ranks:
         rows.append(("ranks", f"{ranks_line(result.over_ranks)}; a step ends with the slowest"))
     if not result.reached:
-        scattered = summary.mean and summary.std > SCATTERED * summary.mean.value
+        # Such scatter more samples of the same kind average away but slowly.
+        scattered = summary.mean and summary.std > NOISY * summary.mean.value
         then = "measure on a quieter machine, or raise --time" if scattered else "raise --time"
         rows.append(("", f"{_short_of(result)}: {then}"))
     rows += _climb_rows(result.climb)

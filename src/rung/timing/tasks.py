@@ -206,7 +206,7 @@ class Pool:
             if task.worker is not None and not task.done:
                 task.take(self.setup.limits.prepare)
                 if self.forks and task.answers.get("open", {}).get("too_late"):
-                    self._fork_no_more(task)
+                    self._fork_no_more()
             if task.passing and task.done:
                 task.end()
         self._tasks = [task for task in self._tasks if not (task.ended or task.error)]
@@ -223,19 +223,14 @@ class Pool:
             self._make_room()
         self._top_up()
 
-    def _fork_no_more(self, task: Task) -> None:
+    def _fork_no_more(self) -> None:
         """Where the target sets variables that a fork has read before: in fresh processes, as the user's own is, they hold."""
         self.forks = None
-        self._start_again(task)
-        for other in self._tasks:
-            if other is not task and other.worker is not None and not other.ended and not other.fresh:
-                self._start_again(other)
-
-    def _start_again(self, task: Task) -> None:
-        if task.worker is not None:
-            task.worker.kill()
-        task.answers, task.took = {}, {}
-        self._start(task, task.place)
+        for task in self._tasks:
+            if task.worker is not None and not task.ended and not task.fresh:
+                task.worker.kill()
+                task.answers, task.took = {}, {}
+                self._start(task, task.place)
 
     def _take_from_spares(self, task: Task) -> None:
         """Gives up workers that are kept for later use for a task that lacks their memory alone: those that are ready first, which are

@@ -13,11 +13,8 @@ from rung.side import Setup, Side
 from rung.timing.together import together
 
 WORKLOAD, FUNCTION = "rung.ladder.candidate:Candidate", "rung.timing.function:Function"
-IMPORTED = (
-    "rung.ladder.candidate",
-    "torch._dynamo",
-    "torch._inductor.compile_fx",
-)  # by workers of a workload, sooner or later
+# By workers of a workload, sooner or later.
+IMPORTED = ("rung.ladder.candidate", "torch._dynamo", "torch._inductor.compile_fx")
 
 
 def open_side(stack: ExitStack, setup: Setup, side: Side, log: str) -> Caller:

@@ -114,9 +114,9 @@ def attempt(state: State, rung: Rung) -> None:
             seen = state.profiled(name, found.times["candidate"].value) if state.trace(name).exists() else seen
             _judge(state, rung, record, duel, name, seen)
         except SideFailed as failure:
-            set_failed(state, record, failure.error, str(failure))
+            set_failed(state, record, failure.error)
         except WorkerFailed as failure:
-            set_failed(state, record, failure, str(failure))
+            set_failed(state, record, failure)
         except OutOfTime:
             set_cut(record)
         _let_go(state)

@@ -66,7 +66,7 @@ def give_up_late(state: State) -> None:
 def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
     """Notes what one restart shows of a mode, beside the best so far; or its error."""
     if task.error:
-        mode.error = f"{task.error.kind}: {task.error}"
+        mode.error = task.error.sentence
         return
     if task.ended:
         mode.error = GAVE_WAY
@@ -88,7 +88,7 @@ def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
     except SideFailed as failure:
         if state.left() <= 1:
             raise OutOfTime from failure
-        mode.error = f"{failure.error.kind}: {failure}"
+        mode.error = failure.error.sentence
         return
     mode.speedup = state.over_untouched() * ratio
     mode.step_ns = statistics.median_high(duel.samples[-1]["candidate"])

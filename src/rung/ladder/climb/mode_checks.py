@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from msgspec import UNSET
-
 from rung.ladder.climb.ahead import prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer, write
 from rung.ladder.climb.begin import surveyed
@@ -26,7 +24,6 @@ from rung.ladder.climb.mode_timing import Race, withdraw
 from rung.ladder.climb.modes import BLOCKS, NAME, mode_of, the_best
 from rung.ladder.climb.state import CONTEXT_BYTES, State
 from rung.records.measured import Figure
-from rung.records.progress import Raced
 from rung.timing.tasks import Task, end_all
 
 # To be the answer for a while, or for good: verified while it is compiled, where there are many cores.
@@ -117,12 +114,10 @@ def withdraw_wrong(state: State, result: Race) -> bool:
         why = next(filter(None, map(refusal, _of(state, answer.kept))), "")
         name = next((name for name, mode in result.modes.items() if mode.rungs == list(answer.kept)), "")
         if why and name:
-            mode, refused = result.modes[name], True
-            mode.error, mode.speedup = f"{why}.", UNSET
-            state.say(Raced(mode))
+            refused = True
             end_checks_of(state, _of(state, answer.kept))
-            state.ahead = [task for task in state.ahead if list(task.side.rungs) != mode.rungs]
-            withdraw(state, result, name, why, wrong=True)
+            state.ahead = [task for task in state.ahead if list(task.side.rungs) != list(answer.kept)]
+            withdraw(state, result, name, f"{why}.", wrong=True)
     return refused
 
 

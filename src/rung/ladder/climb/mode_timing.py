@@ -57,7 +57,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
         record = result.modes[name] = mode_of_task(name, task)
         record.ready_seconds = state.spent()
         if task.error:
-            record.error = f"{task.error.kind}: {task.error}"
+            record.error = task.error.sentence
             state.say(Raced(record))
     ready = {name: task for name, task in done.items() if not task.error}
     if not ready:
@@ -93,7 +93,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
             untouched.end()
             untouched_worker(state)
         else:
-            _drop(state, result, failed, _said(failure))
+            withdraw(state, result, failed, failure.error.sentence)
         time_modes(state, result, {name: task for name, task in ready.items() if name != failed})
         return
     names = list(sides)
@@ -142,32 +142,23 @@ def untouched_worker(state: State) -> None:
             raise state.untouched.error
 
 
-def _drop(state: State, result: Race, name: str, why: str) -> None:
-    """A mode whose process failed, or is not believed, is none any more, and no answer."""
+def withdraw(state: State, result: Race, name: str, why: str, *, wrong: bool = False) -> None:
+    """A mode whose process failed, or is not believed, or that computes something else (`wrong`), is none any more, and no answer."""
     record = result.modes[name]
     record.error, record.speedup = why, UNSET
     state.say(Raced(record))
-    state.racing[name].end()
-    withdraw(state, result, name, record.error)
-
-
-def _said(failure: SideFailed) -> str:
-    return f"{failure.error.kind}: {failure}"
-
-
-def withdraw(state: State, result: Race, name: str, why: str, *, wrong: bool = False) -> None:
-    """Takes back what was answered of a mode, which may be the best so far. wrong: it computes something else."""
-    rungs = result.modes[name].rungs
-    result.answers = [answer for answer in result.answers if list(answer.kept) != rungs]
+    if task := state.racing.get(name):
+        task.end()
+    result.answers = [answer for answer in result.answers if list(answer.kept) != record.rungs]
     if wrong:
-        result.refused.append(list(rungs))
+        result.refused.append(list(record.rungs))
     if name == result.best:
         if result.task:
             result.task.end()
         result.best, result.task, result.duel, result.dropped = "", None, Duel(), True
         state.prefetched([])  # what was to come after it
         forget(state, "plain")
-    take_back(state, rungs, why, wrong=wrong)
+    take_back(state, record.rungs, why.rstrip("."), wrong=wrong)
 
 
 def _choose(state: State, result: Race, timed: list[str], duel: Duel, start: Start) -> None:
@@ -213,11 +204,11 @@ def _take(state: State, result: Race, name: str, duel: Duel, start: Start, beat:
     try:
         of_two.witness = start.witness(name)
     except SideFailed as failure:
-        _drop(state, result, name, _said(failure))
+        withdraw(state, result, name, failure.error.sentence)
         return False
     seen, speedup = of_two.record(), record.speedup or 0.0
     if speedup >= PROVISIONAL_GAIN and (doubt := distrusted(seen, speedup)):
-        _drop(state, result, name, doubt)
+        withdraw(state, result, name, doubt)
         return False
     if result.task:
         result.task.end()

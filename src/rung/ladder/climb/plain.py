@@ -48,7 +48,7 @@ def attempt_plain(state: State) -> None:
     except WorkerFailed as failure:
         if record is None:
             raise
-        set_failed(state, record, failure, str(failure))
+        set_failed(state, record, failure)
     except OutOfTime:
         if record is None:
             raise
@@ -84,7 +84,7 @@ def _verified(state: State, record: Attempt) -> Seen:
             seen = state.profiled(name, record.times["candidate"].value)
         conclude(state, record, checks, record.comparison.speedup.value, seen)
     except WorkerFailed as failure:
-        set_failed(state, record, failure, str(failure))
+        set_failed(state, record, failure)
         return None, None
     return seen
 

@@ -186,8 +186,8 @@ def race(state: State) -> Race:
             start_later(ANEW)  # the others compile while this one is timed and checked
         time_modes(state, result, done)
         _give_up(state, result, open_, later)
-        withdraw_wrong(state, result)
-        _give_up_refused(result, open_, later)
+        if withdraw_wrong(state, result):
+            _give_up_refused(result, open_, later)
         if result.dropped and (name := _fastest_left(result)) and name not in open_:
             result.dropped = False
             open_[name] = state.racing[name] = prepared_mode(state, name, result.modes[name].rungs, "-again")

@@ -87,7 +87,7 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
     if not refused and any(task.error and task.error.lacked_memory for task in checks):
         checks = _one_at_a_time(state, checks, reserved())
     if failed := next((task.error for task in checks if task.error), None):
-        record.verdict, record.why = "failed", f"{failed.kind}: {failed}"
+        record.verdict, record.why = "failed", failed.sentence
         return
     # What one precision refuses needs no other.
     found = joined([answer for task in refused or checks if (answer := verified(task))])
@@ -113,12 +113,12 @@ def _one_at_a_time(state: State, checks: Sequence[Task], reserved: float) -> lis
     return once_more(state, checks, lambda numerics: ("verify", {"numerics": numerics}), reserved)
 
 
-def set_failed(state: State, record: Attempt, error: WorkerFailed, text: str) -> None:
+def set_failed(state: State, record: Attempt, error: WorkerFailed) -> None:
     """A worker that was stopped because the budget was over did not fail."""
     if error.kind == "hung" and room(state) <= 1:
         set_cut(record)
     else:
-        record.verdict, record.why = "failed", f"{error.kind}: {text}"
+        record.verdict, record.why = "failed", error.sentence
 
 
 def set_cut(record: Attempt) -> None:
