@@ -50,7 +50,7 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self.ended = False
-        self.imported_in = 0.0  # seconds, once it has forked
+        self.imported_in = 0.0  # seconds of the first module, once it has forked
 
     def __enter__(self) -> ForkServer:
         return self
