@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import torch
 
+from rung.verify.host import to_device
+
 LARGE = 300_000_000  # parameters, from which three sets of gradients do not fit beside three models
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 AT_ONCE = 1 << 24  # elements that are compared at once: a model's logits may take gigabytes
@@ -31,7 +33,7 @@ def pieces(*tensors: torch.Tensor, device: str | None = None) -> Iterator[tuple[
     """The same parts of several tensors of one shape, each of at most AT_ONCE elements. device: where they are looked at, None for where they
     are."""
     for parts in zip(*(t.reshape(-1).split(AT_ONCE) for t in tensors), strict=True):
-        yield tuple(part.to(device) if device else part for part in parts)
+        yield tuple(to_device(part, device) if device else part for part in parts)
 
 
 def finite(t: torch.Tensor, device: str | None = None) -> bool:

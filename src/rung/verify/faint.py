@@ -8,6 +8,7 @@ import torch
 
 from rung.plan import Numerics
 from rung.verify.distances import plainly
+from rung.verify.host import to_host
 from rung.verify.observe import large
 from rung.verify.tolerance import ALLOWED, MEDIAN
 
@@ -65,5 +66,5 @@ class Faint:
             self._add(name, (size > 0) & (size <= most), away)
 
     def _add(self, name: str, found: torch.Tensor, away: bool) -> None:
-        found = found.to("cpu") if away else found
+        found = to_host(found) if away else found
         self.elements[name] = found | self.elements.get(name, False)

@@ -14,6 +14,7 @@ from rung.engine.parts import parts
 from rung.errors import WorkloadError
 from rung.hardware.device import Device
 from rung.verify.distances import LARGE, distances, finite, mismatched, over, plainly, scale
+from rung.verify.host import to_host
 from rung.verify.perturb import put
 from rung.workload import Batch, Workload
 
@@ -118,7 +119,7 @@ def refuse_unseen(workload: Workload, seen: Seen) -> None:
 
 def _copied(t: torch.Tensor, away: bool) -> torch.Tensor:
     t = plainly(t)
-    return t.to("cpu", copy=True) if away else t.clone()
+    return to_host(t) if away else t.clone()
 
 
 def _poison(device: Device) -> None:

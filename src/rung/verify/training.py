@@ -12,6 +12,7 @@ import torch
 from rung.hardware.device import Device
 from rung.verify.distances import over, pieces, plainly
 from rung.verify.faint import Faint
+from rung.verify.host import to_host
 from rung.verify.observe import Row, identical, large
 from rung.verify.perturb import inexact, put, state
 from rung.workload import Batch
@@ -85,10 +86,11 @@ class Training:
         return found
 
     def _add(self, found: dict[str, torch.Tensor], before: dict[str, torch.Tensor], model: torch.nn.Module) -> None:
-        where = "cpu" if large(model) else self.device.torch_name
+        away = large(model)
         for name, t in self._looked_at(model):
             if inexact(t):
-                moved = (plainly(t).double() - plainly(before[name].to(t.device)).double()).to(where)
+                moved = plainly(t).double() - plainly(before[name].to(t.device)).double()
+                moved = to_host(moved) if away else moved
                 found[name] = found[name] + moved if name in found else moved
 
     def _looked_at(self, model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
