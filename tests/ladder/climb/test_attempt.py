@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from attempt_records import compared, restarts
+from attempt_records import attempt, compared, restarts
 from made_up import MANIFEST, PASSED, answered, know, leave, state
 
 from rung.ladder.climb import attempt as attempts
+from rung.ladder.climb import verdict
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import numerics_of, part_of, parts_of
@@ -160,6 +161,22 @@ def test_a_restart_that_cannot_end_is_not_begun(made: State, monkeypatch: pytest
     leave(made, 20.0)
     with pytest.raises(OutOfTime):
         attempts._first_restart(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
+
+
+@pytest.mark.parametrize(("begun", "kept", "waits"), [(True, 0.0, 12.0), (False, 0.0, 0.0), (True, 30.0, -30.0)])
+def test_a_verification_that_runs_when_the_budget_ends_may_take_a_tenth_more(
+    made: State, monkeypatch: pytest.MonkeyPatch, begun: bool, kept: float, waits: float
+) -> None:
+    """Not one that still waits for room, and not where that time is kept for confirming what is verified already."""
+    left: list[float] = []
+    made.pool = SimpleNamespace(wait=lambda until, seconds: left.append(seconds()))  # type: ignore[assignment]
+    leave(made, 120.0).left = lambda: 0.0  # type: ignore[method-assign]
+    monkeypatch.setattr(verdict, "confirming", lambda state: kept)
+    check = answered("01-plain-verify-exact", made.side(["compile"])) if begun else Task("x", made.side([]), [])
+    record = attempt(rung="plain", stack=["compile"])
+    with pytest.raises(OutOfTime):
+        verdict.conclude(made, record, [check], 2.0, (None, None))
+    assert left == [waits]
 
 
 def test_what_is_verified_is_kept_and_its_status_rises(made: State, tries: Tried) -> None:

@@ -28,6 +28,8 @@ from rung.timing.start import Start
 
 progress = logging.getLogger(__name__)
 
+PROFILING = 1.0  # seconds that must be left for a profile, which a verdict does not need
+
 
 def attempt_plain(state: State) -> None:
     """The plain modes as the first attempt, of which the fastest that computes the same is kept. Where none does, the ladder's rungs
@@ -97,6 +99,8 @@ def _profiled(state: State, record: Attempt, name: str) -> None:
         recorded.replace(state.trace(name))
         return
     state.trace(name).unlink(missing_ok=True)  # of a mode that was refuted
+    if state.left() <= PROFILING:
+        return
     champion = champion_of(state, record.stack, name)
     state.wait(champion)
     if champion.error:

@@ -35,6 +35,7 @@ progress = logging.getLogger(__name__)
 DISTURBED = 1.5  # times, between two measurements of the untouched workload
 # Times the best so far, of a candidate that is faster with confidence: verified, it is worth more than the best confirmed.
 WORTH_MORE = 1.02
+OVER = 0.1  # of the budget, which a verification that runs when it ends may take beyond it, where nothing is kept for confirming
 
 
 def no_gain(record: Attempt, rung: Rung, comparison: Comparison, slower_at_most: float) -> tuple[str, str] | None:
@@ -67,6 +68,12 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
         sure = record.comparison and record.comparison.answer == "faster"
         return 0.0 if sure and gain >= WORTH_MORE else confirming(state)
 
+    def left() -> float:
+        if kept := reserved():
+            return state.left() - kept
+        begun = all(task.running or task.done for task in checks)
+        return state.left() + (OVER * (state.request.budget or 0.0) if begun else 0.0)
+
     if state.surveying:
         state.pool.wait(lambda: surveyed(state, wait=False) or all(task.done for task in checks), state.left)
     progress.info("verifying: %s", " and ".join(part_of(task) for task in checks))
@@ -76,7 +83,7 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
         keep_verified(state, record.stack, {part_of(t): found for t in checks if (found := verified(t))})
         return all(task.done for task in checks) or any(map(refusal, checks))
 
-    if not state.pool.wait(decided, lambda: state.left() - reserved()):
+    if not state.pool.wait(decided, left):
         end_all(checks)
         raise OutOfTime
     record.verified_seconds = max(
