@@ -18,7 +18,7 @@ from rung.hardware.peaks import peaks_of_properties
 from rung.records.analyze import Breakdown, Busy, Counted, OfRank, Overview
 from rung.records.record import record_of
 from rung.trace.ranks import named_ranks, of_rank
-from rung.trace.table import Trace
+from rung.trace.table import GPU_KINDS, Trace
 
 MOST_RANKS = 64
 SERIALIZED = "hardware counters were read, so kernels ran one at a time; times, gaps and shares differ from those of a normal run."
@@ -99,30 +99,35 @@ MISSING: dict[str, pl.DataType] = {
 UNLINKED = "GPU event launched before the recording"
 NO_LAUNCHES = "GPU event without a launch, as none were recorded"
 OUTSIDE = "GPU event launched outside of the recorded steps"
+NO_DEVICE = "GPU event without a device"
 INSTANT = "GPU event of no duration"
 INSTANT_CALL = "host event of no duration"
 
 
 def completeness(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a kind of event that is not in the table, or is in it and counted but deserves a look. These were launched before the recording
-    began, or outside of its marked steps, or took no time by the file's clock.
+    """One row a kind of event that is not in the figures, or is in them but deserves a look. These were launched before the recording
+    began, or outside of its marked steps, or took no time by the file's clock. A GPU event without a device, in a file where others have one,
+    is in no figure of a GPU.
 
     One event may be in several rows. The figures are of the whole recording.
 
     what: the kind of event.
-    in_table: whether the events are in the table and counted.
+    in_table: whether the events are in the figures.
     events: how many.
     time_ns: their durations together; null if they have none that could be read.
     """
     rows = [(why, False, number, trace.unread_ns.get(why)) for why, number in sorted(trace.unread.items())]
+    on_gpu = pl.col("kind").is_in(GPU_KINDS)
+    no_device = trace.events.lazy().filter(on_gpu, pl.col("device").is_null()).select("dur").collect()
+    rows.append((NO_DEVICE, False, *_sums(no_device)))
     gpu = gpu_events(trace)
     unlinked = gpu.filter(~pl.col("linked"))
     rows.append((UNLINKED if unlinked.height < gpu.height else NO_LAUNCHES, True, *_sums(unlinked)))
     rows.append((OUTSIDE, True, *_sums(_outside(trace, gpu))))
     instant = trace.events.lazy().filter(pl.col("dur") == 0).select("kind", "dur", "device").collect()
-    on_gpu = instant["device"].is_not_null()
-    rows.append((INSTANT, True, *_sums(instant.filter(on_gpu))))
-    rows.append((INSTANT_CALL, True, *_sums(instant.filter(~on_gpu))))
+    at_device = pl.col("device").is_not_null()
+    rows.append((INSTANT, True, *_sums(instant.filter(at_device))))
+    rows.append((INSTANT_CALL, True, *_sums(instant.filter(~at_device, ~on_gpu))))
     return pl.DataFrame([row for row in rows if row[2]], schema=MISSING, orient="row")
 
 

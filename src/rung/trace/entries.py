@@ -7,7 +7,7 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
-VERSION = 7  # to be raised whenever a reader gives another table for the same file
+VERSION = 8  # to be raised whenever a reader gives another table for the same file
 THRESHOLD = 4_000_000  # bytes: what is smaller is read as quickly as it is opened here
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from rung.errors import InputError
 from rung.trace import cache as store
 from rung.trace import clocks, entries
+from rung.trace.devices import with_devices
 from rung.trace.formats import tools
 from rung.trace.parallel import processes_for, read_all
 from rung.trace.ranks import merged
@@ -90,7 +91,7 @@ def _read_file(
     reader = choose(path, partial)  # only now: to import the readers takes longer than to open the cache
     if reader is None:
         return None
-    trace: Trace = reader.read(path, partial=partial, max_bytes=max_bytes)
+    trace = with_devices(reader.read(path, partial=partial, max_bytes=max_bytes))
     problem = (store.save(key, trace) or kept) if cached else ""
     return replace(trace, meta=trace.meta | {"cache": problem}) if problem else trace
 
@@ -174,7 +175,7 @@ def _read_directory(
         raise InputError(f"The directory {path} has no file in it: give the one with the traces.")
     traces, names, skipped = [], [], []
     if module := folder_reader(path):
-        traces.append(module.read(path, partial=partial, max_bytes=max_bytes))
+        traces.append(with_devices(module.read(path, partial=partial, max_bytes=max_bytes)))
         names.append(path.name)
         files = [file for file in files if ".csv" not in file.suffixes]
     for file, trace in zip(files, _read_each(files, partial=partial, max_bytes=max_bytes, cache=cache), strict=True):
