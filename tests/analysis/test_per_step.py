@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from random_traces import call, on_gpu, op, trace_of
 
+from rung.analysis.overview import completeness
 from rung.analysis.per_step import divisor, of_steps
 from rung.analysis.timeline import timeline
 from rung.errors import UsageError
@@ -58,3 +59,45 @@ def test_a_real_warm_up_step_is_told_apart():
     assert divisor(only) == (3, "")
     whole, *steps = timeline(only).to_dicts()
     assert (whole["unlinked"], whole["kernels"], [row["step"] for row in steps]) == (0, 3 * 746, [15, 16, 17])
+
+
+def two_processes(second):
+    """One file with two processes, a GPU each, whose steps are out of phase by half; `second`: what the steps of the second one are numbered from."""
+    rows = []
+    for pid, device, first, shift in (("1", 0, 0, 0), ("2", 1, second, 50)):
+        for n in range(3):
+            begin, number = 100 * n + shift, 10 * device + n
+            rows += [marked(first + n, begin, 100) | {"pid": pid}, op(begin + 5, 20, f"op of {pid}", pid=pid)]
+            rows += [
+                call(begin + 10, 2, 2 * number, pid=pid),
+                on_gpu(begin + 20, 30, correlation=2 * number, device=device),
+            ]
+            rows += [
+                call(begin + 70, 2, 2 * number + 1, pid=pid),
+                on_gpu(begin + 80, 10, correlation=2 * number + 1, device=device),
+            ]
+    return trace_of(*rows)
+
+
+@pytest.mark.parametrize("second", [0, 50])
+def test_processes_in_one_file_have_steps_of_their_own(second):
+    trace = two_processes(second)
+    assert divisor(trace) == (3, "")
+    table = timeline(trace).drop_nulls("step")
+    assert table.select("device", "step").rows() == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, second),
+        (1, second + 1),
+        (1, second + 2),
+    ]
+    assert table["total_ns"].to_list() == [100, 100, 70] * 2
+    assert table["kernels"].to_list() == [2] * 6
+    assert completeness(trace).is_empty()
+
+
+def test_a_step_of_one_process_has_nothing_of_another():
+    only = of_steps(two_processes(50), {51})
+    assert set(only.events["pid"].filter(only.events["device"].is_null())) == {"2"}
+    assert only.events.drop_nulls("device").select("device", "ts").rows() == [(1, 170), (1, 230)]

@@ -14,7 +14,7 @@ from rung.analysis.costs.call import PRECISIONS, Unknown, read_call
 from rung.analysis.intervals import Ints, union
 from rung.analysis.once import once
 from rung.analysis.origins import origins
-from rung.analysis.steps import step_spans
+from rung.analysis.steps import step_at
 from rung.trace.table import Trace
 
 SCHEMA: dict[str, pl.DataType] = {
@@ -158,7 +158,7 @@ def gpu_collectives(trace: Trace) -> pl.DataFrame:
         group_size=pl.coalesce("group_size", "named_ranks", _only_sizes(trace)),
         call=pl.when(pl.col("collective").is_not_null() | pl.col("communicator").is_not_null()).then("external_id"),
         known=pl.col("linked"),
-        step=_step_at(trace, chosen["rank"], chosen["launched"]),
+        step=step_at(trace, chosen.select("rank", pid="process", at="launched")),
         hidden_ns=_hidden(chosen, events.filter(pl.col("role") == "computation")),
     )
     return chosen.select(
@@ -249,21 +249,12 @@ def _on_hosts(trace: Trace) -> pl.DataFrame:
     computing = computing.join(threads, on=["rank", "pid", "tid"], how="anti", nulls_equal=True)
     nothing = pl.lit(None)
     return chosen.select(
-        "rank", "device", "stream", step=_step_at(trace, chosen["rank"], chosen["ts"]), group=nothing.cast(pl.String), group_ranks=nothing.cast(pl.String),
+        "rank", "device", "stream", step=step_at(trace, chosen.select("rank", "pid", at="ts")), group=nothing.cast(pl.String), group_ranks=nothing.cast(pl.String),
         group_size=nothing.cast(pl.Int64), collective="collective", seq=nothing.cast(pl.Int64),
         dtype=nothing.cast(pl.String), in_elements=nothing.cast(pl.Int64), out_elements=nothing.cast(pl.Int64),
         ts="ts", end="end", hidden_ns=_hidden(chosen, computing), name="name", call=nothing.cast(pl.Int64),
         known=pl.lit(True), algorithm=nothing.cast(pl.String),
     )  # fmt: skip
-
-
-def _step_at(trace: Trace, ranks: pl.Series, times: pl.Series) -> pl.Series:
-    """The recorded step during which each host time lies; null where it lies in none."""
-    spans = step_spans(trace).with_columns(pl.col("rank").fill_null(-1)).sort("ts")
-    asked = pl.DataFrame({"rank": ranks.fill_null(-1), "at": times}).with_row_index("row").sort("at", nulls_last=True)
-    found = asked.join_asof(spans, left_on="at", right_on="ts", by="rank", strategy="backward", check_sortedness=False)
-    inside = pl.when(pl.col("at") < pl.col("end")).then("step").alias("step")
-    return found.sort("row").select(inside).to_series()
 
 
 def _hidden(calls: pl.DataFrame, computing: pl.DataFrame) -> pl.Series:

@@ -16,9 +16,9 @@ NO_RANK = -1  # a join has no equal nulls
 
 @once
 def gpu_events(trace: Trace) -> pl.DataFrame:
-    """The kernels, copies and memsets of a trace, in file order, with `end` (ns), `launched`, `linked` and `role`.
+    """The kernels, copies and memsets of a trace, in file order, with `end` (ns), `launched`, `process`, `linked` and `role`.
 
-    launched: when the runtime call with the event's correlation id began, of several calls of that id the first.
+    launched: when the runtime call with the event's correlation id began, of several calls of that id the first. process: the `pid` of that call.
     linked: there is such a call in the trace. An event without one was launched before the recording began; it is
     real work and counts. role: computation, communication or memcpy. communicator: the operator that communicates by a
     kernel, whatever the kernel's name is; null where none is known.
@@ -29,7 +29,7 @@ def gpu_events(trace: Trace) -> pl.DataFrame:
     launches = (
         trace.events.lazy()
         .filter(pl.col("kind") == "runtime", pl.col("correlation").is_not_null())
-        .select(*key, launched="ts")
+        .select(*key, launched="ts", process="pid")
         .unique(["rank", "correlation"], keep="first")
     )
     kernel = pl.col("kind") == "kernel"

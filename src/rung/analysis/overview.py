@@ -12,7 +12,7 @@ from rung.analysis.breakdown import breakdown
 from rung.analysis.captures import joined
 from rung.analysis.gpu_events import gpu_events
 from rung.analysis.roofline import peaks_of_trace
-from rung.analysis.steps import step_spans
+from rung.analysis.steps import step_at, step_spans
 from rung.analysis.timeline import timeline
 from rung.hardware.peaks import peaks_of_properties
 from rung.records.analyze import Breakdown, Busy, Counted, OfRank, Overview
@@ -133,13 +133,10 @@ def completeness(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 
 def _outside(trace: Trace, gpu: pl.DataFrame) -> pl.DataFrame:
     """The linked events that no marked step launched; none where no step is marked."""
-    spans = step_spans(trace).select("rank", "end", launched="ts")
-    linked = gpu.filter("linked").select("rank", "dur", "launched").with_columns(pl.col("rank").fill_null(-1))
-    if spans.is_empty() or linked.is_empty():
+    linked = gpu.filter("linked")
+    if step_spans(trace).is_empty() or linked.is_empty():
         return linked.clear()
-    spans = spans.with_columns(pl.col("rank").fill_null(-1)).sort("launched")
-    found = linked.sort("launched").join_asof(spans, on="launched", by="rank", check_sortedness=False)
-    return found.filter(pl.col("end").is_null() | (pl.col("launched") >= pl.col("end")))
+    return linked.filter(step_at(trace, linked.select("rank", pid="process", at="launched")).is_null())
 
 
 def _sums(events: pl.DataFrame) -> tuple[int, int]:

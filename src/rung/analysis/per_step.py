@@ -7,7 +7,7 @@ from dataclasses import replace
 import polars as pl
 
 from rung.analysis.gpu_events import gpu_events
-from rung.analysis.steps import found_steps, step_spans
+from rung.analysis.steps import found_steps, step_at, step_spans
 from rung.analysis.timeline import BEFORE, timeline
 from rung.errors import UsageError
 from rung.trace.ranks import of_rank
@@ -53,14 +53,19 @@ def of_steps(trace: Trace, wanted: set[int] | None) -> Trace:
             raise UsageError("the trace has no step: torch.profiler marks one at each call of its step().")
         raise UsageError(f"the trace has no step {missing[0]}: its steps are {', '.join(map(str, known))}.")
     events = trace.events.with_row_index("row").with_columns(end=pl.col("ts") + pl.col("dur"))
-    launched = gpu_events(trace)["launched"]
     on_gpu = pl.col("kind").is_in(GPU_KINDS) & pl.col("device").is_not_null()
-    gpu = events.filter(on_gpu).with_columns(launched=launched)
-    kept = []
-    for rank, ts, end in chosen.select("rank", "ts", "end").iter_rows():
-        mine = of_rank(rank)
-        kept.append(events.filter(~on_gpu, mine, pl.col("ts") < end, pl.col("end") > ts)["row"])
-        kept.append(gpu.filter(mine, pl.col("launched") >= ts, pl.col("launched") < end)["row"])
+    launched_in = step_at(trace, gpu_events(trace).select("rank", pid="process", at="launched"))
+    kept = [events.filter(on_gpu)["row"].filter(launched_in.is_in(chosen["step"].implode()).fill_null(False))]
+    for rank, pid, ts, end in chosen.select("rank", pl.col("pid").cast(pl.String), "ts", "end").iter_rows():
+        others = (
+            spans.filter(of_rank(rank), pl.col("pid") != pid)["pid"].unique().cast(pl.String)
+        )  # that mark steps of their own
+        mine = (
+            (of_rank(rank), ~pl.col("pid").cast(pl.String).is_in(others.implode()))
+            if others.len()
+            else (of_rank(rank),)
+        )
+        kept.append(events.filter(~on_gpu, *mine, pl.col("ts") < end, pl.col("end") > ts)["row"])
     rows = pl.concat(kept).unique().sort()
     low, high = int(chosen["ts"].to_numpy().min()), int(chosen["end"].to_numpy().max())
     return replace(

@@ -10,8 +10,7 @@ import polars as pl
 from rung.analysis.gpu_events import gpu_events
 from rung.analysis.intervals import Ints, union
 from rung.analysis.once import once
-from rung.analysis.steps import step_spans
-from rung.trace.ranks import of_rank
+from rung.analysis.steps import step_at
 from rung.trace.table import Trace
 
 SCHEMA: dict[str, pl.DataType] = {
@@ -57,10 +56,11 @@ def timeline(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 
 @once
 def _timeline(trace: Trace) -> pl.DataFrame:
-    spans = step_spans(trace)
+    work = gpu_events(trace)
+    work = work.with_columns(step=step_at(trace, work.select("rank", pid="process", at="launched")))
     rows: list[dict[str, Any]] = []
-    for (rank, device), events in gpu_events(trace).group_by("rank", "device", maintain_order=True):
-        names, cuts = _cuts(events, spans.filter(of_rank(rank)))
+    for (rank, device), events in work.group_by("rank", "device", maintain_order=True):
+        names, cuts = _cuts(events)
         parts = _parts(events, cuts)
         whole = {name: values.sum() for name, values in parts.items()}
         rows.append({"rank": rank, "device": device, "step": None, **whole})
@@ -72,21 +72,10 @@ def _timeline(trace: Trace) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=SCHEMA).sort("rank", "device", maintain_order=True)
 
 
-def _cuts(events: pl.DataFrame, spans: pl.DataFrame) -> tuple[list[int], Ints]:
+def _cuts(events: pl.DataFrame) -> tuple[list[int], Ints]:
     """The steps on a device in order, and the n + 1 times between which they lie."""
     first, last = int(events["ts"].to_numpy().min()), int(events["end"].to_numpy().max())
-    if spans.is_empty():
-        return [0], np.array([first, last])
-    launched = events.filter("linked").select("ts", "launched").sort("launched")
-    begun = (
-        launched.join_asof(
-            spans.select("step", begin="ts", over="end"), left_on="launched", right_on="begin", check_sortedness=False
-        )
-        .filter(pl.col("launched") < pl.col("over"))
-        .group_by("step")
-        .agg(pl.col("ts").min())
-        .sort("step")
-    )
+    begun = events.drop_nulls("step").group_by("step").agg(pl.col("ts").min()).sort("step")
     names, starts = begun["step"].to_list(), begun["ts"].to_numpy()
     if not names:
         return [0], np.array([first, last])
