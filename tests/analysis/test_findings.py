@@ -208,7 +208,7 @@ def test_a_finding_is_said_whole_and_no_more_than_five_are(width):
 
 def test_targets_of_a_recorded_run():
     rows = {row["metric"]: row for row in targets(read(DDP / "ranks2-slow-gpu"), steps=2).to_dicts()}
-    assert rows["matrix products"]["met"] is True
+    assert rows["matrix products"]["met"] is False  # 29 %
     assert rows["idle"]["met"] is False
     assert rows["GPU events a step"]["count"] > 600
 

@@ -48,6 +48,13 @@ def test_a_wait_for_the_gpu_kept_the_host_from_queueing():
     assert (row["cause"], row["during"]) == ("sync", "hipStreamSynchronize")
 
 
+def test_a_wait_of_the_profilers_is_no_fault_of_the_program():
+    step = {"kind": "annotation", "name": "ProfilerStep#3", "ts": 0, "dur": 120 * US}
+    end = {"kind": "annotation", "name": "rung: end of step", "ts": 40 * US, "dur": 70 * US}
+    row = only_gap(step, end, call(50 * US, 55 * US, name="hipDeviceSynchronize"), *two_kernels(160 * US, 170 * US))
+    assert (row["cause"], row["during"]) == ("profiler", "hipDeviceSynchronize")
+
+
 @pytest.mark.parametrize("loader", [
     op(90 * US, 69 * US, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"),
     frame(90 * US, 69 * US, "/env/torch/utils/data/dataloader.py(701): __next__"),

@@ -11,6 +11,7 @@ from rung.analysis.spending import durations
 from rung.analysis.targets import targets
 
 US = 1000
+GEMM, POINTWISE = "Cijk_Ailk_Bljk_MT64x64", "vectorized_elementwise_kernel"
 
 
 def test_figures_of_a_made_trace():
@@ -45,8 +46,83 @@ def test_a_copy_that_the_host_waits_for_is_a_wait_as_in_syncs():
     )
     assert syncs(trace)["time_ns"].sum() == 45 * US
     assert launches(trace)["sync_ns"].to_list() == [45 * US]
-    share = targets(trace).filter(pl.col("metric") == "host waits for the GPU").row(0, named=True)
-    assert (share["share"], share["met"]) == (4.5, False)
+    share = waits_of_host(trace)  # the GPU's time is that from 30 to 40 us
+    assert (share["share"], share["met"]) == (1.0, False)
+
+
+def waits_of_host(trace):
+    return target(trace, "host waits for the GPU")
+
+
+def target(trace, metric):
+    return targets(trace).filter(pl.col("metric") == metric).row(0, named=True)
+
+
+def test_threads_that_wait_at_once_wait_once_and_only_while_the_gpu_is_recorded():
+    waits = [
+        call(at * US, 60 * US, name="hipDeviceSynchronize", tid=tid) for at, tid in ((20, "1"), (30, "2"), (300, "1"))
+    ]
+    trace = trace_of(call(0, US, 1), on_gpu(10 * US, 100 * US, correlation=1), *waits)
+    assert waits_of_host(trace)["share"] == 0.7
+
+
+def step(number, ts, dur):
+    return {"kind": "annotation", "name": f"ProfilerStep#{number}", "ts": ts, "dur": dur}
+
+
+def test_what_the_profiler_waits_for_is_no_wait_of_the_program():
+    sync = "hipDeviceSynchronize"
+    trace = trace_of(
+        call(0, 50, name=sync),  # as torch.profiler when it starts, and below when it stops
+        step(1, 100, 200), call(110, 5, 1), on_gpu(120, 100, correlation=1), call(150, 30, name=sync),
+        {"kind": "annotation", "name": "rung: end of step", "ts": 190, "dur": 100}, call(195, 90, name=sync),
+        op(310, 30, "aten::item"), call(315, 20, name=sync), call(350, 7, name="hipStreamSynchronize"),
+        call(400, 500, name=sync),
+    )  # fmt: skip
+    assert sorted(syncs(trace)["time_ns"]) == [7, 20, 30]
+    assert launches(trace)["sync_ns"].to_list() == [57]
+    assert waits_of_host(trace)["share"] == 0.3
+
+
+def test_without_steps_every_wait_is_the_programs():
+    assert syncs(trace_of(on_gpu(0, 10), call(20, 50, name="hipDeviceSynchronize")))["time_ns"].to_list() == [50]
+
+
+@pytest.mark.parametrize(
+    ("name", "moved", "kind", "waits"),
+    [
+        ("cudaMemset", "Memset (Device)", "memset", False),
+        ("cudaMemsetAsync", "Memset (Device)", "memset", False),
+        ("cudaMemcpyAsync", "Memcpy HtoD (Pinned -> Device)", "memcpy", False),
+        ("cudaMemcpyAsync", "Memcpy DtoD (Device -> Device)", "memcpy", False),
+        ("hipMemcpyAsync", "CopyDeviceToDevice", "memcpy", False),
+        ("cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)", "memcpy", True),
+        ("cudaMemcpy", "Memcpy HtoD (Pinned -> Device)", "memcpy", True),
+    ],
+)
+def test_a_copy_is_waited_for_where_its_kind_makes_the_host_wait(name, moved, kind, waits):
+    trace = trace_of(call(0, 12, 1, name), on_gpu(5, 2, moved, kind, correlation=1))
+    assert syncs(trace)["time_ns"].to_list() == [12] * waits
+
+
+def test_a_copy_that_ends_after_its_call_was_not_waited_for():
+    between = on_gpu(50, 5, "Memcpy DtoD (Device -> Device)", "memcpy", correlation=1)
+    assert syncs(trace_of(call(0, 12, 1, "cudaMemcpy"), between)).is_empty()
+    assert syncs(trace_of(call(0, 12, 1, "cudaMemcpy"), on_gpu(50, 5)))["time_ns"].to_list() == [12]
+
+
+@pytest.mark.parametrize(("products", "other", "met"), [(60, 40, True), (59, 41, False)])
+def test_matrix_products_should_take_most_of_the_time(products, other, met):
+    row = target(trace_of(on_gpu(0, products, GEMM), on_gpu(products, other, POINTWISE)), "matrix products")
+    assert (row["share"], row["target"], row["met"]) == (products / 100, ">= 60%", met)
+
+
+@pytest.mark.parametrize("kernels", [
+    [(50, "vectorized_elementwise_kernel")], [(90, "cudnn::cnn::conv2d_grouped_direct_kernel"), (5, GEMM)], [(90, "flash_fwd_kernel"), (5, GEMM)],
+], ids=["neither", "convolutions", "attention"])  # fmt: skip
+def test_where_other_work_multiplies_matrix_products_have_no_target(kernels):
+    row = target(trace_of(*(on_gpu(100 * n, *kernel) for n, kernel in enumerate(kernels))), "matrix products")
+    assert (row["target"], row["met"]) == (None, None)
 
 
 def test_a_gpu_that_waits_for_the_host():
@@ -63,7 +139,7 @@ def test_a_gpu_that_waits_for_the_host():
     [
         ("hipLaunchKernel", "launch"), ("hipExtModuleLaunchKernel", "launch"), ("cudaLaunchKernelExC", "launch"),
         ("cuLaunchKernelEx", "launch"), ("hipGraphLaunch", "graph launch"), ("cudaGraphLaunch", "graph launch"),
-        ("hipMemcpyWithStream", "blocking copy"), ("cudaMemcpy", "blocking copy"), ("cuStreamSynchronize", "synchronize"),
+        ("hipMemcpyWithStream", "blocking copy"), ("cudaMemcpy", "blocking copy"), ("cudaMemset", "copy"), ("cuStreamSynchronize", "synchronize"),
         ("hipMemcpyAsync", "copy"), ("cudaMemsetAsync", "copy"), ("hipStreamWaitEvent", "wait"),
         ("hipMalloc", "memory"), ("cudaFree", "memory"), ("hipStreamBeginCapture", "capture"),
         ("hipModuleLoadData", "load code"), ("hipGetDevicePropertiesR0600", "query"), ("cudaEventQuery", "query"),

@@ -1,12 +1,15 @@
 """torch.profiler for real, on the smallest transformer: its schedule, its options, and what it costs."""
 
 import json
+from dataclasses import replace
 
 import msgspec
+import polars as pl
 import pytest
 
 from rung.cli.main import main
 from rung.hardware.device import cpu
+from rung.profilers import torch_profiler
 from rung.profilers.torch_profiler import Options, record, unrecorded
 from rung.records.profile import Planned, Profile
 from rung.trace import read
@@ -33,6 +36,25 @@ def test_steps_of_the_schedule_are_recorded_and_no_others(tmp_path):
         events = read(tmp_path / name).events
         assert (events["name"] == "aten::mm").sum() == 2
         assert events.filter(kind="annotation")["name"].str.starts_with("ProfilerStep#").sum() == 2
+
+
+def test_the_wait_at_the_end_of_a_step_is_marked_as_the_profilers(tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(
+        torch_profiler, "synchronize", lambda _: torch.ones(1).neg_()
+    )  # seen in the recording, as the real one is
+    _, step = counted()
+    path = tmp_path / "t.json.gz"
+    record(step, str(path), 2, replace(cpu(), kind="cuda"))
+    events = read(path).events.with_columns(end=pl.col("ts") + pl.col("dur"))
+    steps, ends, waits = (
+        events.filter(pl.col("name").str.contains(name)).sort("ts").select("ts", "end").rows()
+        for name in ("^ProfilerStep#", "^rung: end of step$", "^aten::neg_$")
+    )
+    assert len(steps) == len(ends) == len(waits) == 2
+    for (step_begin, step_end), (begin, end), (wait, _) in zip(steps, ends, waits, strict=True):
+        assert step_begin < begin < wait < end < step_end
 
 
 def test_shapes_stacks_and_memory_are_recorded_as_asked(tmp_path):

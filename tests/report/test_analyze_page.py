@@ -36,6 +36,16 @@ def test_every_sentence_is_of_an_analysis_and_an_empty_trace_has_none():
     assert "no timed event" in "\n".join(page(empty))
 
 
+def test_a_target_that_was_missed_is_said_with_what_it_should_be():
+    rows = [
+        {"metric": "matrix products", "share": 0.41, "target": ">= 60%", "met": False},
+        {"metric": "idle", "share": 0.2, "target": "< 5%", "met": False},
+        {"metric": "exposed copies", "share": 0.0, "target": "< 1%", "met": True},
+    ]
+    said = HEADLINES["targets"](pl.DataFrame(rows))
+    assert said == "not met: matrix products 41 % (target at least 60 %), idle 20 % (target below 5 %)"
+
+
 def test_what_is_wrong_with_one_file_of_a_folder_is_said_with_its_name(tmp_path):
     whole = '{"traceEvents": [{"ph": "X", "name": "k", "cat": "kernel", "ts": 1, "dur": 2, "args": {"device": 0}}'
     (tmp_path / "rank0.json").write_text(whole + "]}")

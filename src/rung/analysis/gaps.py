@@ -11,7 +11,8 @@ from rung.analysis.intervals import union
 from rung.analysis.once import once
 from rung.analysis.origins import origins
 from rung.analysis.stabbing import THREAD, at_rows, holding, open_at
-from rung.analysis.waiting import host_waits
+from rung.analysis.waiting import all_waits
+from rung.trace.marks import END_OF_STEP
 from rung.trace.table import Trace
 
 DRY: dict[str, pl.DataType] = {
@@ -24,7 +25,12 @@ DRY: dict[str, pl.DataType] = {
 DISPATCH_NS = (
     10_000  # what the GPU itself may need between two kernels that are both queued: 1 to 2 us, with a barrier more
 )
-LATE = ("data loading", "sync", "host")  # causes of gaps that a launch ended which came after the GPU ran dry
+LATE = (
+    "data loading",
+    "sync",
+    "profiler",
+    "host",
+)  # causes of gaps that a launch ended which came after the GPU ran dry
 _LOADING = r"DataLoader|(^|/)torch/utils/data/"
 STALLED_NS = 100_000  # work begins 5 to 20 us after its launch on an idle GPU: this late, it waits for something else
 
@@ -63,6 +69,7 @@ def gaps(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 
     - data loading: the host fetched data when the GPU ran dry.
     - sync: the host was in a call that waits for the GPU, so nothing could be queued.
+    - profiler: it was in such a call of the profiler's, at the end of a step or when the recording starts or stops.
     - host: the next work was launched only after the GPU had run dry.
     - launch latency: the next work was launched just before the GPU ran dry. It began as long after its launch as work does on an idle
       GPU.
@@ -75,7 +82,7 @@ def gaps(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 
     gap_ns: its length. The gaps add up to idle_ns of `timeline`.
     cause: one of those above.
-    during: the operator or runtime call of the launching thread in the middle of the wait; for sync, the call.
+    during: the operator or runtime call of the launching thread in the middle of the wait; for sync and profiler, the call.
     next: the event that ended the gap.
     ts, end: on the trace's clock.
     """
@@ -99,11 +106,11 @@ def caused(trace: Trace) -> pl.DataFrame:
     waits = table.hstack(thread).with_columns(at=pl.col("ts") + (until - pl.col("ts")) // 2)
     # A step is not what the host did, but when.
     doing = calls.select(*THREAD, "ts", "end", "name").filter(holding(calls["ts"], calls["end"], waits["at"].sort()))
-    doing = doing.filter(~pl.col("name").str.starts_with("ProfilerStep#"))
+    doing = doing.filter(~pl.col("name").str.starts_with("ProfilerStep#"), pl.col("name") != END_OF_STEP)
     middle = open_at(doing, waits)
     program = user_frames(trace, waits["at"])
     line = open_at(program, waits)
-    blocking, is_loader = host_waits(trace), pl.col("name").str.contains(_LOADING)
+    blocking, is_loader = all_waits(trace), pl.col("name").str.contains(_LOADING)
     blocked = open_at(blocking.select(*THREAD, "ts", "end"), waits.with_columns(at="ts"))
     loaders = pl.concat(
         [spans.select(*THREAD, "ts", "end") for spans in (frames(trace, is_loader), calls.filter(is_loader))]
@@ -117,6 +124,7 @@ def caused(trace: Trace) -> pl.DataFrame:
     cause = (
         pl.when(~pl.col("linked")).then(pl.lit(outside))
         .when(pl.col("late") & loading).then(pl.lit("data loading"))
+        .when(pl.col("late") & at_rows(blocking["profiler"], blocked).fill_null(False)).then(pl.lit("profiler"))
         .when(pl.col("late") & (pl.Series(blocked) >= 0)).then(pl.lit("sync"))
         .when("late").then(pl.lit("host"))
         .when(within).then(pl.lit("inside a graph"))
@@ -126,7 +134,7 @@ def caused(trace: Trace) -> pl.DataFrame:
     return waits.with_columns(cause=cause).select(
         "rank", "device", "gap_ns", "cause",
         pl.when("late").then(
-            pl.when(pl.col("cause") == "sync").then(at_rows(blocking["name"], blocked)).otherwise(at_rows(doing["name"], middle))
+            pl.when(pl.col("cause").is_in(["sync", "profiler"])).then(at_rows(blocking["name"], blocked)).otherwise(at_rows(doing["name"], middle))
         ).alias("during"),
         pl.when("late").then(at_rows(program["name"], line)).alias("call_site"),
         "next", "ts", "end",

@@ -114,6 +114,8 @@ def runtime(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
 def syncs(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a kind of call that waits for the GPU and who made it, most host time first.
 
+    What the profiler waits for itself is not counted: when it starts and stops, and, under `rung profile`, at the end of each step.
+
     time_ns: on the host, per step.
     share: of the time of all these calls.
     count: per step.

@@ -24,6 +24,7 @@ from rung.launch.rank import placed
 from rung.profilers import clocks, torch_profiler
 from rung.profilers.torch_profiler import Options
 from rung.trace.clocks import NAME, Compared
+from rung.trace.marks import END_OF_STEP
 
 REPORT = "RUNG_STEPS"
 
@@ -179,7 +180,8 @@ def _marked(candidate: Any, steps: int, seconds: float) -> list[int]:
             begin = time.perf_counter_ns()
             with _range(candidate.device, f"ProfilerStep#{len(found)}"):
                 candidate.call()
-                synchronize(candidate.device)
+                with _range(candidate.device, END_OF_STEP):
+                    synchronize(candidate.device)
             found.append(time.perf_counter_ns() - begin)
     return found
 

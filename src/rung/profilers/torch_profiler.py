@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rung.hardware.device import Device, synchronize
+from rung.trace.marks import END_OF_STEP
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def record(
         for number in range(how.total):
             begin = time.perf_counter_ns()
             step()
-            synchronize(device)
+            _end(device)
             taken = time.perf_counter_ns() - begin
             if number % (how.wait + how.warm + how.active) >= how.wait + how.warm:
                 recorded.append(taken)
@@ -106,6 +107,16 @@ def record(
     finally:
         recorder.stop()
     return recorded
+
+
+def _end(device: Device) -> None:
+    """Waits for the step's work, so marked that no analysis takes this for a wait of the program's."""
+    if not device.is_gpu:
+        return
+    from torch.profiler import record_function
+
+    with record_function(END_OF_STEP):
+        synchronize(device)
 
 
 def unrecorded(step: Callable[[], object], steps: int, device: Device, seconds: float = 0.0) -> list[int]:

@@ -91,11 +91,13 @@ def _sums(frame: pl.DataFrame, by: str, share: str = "share") -> list[tuple[str,
 
 def _targets(frame: pl.DataFrame) -> str:
     missed = [row for row in frame.to_dicts() if row["met"] is False]
-    said = ", ".join(
-        f"{row['metric']} {_percent(row['share'])} (target {row['target'].replace('<', 'below').replace('%', ' %')})"
-        for row in missed
-    )
+    said = ", ".join(f"{row['metric']} {_percent(row['share'])} (target {_goal(row['target'])})" for row in missed)
     return f"not met: {said}" if said else "all met" if frame.height else ""
+
+
+def _goal(target: str) -> str:
+    """ ">= 60%" → "at least 60 %" """
+    return target.replace(">=", "at least").replace("<", "below").replace("%", " %")
 
 
 def _categories(frame: pl.DataFrame) -> str:
