@@ -224,3 +224,20 @@ def test_what_was_launched_before_the_recorded_steps_is_no_part_of_one():
     assert found.base.total_ns < 0.7 * found.new.total_ns
     assert any("base" in note and "left out" in note for note in found.notes)
     assert found.tables["op"]["base_total_ns"].sum() == found.base.busy_ns
+
+
+def test_ranks_that_recorded_fewer_steps_are_compared_over_those_that_all_have():
+    def rank(number, steps):
+        rows = []
+        for step in range(steps):
+            mark = {"kind": "annotation", "name": f"ProfilerStep#{step}", "ts": 1000 * step, "dur": 1000}
+            rows += [mark, *launched("aten::mm", "Cijk_gemm", 1000 * step + 50, 900, 100 * number + step)]
+        return [row | {"rank": number} for row in rows]
+
+    whole, cut = trace_of(*rank(0, 4), *rank(1, 4)), trace_of(*rank(0, 4), *rank(1, 2))
+    found = diff(whole, cut, by=("op",))
+    assert (found.new.steps, found.new.step_ns) == (2, pytest.approx(found.base.step_ns, rel=0.03))
+    assert "new: rank 1 recorded 2 of 4 steps: figures are of the 2 steps that all recorded." in found.notes
+    on_host = [trace.events.filter(pl.col("device").is_null()) for trace in (whole, cut)]
+    (row,) = diff(*(Trace(events) for events in on_host), by=("op",)).tables["op"].to_dicts()
+    assert row["base_ns"] == pytest.approx(row["new_ns"])

@@ -321,3 +321,14 @@ def test_another_engine_is_refused(address: str) -> None:
 
     with pytest.raises(UsageError, match="give the address of a Dask scheduler"):
         on_dask(address)
+
+
+def test_ranks_that_recorded_fewer_steps_have_no_figures_of_a_step(tmp_path: Path) -> None:
+    folder = made(tmp_path / "traces", ranks=2, steps=2)
+    made(tmp_path / "shorter", ranks=2, steps=1)
+    (shorter,) = (tmp_path / "shorter").glob("*1.json*")
+    (folder / shorter.name).write_bytes(shorter.read_bytes())
+    whole, found = both(folder, tmp_path / "partials")
+    assert_same(whole, found)
+    assert found.overview.steps == 1
+    assert f"{shorter.name} recorded 1 of 2 steps: figures are of the whole recording." in found.overview.notes

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 from random_traces import call, on_gpu, op, trace_of
 
 from rung.analysis.overview import completeness
-from rung.analysis.per_step import divisor, of_steps
+from rung.analysis.per_step import divisor, of_steps, per_step
 from rung.analysis.timeline import timeline
 from rung.errors import UsageError
 from rung.trace import read
@@ -101,3 +102,40 @@ def test_a_step_of_one_process_has_nothing_of_another():
     only = of_steps(two_processes(50), {51})
     assert set(only.events["pid"].filter(only.events["device"].is_null())) == {"2"}
     assert only.events.drop_nulls("device").select("device", "ts").rows() == [(1, 170), (1, 230)]
+
+
+def ranks_with(*recorded, named="rank"):
+    """Processes that recorded these steps, a kernel of 50 of 100 ns each."""
+    rows = []
+    for process, numbers in enumerate(recorded):
+        who = {"rank": process} if named == "rank" else {"pid": str(process)}
+        for number in numbers:
+            at, correlation = 100 * number, 100 * process + number
+            rows += [marked(number, at, 100) | who, call(at + 10, 2, correlation, **who)]
+            rows += [on_gpu(at + 20, 50, correlation=correlation, device=process, **who)]
+    return trace_of(*rows)
+
+
+@pytest.mark.parametrize("named", ["rank", "process"])
+def test_processes_that_recorded_fewer_steps_are_compared_over_those_that_all_have(named):
+    trace = ranks_with(range(4), range(2), named=named)
+    only, steps, note = per_step(trace)
+    assert (steps, note) == (2, f"{named} 1 recorded 2 of 4 steps: figures are of the 2 steps that all recorded.")
+    whole = timeline(only).filter(pl.col("step").is_null())
+    assert whole["total_ns"].to_list() == [150, 150]
+    assert divisor(trace) == (1, f"{named} 1 recorded 2 of 4 steps: figures are of the whole recording.")
+
+
+def test_processes_without_a_step_in_common_have_no_figures_of_a_step():
+    trace = ranks_with(range(3), [7])
+    only, steps, note = per_step(trace)
+    assert only is trace
+    assert (steps, note) == (
+        1,
+        "rank 0 recorded 3 of 4 steps, rank 1 recorded 1 of 4 steps: figures are of the whole recording.",
+    )
+
+
+def test_ranks_that_recorded_as_many_steps_are_analyzed_as_they_are():
+    trace = ranks_with([3, 4], [4, 5])
+    assert per_step(trace) == (trace, 2, "")

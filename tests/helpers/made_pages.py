@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 import rung
 from rung.analysis.diff import diff
-from rung.analysis.per_step import divisor
+from rung.analysis.per_step import per_step
 from rung.analysis.pictures import pictures, roofs
 from rung.records.bench import Bench
 from rung.records.compare import Comparison
@@ -128,7 +128,7 @@ def recorded_climb(folder: Path, **recorded: dict[str, Any]) -> Path:
 
 
 def page_of(trace: Trace) -> str:
-    steps, note = divisor(trace)
+    trace, steps, note = per_step(trace)
     return trace_page.page(answer(trace, steps, note), pictures(trace, steps=steps))
 
 

@@ -14,7 +14,7 @@ from rung.analysis.captures import joined
 from rung.analysis.classified import scores_of
 from rung.analysis.host_time import HostCalls, host_calls
 from rung.analysis.overview import gpu_names
-from rung.analysis.per_step import divisor, of_steps
+from rung.analysis.per_step import before_steps, common_steps, divisor_of, of_steps, per_step
 from rung.analysis.steps import found_steps
 from rung.analysis.timeline import timeline
 from rung.errors import UsageError
@@ -141,7 +141,10 @@ def _on_host(base: Trace, new: Trace, base_steps: int | None, new_steps: int | N
     sides, accounts = [], []
     notes = ["Neither trace has GPU events; times are CPU time."]
     for name, trace, steps in (("base", base, base_steps), ("new", new, new_steps)):
-        steps = _at_least_one(max(1, found_steps(trace)) if steps is None else steps)
+        if steps is None:
+            trace, steps, note = per_step(trace)
+            notes += [f"{name}: {note}"] if note else []
+        steps = _at_least_one(steps)
         ranks = _ranks(trace)
         side, events = _host_side(trace, ranks, steps)
         sides.append(side)
@@ -211,7 +214,10 @@ def whole_steps(trace: Trace, steps: int | None, name: str = "base") -> tuple[Tr
     """The trace of the recorded steps, how many they are (steps: as was said), and what there is to say of that; name: base or new."""
     if steps is not None:
         return trace, steps, ""
-    steps, before = divisor(trace)
+    if common_steps(trace)[1]:
+        trace, steps, note = per_step(trace)
+        return trace, steps, f"{name}: {note}"
+    steps, before = divisor_of(found_steps(trace), *before_steps(trace))
     if not before:
         return trace, steps, ""
     note = f"{name}: work that was launched before the recorded steps is left out (--{name}-steps N takes the whole recording)."

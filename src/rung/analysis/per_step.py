@@ -13,12 +13,58 @@ from rung.errors import UsageError
 from rung.trace.ranks import of_rank
 from rung.trace.table import GPU_KINDS, Trace
 
+MOST_NAMED = 8  # processes in a note
 FEW = 0.02  # of the GPU's time: so much from before the first step does not change the figures of a step
+
+OF_WHOLE = "figures are of the whole recording."
+
+
+def per_step(trace: Trace) -> tuple[Trace, int, str]:
+    """The recording to analyze, by how many steps to divide its figures, and what there is to say of that.
+
+    Where processes recorded different numbers of steps, it is that of the steps that all of them have.
+    """
+    common, lacking = common_steps(trace)
+    if not common:
+        return trace, *divisor(trace)
+    trace = of_steps(trace, common)
+    steps, note = divisor(trace)
+    many = f"step{'s' * (len(common) > 1)} that all recorded"
+    return trace, steps, " ".join([f"{lacking}: figures are of the {len(common)} {many}.", *([note] if note else [])])
 
 
 def divisor(trace: Trace) -> tuple[int, str]:
     """(the number of recorded steps, "") where they make up the recording; else (1, a sentence that says why not)."""
+    if lacking := common_steps(trace)[1]:
+        return 1, f"{lacking}: {OF_WHOLE}"
     return divisor_of(found_steps(trace), *before_steps(trace))
+
+
+def common_steps(trace: Trace) -> tuple[set[int], str]:
+    """The steps that all processes recorded, and which of these recorded fewer than there are; nothing where all recorded as many."""
+    spans = step_spans(trace).with_columns(pl.col("pid").cast(pl.String))
+    found = spans.group_by("rank", "pid", maintain_order=True).agg(pl.col("step").unique())
+    numbers = [set(steps) for steps in found["step"]]
+    if len({len(steps) for steps in numbers}) < 2:
+        return set(), ""
+    every = set.union(*numbers)
+    several = found["rank"].is_duplicated()
+    lacking = [
+        f"{_process(rank, pid if many else None)} recorded {len(steps)} of {len(every)} steps"
+        for rank, pid, steps, many in zip(found["rank"], found["pid"], numbers, several, strict=True)
+        if steps != every
+    ]
+    return set.intersection(*numbers), some_of(lacking)
+
+
+def some_of(sentences: list[str]) -> str:
+    """The first few of them, in one."""
+    return ", ".join(sentences[:MOST_NAMED]) + (", ..." if len(sentences) > MOST_NAMED else "")
+
+
+def _process(rank: int | None, pid: str | None) -> str:
+    named = [f"process {pid}"] * (pid is not None) + [f"rank {rank}"] * (rank is not None)
+    return " of ".join(named)
 
 
 def before_steps(trace: Trace) -> tuple[int, int]:
@@ -29,12 +75,12 @@ def before_steps(trace: Trace) -> tuple[int, int]:
 
 
 def divisor_of(steps: int, before: int, whole: int) -> tuple[int, str]:
-    """The same, of a number of recorded steps and what `before_steps` says."""
+    """As `divisor`, of a number of recorded steps and what `before_steps` says."""
     if steps == 0 or before <= whole * FEW:
         return max(steps, 1), ""
     return 1, (
         f"{100 * before / whole:.0f} % of the GPU's time comes before the first work of the recorded step{'s' * (steps > 1)}: "
-        "figures are of the whole recording. --step all leaves out work that was launched before the steps."
+        f"{OF_WHOLE} --step all leaves out work that was launched before the steps."
     )
 
 

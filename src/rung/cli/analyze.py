@@ -202,12 +202,11 @@ def check(parsed: argparse.Namespace) -> Callable[[Any, Path], Any] | None:
 
 def per_step(trace: Any, parsed: argparse.Namespace) -> tuple[Any, int, str]:
     """The trace of the steps that were asked for, by how many to divide it, and what there is to say of that."""
-    from rung.analysis.per_step import divisor, of_steps
+    from rung.analysis import per_step
 
     if parsed.step is not None:
-        trace = of_steps(trace, parsed.step or None)
-    steps, note = divisor(trace)
-    return (trace, steps, note) if parsed.steps is None else (trace, parsed.steps, "")
+        trace = per_step.of_steps(trace, parsed.step or None)
+    return per_step.per_step(trace) if parsed.steps is None else (trace, parsed.steps, "")
 
 
 def with_samples(trace: Any, path: Path | None) -> Any:

@@ -279,13 +279,13 @@ def check(parsed: argparse.Namespace) -> None:
 
 def page(trace: Trace, record: Profile, parsed: argparse.Namespace) -> str:
     """What `rung analyze` says of the recording, and before it what the recording was."""
-    from rung.analysis.per_step import divisor
+    from rung.analysis.per_step import per_step
     from rung.cli import analyze, tables
     from rung.records.record import plain
     from rung.report.profile import profile_lines
     from rung.runs import to_json
 
-    steps, note = divisor(trace)
+    trace, steps, note = per_step(trace)
     found = analyze.page(trace, steps, parsed, note)
     return (
         to_json({**plain(record), "analysis": found})

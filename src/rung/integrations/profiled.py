@@ -116,14 +116,13 @@ class ProfiledSteps:
 def analyze(trace_file: Path, folder: Path) -> None:
     """Writes what `rung analyze` says of a trace, as `analysis.txt` and `analysis.html`."""
     # With polars, which nobody needs before.
-    from rung.analysis.per_step import divisor
+    from rung.analysis.per_step import per_step
     from rung.analysis.pictures import pictures
     from rung.report.analyze import analyze_lines, answer
     from rung.report.trace_page import page
     from rung.trace import read
 
-    trace = read(trace_file)
-    steps, note = divisor(trace)
+    trace, steps, note = per_step(read(trace_file))
     found = answer(trace, steps, note)
     write_whole(folder / "analysis.txt", "\n".join(analyze_lines(found, WIDTH)) + "\n")
     write_whole(folder / "analysis.html", page(found, pictures(trace, steps=steps)))

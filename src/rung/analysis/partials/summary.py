@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rung.analysis.across import Sums
 from rung.analysis.partials.table import Facts, facts_in
-from rung.analysis.per_step import divisor_of
+from rung.analysis.per_step import OF_WHOLE, divisor_of, some_of
 from rung.errors import InputError
 from rung.records.analyze import Counted, OfRank, Overview
 from rung.trace.ranks import Stated, ranks_of, renumbered
@@ -35,7 +35,12 @@ class _File(NamedTuple):
     path: Path
     stated: Stated
     ranks: list[int]
-    steps: int
+    recorded: int
+
+    @property
+    def steps(self) -> int:
+        """How many the figures in it are divided by."""
+        return max(1, self.recorded)
 
 
 @dataclass
@@ -74,7 +79,7 @@ class Summary:
 
     def _take(self, path: Path, facts: Facts) -> None:
         self.clocks.update(facts.clocks)
-        self.files.append(_File(facts.file, path, facts.stated, facts.ranks, max(1, facts.steps)))
+        self.files.append(_File(facts.file, path, facts.stated, facts.ranks, facts.steps))
         for name in ("events", "counters", "calls", "before_ns", "gpu_ns"):
             self.sums[name] += getattr(facts, name)
         self.sums["steps"] = max(self.sums["steps"], facts.steps)
@@ -112,7 +117,15 @@ class Summary:
         return [*more, *self.completeness.values()]
 
     def divisor(self) -> tuple[int, str]:
-        """As `per_step.divisor`."""
+        """As `per_step.divisor`, each file being that of a process."""
+        marking = sorted((file for file in self.files if file.recorded), key=lambda file: file.name)
+        lacking = [
+            f"{file.name} recorded {file.recorded} of {self.sums['steps']} steps"
+            for file in marking
+            if file.recorded < self.sums["steps"]
+        ]
+        if lacking:
+            return 1, f"{some_of(lacking)}: {OF_WHOLE}"
         return divisor_of(self.sums["steps"], self.sums["before_ns"], self.sums["gpu_ns"])
 
     def overview(self, parts: Sequence[Part], source: str, steps: int) -> Overview:
