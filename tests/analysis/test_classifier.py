@@ -53,6 +53,8 @@ KERNELS = {
     ("attention", "forward"): [
         "attn_fwd",
         "_ZN5aiter26fmha_fwd_hd128_bf16_causalE",
+        "_ZN5aiter40mla_pfl_qh192_vh128_m32x8_n128x1_causal1E",
+        "mla_pfl_bf16_a16w16_causal_subQ128_mqa128",
         "_ZN7ck_tile6kentryILi2ENS_13FmhaFwdKernelINS_20",
         "void ck_tile::kentry<1, ck_tile::FmhaBatchPrefillWithPagedKVCacheKernel<>>",
         "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128>>",
@@ -162,7 +164,7 @@ KERNELS = {
         "_ZN7sgl_hip10activation18act_and_mul_kernelI14__hip_bfloat16",
         "void at::native::(anonymous namespace)::upsample_nearest2d_out_frame<float>",
     ],
-    ("elementwise", "rotary"): ["void vllm::rotary_embedding_kernel<c10::BFloat16, true>", "_rope_kernel"],
+    ("elementwise", "rotary"): ["void vllm::rotary_embedding_kernel<c10::BFloat16, true>", "_rope_kernel", "void aiter::kn_entry_2c_sbhd_cached_indirect_inplace<aiter::OpCachedFwd>", "kn_entry_1c_sbhd_uncached"],
     ("elementwise", "quantize"): ["void aiter::dynamic_per_token_scaled_quant_kernel<__hip_bfloat16>"],
     ("reduction", ""): ["void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float>>>"],
     ("reduction", "sort"): ["void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>", "DeviceRadixSortOnesweepKernel"],
@@ -179,7 +181,7 @@ KERNELS = {
         "void at::native::lpnorm_cleanup<float, (at::native::NormType)1, float, float>",
         "triton_for_fused_0",
     ],
-    ("communication", ""): ["ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", "rcclGenericKernel"],
+    ("communication", ""): ["ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", "rcclGenericKernel", "mscclKernel_Sum_hip_bfloat16_Simple_false"],
     ("communication", "all-reduce"): [
         "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
         "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",

@@ -110,6 +110,16 @@ def test_a_gpu_that_waits_for_launches_and_one_that_waits_for_a_sync(tmp_path):
     assert "sync" in rows
 
 
+@pytest.mark.parametrize("call", ["cudaMalloc", "hipFreeAsync", "cuMemSetAccess", "hipMemMap", "cuMemHostAlloc"])
+def test_a_gpu_that_waits_while_memory_is_allocated(call):
+    us = 1000
+    events = [e for k in range(3) for e in (random_traces.call(k * 200 * us - 80 * us, 70 * us, None, call), random_traces.call(k * 200 * us, us, k),
+                                            random_traces.on_gpu(k * 200 * us + 10 * us, 100 * us, correlation=k))]  # fmt: skip
+    rows = found(random_traces.trace_of(*events))
+    assert call in rows["allocation"]["evidence"]
+    assert "host_bound" not in rows
+
+
 @pytest.mark.parametrize(("launch", "name"), [("hipGraphLaunch", "between_replays"), ("hipLaunchKernel", "host_bound")])
 def test_a_wait_between_replays_is_not_mended_by_capturing(launch, name):
     us = 1000

@@ -197,6 +197,18 @@ def test_signs_of_compilation_are_counted():
     assert compilation(trace_of(on_gpu(0, 1))).is_empty()
 
 
+def test_memory_that_is_allocated_is_told_from_memory_that_is_released_or_of_the_host():
+    names = ("cudaMalloc", "hipMalloc", "cudaFree", "hipFreeAsync", "hipFree", "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap",
+             "cudaHostAlloc", "hipHostFree", "cuMemHostAlloc", "cudaMallocHost")  # fmt: skip
+    table = compilation(trace_of(*(call(10 * n, 2, None, name) for n, name in enumerate(names))))
+    assert dict(table.select("sign", "count").iter_rows()) == {
+        "device memory allocated": 3,
+        "device memory mapped": 2,
+        "device memory released": 4,
+        "host memory allocated or released": 4,
+    }
+
+
 def test_a_choice_that_is_looked_up_is_no_tuning():
     # As FlashInfer's autotuner does at each launch in vLLM on a B200, and Triton's.
     looked_up = ("flashinfer/autotuner.py(400): choose_one", "flashinfer/autotuner.py(246): __hash__", "triton/runtime/autotuner.py(212): run",

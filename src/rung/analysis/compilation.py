@@ -22,7 +22,13 @@ _SIGNS = (
 _ROLES = (
     ("code loaded", "load code", "first uses: too little warm-up"),
     ("graph captured", "capture", "a new shape, or too little warm-up"),
-    ("device memory allocated", "memory", "new sizes, fragmentation, or too little warm-up"),
+)
+# Calls of the role "memory", by their names; the first pattern that is found decides.
+_MEMORY = (
+    ("host memory allocated or released", r"Host", "pinned memory that is not kept for later"),
+    ("device memory released", r"Free|Unmap|Release", "too little memory for what is kept for later, or empty_cache"),
+    ("device memory mapped", r"Mem(Map|SetAccess|AddressReserve)", "a segment that can grow grew"),
+    ("device memory allocated", r"", "new sizes, fragmentation, or too little warm-up"),
 )
 
 
@@ -48,6 +54,11 @@ def compilation(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
             rows.append((sign, spans, meaning))
     calls = runtime_calls(trace)
     rows += [(sign, calls.filter(pl.col("role") == role), meaning) for sign, role, meaning in _ROLES]
+    left = calls.filter(pl.col("role") == "memory")
+    for sign, pattern, meaning in _MEMORY:
+        chosen = pl.col("name").str.contains(pattern)
+        rows.append((sign, left.filter(chosen), meaning))
+        left = left.filter(~chosen)
     table = [
         {"sign": sign, "count": part.height, "per_step": part.height / steps, "distinct": part["name"].n_unique(),
          "time_ns": covered(part["ts"].to_numpy(), part["end"].to_numpy()), "meaning": meaning}

@@ -12,23 +12,25 @@ from rung.analysis.calls import launching_calls
 from rung.analysis.classified import classified
 from rung.analysis.facts import Facts, Seen, duration, largest, short
 from rung.analysis.origins import op_column
+from rung.analysis.runtime_roles import role
 from rung.analysis.server_steps import DECODE, MIXED, PREFILL, SPECULATIVE
 
 _POINTWISE = ("elementwise", "normalization", "reduction", "softmax", "embedding")
 _SMALLER_FORMAT = r"(?i)tf32|s1688|xf32|bf16|hgemm|h16816"  # a kernel that takes float32 and multiplies in less
 DECODING = (DECODE, MIXED, SPECULATIVE)
-_ALLOCATES = r"(?i)^(hip|cuda|cu)(mem)?(malloc|alloc|free|host)"
 
 
 Rule = Callable[[Facts], Seen | None]
 
 
-def _allocating() -> pl.Expr:
-    return pl.col("during").str.contains(_ALLOCATES).fill_null(False)
+def _allocating(facts: Facts) -> pl.Expr:
+    """Of the gaps in `facts.idle`: whether the host allocated or released memory."""
+    names = [name for name in facts.idle["during"].drop_nulls().unique() if role(name) == "memory"]
+    return pl.col("during").is_in(names).fill_null(False)
 
 
 def _waits_for_launches(facts: Facts) -> tuple[float, str]:
-    return facts.gaps(pl.col("cause").is_in(["host", "launch latency"]), ~_allocating())
+    return facts.gaps(pl.col("cause").is_in(["host", "launch latency"]), ~_allocating(facts))
 
 
 def host_bound(facts: Facts) -> Seen | None:
@@ -81,12 +83,12 @@ def held_up_decoding(facts: Facts) -> Seen | None:
 
 
 def allocation(facts: Facts) -> Seen | None:
-    share, where = facts.gaps(_allocating())
+    share, where = facts.gaps(_allocating(facts))
     return Seen(share, f"in {where}") if share >= 0.02 else None
 
 
 def sync(facts: Facts) -> Seen | None:
-    share, where = facts.gaps(pl.col("cause") == "sync", ~_allocating())
+    share, where = facts.gaps(pl.col("cause") == "sync", ~_allocating(facts))
     said = (f"in {where}" if where else "") + _before_decoding(facts, share)
     return Seen(share, said.removeprefix("; ")) if share >= 0.02 else None
 
