@@ -7,11 +7,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from made_pages import diff_page_of, document, trace
 
+from rung.analysis.diff import diff
 from rung.cli.main import main
 from rung.records.diff import Changed
+from rung.report.diff import diff_lines
 from rung.report.diff_chart import MOST, diff_bars
 
 
@@ -43,6 +46,17 @@ def test_a_bar_goes_left_where_time_was_saved_and_is_as_long_as_its_share_of_the
     assert "−400 ns" in picture
     assert "+100 ns" in picture
     assert "b: slower, 100 ns → 200 ns, 2 → 4 times" in picture
+
+
+def test_less_than_one_a_step_is_not_rounded_before_it_is_shown(tmp_path: Path) -> None:
+    few = msgspec.structs.replace(row("b", 100, 200), base_count=2 / 3, new_count=0.04)
+    assert "0.667 → 0.0400 times" in diff_bars([few], "x")
+    found = diff(trace(tmp_path), trace(tmp_path, slow=3.0), by=("op",)).record()
+    kernels = [msgspec.structs.replace(side, steps=3, gpus=1, kernels=2) for side in (found.base, found.new)]
+    found = msgspec.structs.replace(found, base=kernels[0], new=kernels[1], tables={"op": [few]})
+    lines = "\n".join(diff_lines(found, width=120))
+    assert re.search(r"kernels +0\.667 +0\.667", lines)
+    assert "0.667->0.0400" in lines
 
 
 def test_nothing_that_changed_is_no_picture_and_many_changes_are_the_first() -> None:

@@ -68,7 +68,17 @@ def test_a_share_is_shown_in_percent(value: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(31_500_000, "31.5 M"), (8, "8"), (2048.0, "2048"), (420.5, "420"), (3.9e11, "390 G")]
+    ("value", "text"),
+    [
+        (31_500_000, "31.5 M"),
+        (8, "8"),
+        (2048.0, "2048"),
+        (420.5, "420"),
+        (3.9e11, "390 G"),
+        (2 / 3, "0.667"),
+        (0.04, "0.0400"),
+        (0.1 * 3 * 10, "3"),
+    ],
 )
 def test_a_count_is_short(value: float, text: str) -> None:
     assert units.count(value) == text

@@ -43,7 +43,7 @@ def diff_lines(found: Difference, *, width: int = 100, top: int = TOP) -> list[s
             rows.append((f"  {title}", before, now))
     lines.append(f"{'':<24}{'base':>10}{'new':>10}{'change':>11}")
     lines += [f"{title:<24}{units.duration(a):>10}{units.duration(b):>10}{_signed(b - a):>11}" for title, a, b in rows]
-    counts = [units.count(round(side.kernels / side.per, 1)) for side in (base, new)]
+    counts = [units.count(side.kernels / side.per) for side in (base, new)]
     lines.append(f"{'operator calls' if on_host else 'kernels':<24}{counts[0]:>10}{counts[1]:>10}")
     for name, table in found.tables.items():
         lines += ["", *_table(_HEADS[name], table, width, top)]
@@ -76,7 +76,7 @@ def _table(head: str, rows: Sequence[Changed], width: int, top: int) -> list[str
     room = max(20, width - 55)
     lines = [f"{head:<{room}}  {'':<9}{'base':>10}{'new':>10}{'change':>11}{'count':>13}"[:width]]
     for row in shown:
-        counts = [units.count(round(number, 1)) for number in (row.base_count, row.new_count)]
+        counts = [units.count(number) for number in (row.base_count, row.new_count)]
         count = counts[0] if counts[0] == counts[1] else "->".join(counts)
         line = (
             f"{_name(row.what, room):<{room}}  {row.change:<9}{units.duration(row.base_ns):>10}"

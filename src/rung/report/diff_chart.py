@@ -79,5 +79,5 @@ def _end_cut(name: str, width: int) -> str:
 
 
 def _times(row: Changed) -> str:
-    counts = [units.count(round(number, 1)) for number in (row.base_count, row.new_count)]
+    counts = [units.count(number) for number in (row.base_count, row.new_count)]
     return f"{counts[0]} times" if counts[0] == counts[1] else f"{counts[0]} → {counts[1]} times"

@@ -62,7 +62,7 @@ def page(found: Diff, roofs: Sequence[Roofs]) -> str:
         notes=found.notes,
         bars=Markup(charts.stacked(_bars(found))),
         parts=[(css, title, *(units.duration(side.get(css, ("", 0.0))[1]) for side in sides)) for css, title in _legend(sides)],
-        kernels=[units.count(round(side.kernels / side.per, 1)) for side in (found.base, found.new)],
+        kernels=[units.count(side.kernels / side.per) for side in (found.base, found.new)],
         rooflines=[(Markup(one.picture), one.note) for one in before_and_after(roofs[0], roofs[1], ("Base", "New"))],
         tables=tables,
     )  # fmt: skip

@@ -148,7 +148,7 @@ def _causes(idle: pl.DataFrame) -> list[tuple[str, str, str, float]]:
         .sort("time_ns", "cause", descending=[True, False])
     )
     return [
-        (cause, units.duration(time_ns), units.count(round(count, 1)), 100 * share)
+        (cause, units.duration(time_ns), units.count(count), 100 * share)
         for cause, time_ns, count, share in sums.iter_rows()
     ]
 

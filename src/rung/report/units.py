@@ -209,8 +209,10 @@ def count(value: Any) -> str:
     known = number(value)
     if known is None:
         return NONE
-    if known == int(known) and abs(known) < 10_000:
-        return str(int(known))
+    if abs(known) < 10_000 and math.isclose(
+        known, round(known), rel_tol=1e-9
+    ):  # a mean of whole numbers may miss it by a bit
+        return str(round(known))
     return " ".join(_scaled(known, _COUNTS)).rstrip()
 
 
