@@ -250,10 +250,11 @@ def test_the_largest_batch_is_the_last_that_fits_in_whole_pages(seq):
     memory = estimate(LLAMA_3_8B, mode="decode", seq=seq, peaks=peaks).memory
     pages = -(-seq // PAGE)
     assert memory.pages_per_sequence == pages
-    each = pages * PAGE * 131_072
-    room = peaks.memory * SHARE - memory.weights - memory.activations
-    assert memory.max_batch * each <= room < (memory.max_batch + 1) * each
-    assert memory.cache == each
+    assert memory.cache == pages * PAGE * 131_072
+    for more, fits in ((0, True), (1, False)):
+        full = estimate(LLAMA_3_8B, mode="decode", seq=seq, batch=memory.max_batch + more, peaks=peaks).memory
+        assert (full.total <= peaks.memory * SHARE) is fits
+        assert full.max_batch == memory.max_batch
     small = estimate(decoder(hidden=8192, layers=80, heads=64, ffn=28672), mode="decode", peaks=named("H100"))
     assert small.memory.max_batch == 0
 

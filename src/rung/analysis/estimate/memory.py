@@ -64,7 +64,7 @@ def serving(model: Architecture, step: Step, tokens: int, memory: float | None) 
     """model: what one rank of tensor parallelism has. tokens: of a sequence at its full length; memory: of the GPU, in bytes.
 
     A sequence takes whole pages of PAGE tokens ("PagedAttention", Kwon et al. 2023, section 4.1), so that at most PAGE - 1 of its
-    last are lost. Sliding windows keep their window alone.
+    last are lost. Sliding windows keep their window alone. The activations of a batch grow with it.
     """
     pages = -(-tokens // PAGE)
     each = model.cache(pages * PAGE, step.source) * step.item
@@ -72,8 +72,8 @@ def serving(model: Architecture, step: Step, tokens: int, memory: float | None) 
     activations = max((block.live(step) for _, block in model.blocks), default=0)
     most = None
     if memory is not None and each:
-        room = memory * SHARE - weights - activations
-        most = max(int(room // each), 0)
+        room = memory * SHARE - weights
+        most = max(int(room // (each + activations / step.batch)), 0)
     cache = each * step.batch
     return Serving(
         weights=weights,
