@@ -69,6 +69,31 @@ def test_equal_layers_are_one_kind_of_module():
     assert (row["modules"], row["count"], row["time_ns"]) == (2, 4, 37)
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("/workspace/torch/train.py(9): main", True),
+        ("/home/u/torch_utils/ops.py(3): conv", True),
+        ("vllm/utils/torch_utils.py(530): current_stream", True),
+        ("torch/nn/functional.py(1): linear", False),
+        ("torch/_ops.py(7): __call__", False),
+        ("/opt/pytorch/torch/nn/modules/linear.py(1): forward", False),
+        ("/env/lib/python3.12/site-packages/torch/anything.py(1): f", False),
+        ("contextlib.py(3): inner", False),
+    ],
+)
+def test_pytorchs_own_frames_are_no_call_sites_and_a_users_folder_of_that_name_is(name, shown):
+    program = [
+        frame(0, 20, "outer.py(1): main"),
+        frame(1, 18, name),
+        op(2, 10, "aten::mm"),
+        call(3, 2, 1),
+        on_gpu(5, 3, correlation=1),
+    ]
+    table = call_sites(trace_of(*program))
+    assert table["call_site"].to_list() == [name if shown else "outer.py(1): main"]
+
+
 def test_call_sites_are_the_users_and_start_at_the_package():
     table = call_sites(trace_of(*PROGRAM))
     assert table.select("call_site", "time_ns").rows()[0] == ("net/model.py(9): forward", 37)

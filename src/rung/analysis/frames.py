@@ -13,8 +13,17 @@ from rung.analysis.origins import origins
 from rung.analysis.stabbing import THREAD, THREAD_NUMBER, holding
 from rung.trace.table import Trace
 
-# Frames that say nothing about the user's program: PyTorch's own, built-in functions, wrappers of contexts and threads.
-_INTERNAL = r"^<|^nn\.Module: |(^|/)torch/|(^|/)torch_|^<frozen|(^|/)(threading|contextlib|functools|inspect|typing|enum|abc)\.py\("
+# What PyTorch's package holds: outside of the packages' folder, as in a checkout, this tells it from a user's folder called torch.
+_OF_TORCH = (
+    r"_\w+|accelerator|amp|ao|autograd|backends|compiler|contrib|cpu|cuda|distributed|distributions|export|fft|func|functional|futures|fx|hub|jit|"
+    r"library|linalg|masked|mps|mtia|multiprocessing|nativert|nested|nn|onnx|optim|overrides|package|profiler|quantization|random|serialization|"
+    r"signal|sparse|special|storage|testing|utils|xpu"
+)
+# Frames that say nothing about the user's program: PyTorch's own, built-in functions, wrappers of contexts, threads and aiter's operators.
+_INTERNAL = (
+    rf"^<|^nn\.Module: |(site|dist)-packages/torch/|(^|/)torch/({_OF_TORCH})(/|\.py\()|"
+    r"(^|/)(threading|contextlib|functools|inspect|typing|enum|abc|torch_guard)\.py\("
+)
 _SLICE = 1 << 18  # events
 _BEFORE_PACKAGE = r"^.*(site|dist)-packages/"
 
