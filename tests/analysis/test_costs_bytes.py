@@ -116,6 +116,16 @@ def test_embedding_reads_the_rows_that_are_picked():
     assert priced("aten::index", table, [T((7,))], item="int64").bytes == 7 * 8 + 2 * 2 * 7 * 16
 
 
+def test_what_is_put_at_indices_is_written_there_however_often_it_is_repeated():
+    table, rows = T((100, 16), BF), [T((7,))]
+    assert priced("aten::index_put_", table, rows, T((7, 16), BF), item="int64").bytes == 7 * 8 + 2 * 2 * 7 * 16
+    assert priced("aten::index_put_", table, rows, T((), BF), item="int64").bytes == 7 * 8 + 2 + 2 * 7 * 16
+    assert priced("aten::index_put_", table, None, T((7, 16), BF)).bytes == 2 * 2 * 7 * 16  # which, is not recorded
+    for repeated in (T((), BF), T((16,), BF), T((1, 16), BF)):
+        with pytest.raises(Unknown):
+            priced("aten::index_put_", table, None, repeated)
+
+
 def test_optimizer_steps_read_and_write_weights_and_state():
     lists = [T((4, 8)), T((10,))]
     item = "fp32"

@@ -60,11 +60,19 @@ def gather(call: Call) -> Cost:
 def index(call: Call) -> Cost:
     """aten::index(self, indices): of the index tensors only the shapes are recorded; they count as 64-bit integers"""
     x = call.tensor(0)
+    chosen = _indexed(call, x)
+    if chosen is None:
+        raise Unknown
+    return _cost(x, *chosen)
+
+
+def _indexed(call: Call, x: Tensor) -> tuple[int, int] | None:
+    """How many elements of `x` the index tensors choose, and the bytes of these tensors; None where they are not recorded."""
     picks = call.inputs[1] if len(call.inputs) > 1 else None
     if not isinstance(picks, tuple) or isinstance(picks, Tensor) or not picks or len(picks) > len(x.shape):
-        raise Unknown
+        return None
     count = max(pick.size for pick in picks)
-    return _cost(x, count * math.prod(x.shape[len(picks):]), sum(pick.size * 8 for pick in picks))  # fmt: skip
+    return count * math.prod(x.shape[len(picks) :]), sum(pick.size * 8 for pick in picks)
 
 
 def scatter(call: Call) -> Cost:
@@ -76,10 +84,14 @@ def scatter(call: Call) -> Cost:
 
 
 def index_put(call: Call) -> Cost:
-    """aten::index_put_(self, indices, values, accumulate)"""
-    values = call.tensor(2)
-    x = call.tensor(0)
-    return Cost(0, values.bytes + values.size * x.item, precision(x.dtype))
+    """aten::index_put_(self, indices, values, accumulate): values are written to all that the indices choose. Where these are not recorded, as
+    many are taken for written as there are values, if none of their dimensions can be one that is repeated"""
+    x, values = call.tensor(0), call.tensor(2)
+    chosen = _indexed(call, x)
+    if chosen is None and (len(values.shape) < len(x.shape) or 1 in values.shape):
+        raise Unknown
+    written, indices = chosen or (values.size, 0)
+    return Cost(0, values.bytes + written * x.item + indices, precision(x.dtype))
 
 
 def _picked(table: Tensor, indices: Tensor, elements: int) -> Cost:
