@@ -16,6 +16,7 @@ import pytest
 
 from rung.analysis.analyses import table
 from rung.analysis.counters.formulas import compiled, formulas
+from rung.analysis.counters.gpu import gpu_of
 from rung.trace import read
 from rung.trace.table import COUNTERS, SCHEMA, Trace
 
@@ -313,3 +314,16 @@ def test_two_passes_of_rocprofv3_are_one_kernel_with_the_facts_of_its_agent(tmp_
     assert found["l2_hit_share"] == pytest.approx(0.75)
     assert found["clock_mhz"] == pytest.approx(2100)
     assert found["bound"] == "compute"
+
+
+@pytest.mark.parametrize(("gib", "name"), [(256, "MI325X"), (192, "MI300X"), (0, "MI300X or MI325X")])
+def test_a_gpu_without_a_name_is_told_by_its_memory(gib: int, name: str) -> None:
+    agent = {
+        "name": "gfx942",
+        "product_name": "",
+        "cu_count": 304,
+        "mem_banks": [{"heap_type": 1, "size_in_bytes": gib << 30}],
+    }
+    peaks = gpu_of(Trace(pl.DataFrame(schema=SCHEMA), devices=[agent]), 0).peaks
+    assert peaks is not None
+    assert peaks.name == name

@@ -70,6 +70,20 @@ def test_a_device_without_a_name_is_told_by_its_architecture_units_and_memory():
         assert peaks_of_properties(hostile) is None
 
 
+def test_of_chips_that_nothing_tells_apart_the_slowest_is_taken_and_all_are_named():
+    unknown = find("", "gfx942", 304)
+    assert (unknown.name, unknown.bandwidth) == ("MI300X or MI325X", find("MI300X").bandwidth)
+    assert find("", "gfx942", 304, 256 << 30).name == "MI325X"
+    alike = find("", "gfx950", 256, 288 << 30)  # in memory as well
+    assert (alike.name, alike.rate("bf16")) == ("MI350X or MI355X", find("MI350X").rate("bf16"))
+    assert find("", "gfx90a", 104).name in ("MI210", "MI250")  # of the same figures
+
+
+def test_a_torch_device_is_told_by_its_memory_too():
+    generic = Device("cuda", 0, "amd", "AMD Radeon Graphics", "gfx942", 256 << 30, 304)
+    assert peaks_of(generic).name == "MI325X"
+
+
 def test_a_partition_has_its_part_of_the_chip():
     whole, part = find("AMD Instinct MI300X", units=304), find("AMD Instinct MI300X", units=38)
     assert part.rate("bf16") == pytest.approx(whole.rate("bf16") / 8)

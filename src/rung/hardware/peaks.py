@@ -74,7 +74,7 @@ class Peaks:
 
 def peaks_of(device: Device) -> Peaks | None:
     """The peaks of a torch device; None for a chip that is not listed, and for a CPU."""
-    return find(device.name, device.arch, device.units) if device.is_gpu else None
+    return find(device.name, device.arch, device.units, device.memory) if device.is_gpu else None
 
 
 def peaks_of_properties(properties: Mapping[str, Any]) -> Peaks | None:
@@ -98,7 +98,10 @@ def peaks_of_properties(properties: Mapping[str, Any]) -> Peaks | None:
 
 
 def find(name: str, arch: str = "", units: int = 0, memory: int = 0) -> Peaks | None:
-    """The row for a device's name; else the one of its architecture and number of units, the nearest in memory."""
+    """The row for a device's name; else the one of its architecture and number of units, the nearest in memory.
+
+    Where several that differ are as near, or the memory is not known, it is the slowest of them, and its name says which there are.
+    """
     matching = [row for row in known() if name and re.search(row.match, name, re.IGNORECASE)]
     if matching:
         # libdrm calls MI250X and MI250 alike: "AMD Instinct MI250X / MI250". The number of units tells them apart. A user's row holds.
@@ -110,7 +113,19 @@ def find(name: str, arch: str = "", units: int = 0, memory: int = 0) -> Peaks | 
     # A name that says what it is, and is not listed, is another chip.
     if re.search(r"\d{3,}", name) or not alike:
         return None
-    return min(alike, key=lambda row: abs(row.memory - memory)) if memory else alike[0]
+    if memory:
+        nearest = min(alike, key=lambda row: abs(row.memory - memory)).memory
+        alike = [row for row in alike if row.memory == nearest]
+    return _slowest(alike)
+
+
+def _slowest(alike: list[Peaks]) -> Peaks:
+    """Of chips that nothing tells apart the slowest, called after all that have other figures; a user's own row holds."""
+    if alike[0] not in _shipped():
+        return alike[0]
+    slowest = min(alike, key=lambda row: (row.bandwidth, row.matrix.get("bf16", 0.0)))
+    others = [row.name for row in alike if (row.bandwidth, row.matrix) != (slowest.bandwidth, slowest.matrix)]
+    return replace(slowest, name=" or ".join([slowest.name, *others])) if others else slowest
 
 
 def _partition(row: Peaks, units: int) -> Peaks:
