@@ -1,5 +1,6 @@
 """The critical path: known answers, and identities on whatever traces."""
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from test_diff import traces
 
 from rung.analysis import event_graph
 from rung.analysis.critical_path import critical_path, solved
+from rung.analysis.host_order import in_order
 from rung.analysis.timeline import timeline
 from rung.analysis.what_if import saved, what_if
 from rung.report.headlines import critical_path_line, what_if_line
@@ -115,6 +117,17 @@ def test_a_synchronizing_call_waits_for_the_gpu(tmp_path):
     rank.write(tmp_path)
     table = on_path(read(tmp_path / "rank0.json"))
     assert table["a"] == 500_000
+
+
+def test_the_order_of_calls_is_found_as_quickly_for_many_threads_as_for_one():
+    def seconds(threads):
+        ts = np.arange(20_000)
+        host = pl.DataFrame({"rank": 0 * ts, "thread": ts % threads, "ts": ts, "idle_from": ts - 5, "idle_to": ts})
+        begin = time.process_time()
+        in_order(host, 0, ts, ts)
+        return time.process_time() - begin
+
+    assert seconds(500) < 5 * seconds(1) + 0.1
 
 
 def test_too_many_events_are_refused_with_a_word_or_cut_to_the_last_step(tmp_path, monkeypatch):

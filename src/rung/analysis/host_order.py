@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+from typing import NamedTuple
+
 import numpy as np
 import polars as pl
 
@@ -93,12 +96,11 @@ def in_order(host: pl.DataFrame, first: int, leave: Ints, leave_at: Ints) -> Int
     ranks, threads = host["rank"].fill_null(-1).to_list(), host["thread"].to_list()
     begins, left = host["ts"].to_list(), leave_at.tolist()
     idle_from, idle_to = host["idle_from"].to_list(), host["idle_to"].to_list()
-    latest: dict[int, dict[int, int]] = {}  # rank → thread → its latest call
+    of_rank: dict[int, _Latest] = {}
     rows = []
     for call in order:
-        known = latest.setdefault(ranks[call], {})
-        own = known.get(threads[call])
-        other = max((c for t, c in known.items() if t != threads[call]), key=lambda c: left[c], default=None)
+        latest = of_rank.setdefault(ranks[call], _Latest({}, {}, []))
+        own, other = latest.calls.get(threads[call]), latest.of_others(threads[call])
         handed = other is not None and idle_from[call] <= begins[other] and left[other] <= idle_to[call]
         if own is not None and left[own] > begins[call]:
             pass  # a call inside another
@@ -106,8 +108,38 @@ def in_order(host: pl.DataFrame, first: int, leave: Ints, leave_at: Ints) -> Int
             rows.append((leave[own], first + call, 0 if handed else begins[call] - left[own], first + call))
         if handed and other is not None:
             rows.append((leave[other], first + call, begins[call] - left[other], first + call))
-        known[threads[call]] = call
+        latest.add(threads[call], call, left[call])
     return np.array(rows, dtype=np.int64).reshape(-1, 4).T
+
+
+class _Latest(NamedTuple):
+    """The latest call of each thread of a rank. seen: the threads in the order of their first calls; heap: calls by when they were left, the last
+    first, with calls that are no thread's latest any more."""
+
+    calls: dict[int, int]
+    seen: dict[int, int]
+    heap: list[tuple[int, int, int, int]]  # -left, seen, thread, call
+
+    def add(self, thread: int, call: int, left: int) -> None:
+        self.calls[thread] = call
+        place = self.seen.setdefault(thread, len(self.seen))
+        heapq.heappush(self.heap, (-left, place, thread, call))
+
+    def of_others(self, thread: int) -> int | None:
+        """Of the latest calls of all threads but this the one that was left last; of several the one whose thread was seen first."""
+        own = None
+        while self.heap:
+            _, _, other, call = self.heap[0]
+            if self.calls[other] != call:
+                heapq.heappop(self.heap)
+            elif other == thread:
+                own = heapq.heappop(self.heap)
+            else:
+                break
+        found = self.heap[0][3] if self.heap else None
+        if own is not None:
+            heapq.heappush(self.heap, own)
+        return found
 
 
 def edge_rows(source: Ints, target: Ints, weight: Ints, by: Ints | int) -> Ints:
