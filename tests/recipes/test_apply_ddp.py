@@ -1,17 +1,23 @@
 """A recipe of a job of ranks, applied where the user wraps the model: what DistributedDataParallel was not told is said."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import rung
+from rung.engine.parallel import in_parallel
+from rung.engine.step import Step
 from rung.errors import UsageError
+from rung.hardware.device import cpu
+from rung.hardware.ranks import Ranks
 from rung.recipes import store
 from rung.recipes.fit import described, structure
 from rung.recipes.recipe import Recipe
+from rung.rungs import plan_of
 
 DDP = torch.nn.parallel.DistributedDataParallel
 
@@ -67,6 +73,59 @@ def test_what_it_was_not_given_is_said(rung_: str, says: str, wrap: type[torch.n
     with pytest.warns(UserWarning, match=f"{rung_} is not in effect: .*{says}"):
         applied = trained(wrap(model()), Recipe((rung_,)))
     assert applied.pending == (rung_,)
+
+
+def convolutions() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3))
+
+
+def squares(output: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+    return output.square().mean()
+
+
+def gradients(model: torch.nn.Module, called: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+    """Of a model's weights, after the last of three calls: DistributedDataParallel makes its buckets anew after the first."""
+    for seed in range(3):
+        model.zero_grad()
+        squares(called(images(seed)), images(seed)).backward()
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+def images(seed: int) -> torch.Tensor:
+    return torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def test_weights_in_buckets_of_the_usual_layout_stay_in_it() -> None:
+    """Their gradients would be read in the wrong order, without a word."""
+    made = convolutions()
+    with pytest.warns(UserWarning, match=r"channels-last is not in effect: .*call model.to\(memory_format="):
+        applied = rung.apply(DDP(made, find_unused_parameters=True), "channels-last")
+    assert applied.pending == ("channels-last",)
+    torch.testing.assert_close(gradients(made, applied), gradients(usual := convolutions(), usual))
+
+
+def test_weights_that_lay_channels_last_before_they_came_into_buckets_are_taken() -> None:
+    made = convolutions().to(memory_format=torch.channels_last)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        applied = rung.apply(DDP(made, find_unused_parameters=True), "channels-last")
+    assert not applied.pending
+    torch.testing.assert_close(gradients(made, applied), gradients(usual := convolutions(), usual))
+
+
+def test_a_rank_of_a_job_lays_weights_out_before_they_come_into_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    def still(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.0)
+
+    workload = rung.Workload("convolutions", convolutions, images, loss=squares, optimizer=still)
+    plan = plan_of(["channels-last"])
+    monkeypatch.setattr(Ranks, "here", replace(Ranks.here, world=2))
+    made = convolutions()
+    step = Step(workload, made, plan, cpu(), called=in_parallel(workload, made, cpu(), plan))
+    step(images(2))  # the first, in buckets that are not made anew yet
+    torch.testing.assert_close([p.grad for p in made.parameters()], gradients(usual := convolutions(), usual))
+    assert step.applied()["channels_last"] == 2
 
 
 def test_the_hook_of_the_user_is_known() -> None:

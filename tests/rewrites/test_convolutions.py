@@ -160,6 +160,76 @@ def test_the_states_of_a_fused_optimizer_lie_as_the_weights_do(there):
     assert kept["state"].keys() == mine.state_dict()["state"].keys()
 
 
+class Own:
+    """A training loop of the user's own: a model, and its fused optimizer. applies: under the rung."""
+
+    def __init__(self, applies):
+        self.applies, self.call, self.model = applies, None, network()
+        self.optimizer = self.made()
+
+    def made(self):
+        return torch.optim.AdamW(self.model.parameters(), lr=0.05, fused=True)
+
+    def apply(self):
+        self.call = rung.apply(self.model, "channels-last") if self.applies else None
+
+    def undo(self):
+        if self.call:
+            self.call.undo()
+        self.call = None
+
+    def save(self):
+        self.saved = copy.deepcopy(self.optimizer.state_dict())
+
+    def load(self):
+        self.optimizer = self.made()
+        self.optimizer.load_state_dict(self.saved)
+
+    def backward(self):
+        x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        (self.call or self.model)(x).square().mean().backward()
+
+    def step(self):
+        self.optimizer.step()
+
+    def train(self):
+        for _ in range(3):
+            self.optimizer.zero_grad()
+            self.backward()
+            self.step()
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "train apply train",
+        "train save apply load train",
+        "backward apply backward step",
+        "apply train undo train",
+        "apply backward undo step",
+        "apply train save undo load train",
+    ],
+)
+def test_an_optimizer_that_apply_was_not_given_trains_as_without_the_rung(loop):
+    """torch's fused steps read a weight, its gradient and its state in one order, without a word."""
+    usual, mine = Own(False), Own(True)
+    for one in (usual, mine):
+        for what in loop.split():
+            getattr(one, what)()
+    for name, value in usual.model.state_dict().items():
+        torch.testing.assert_close(mine.model.state_dict()[name], value, rtol=1e-3, atol=1e-4)
+
+
+def test_optimizers_of_other_models_are_left_alone():
+    model = network()
+    applied = rung.apply(model, "channels-last")
+    other = Own(False)
+    other.train()
+    assert not other.optimizer._optimizer_state_dict_post_hooks
+    assert other.model[0].weight.grad.is_contiguous()
+    applied.undo()
+
+
 def test_weights_of_volumes_and_of_transposed_convolutions_are_laid_out_too():
     layers = [nn.Conv3d(4, 8, 3), nn.ConvTranspose3d(8, 4, 3), nn.ConvTranspose2d(4, 4, 3), nn.Conv1d(4, 4, 3)]
     model, x = nn.Sequential(*layers[:2]).eval(), torch.randn(2, 4, 6, 6, 6)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from rung.rewrites.joined import held
 
@@ -18,40 +19,93 @@ FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the dimensio
 
 
 def contiguous_weights(model: nn.Module) -> list[nn.Parameter]:
-    """The weights of a model's 2-D and 3-D convolutions that lie in the usual layout and are its own to lay out."""
-    # Not `.weight`: a parametrized one is made anew by each look, and spectral norm writes to its buffers then.
-    weights = [module._parameters.get("weight") for module in model.modules() if isinstance(module, KINDS)]
-    # A parametrized or quantised weight is made anew, or laid out, by its owner; one that others hold stays where they see it.
-    return [w for w in weights if type(w) is nn.Parameter and w.is_contiguous() and not held(w)]
+    """The weights of a model's 2-D and 3-D convolutions that lie in the usual layout and may be laid out: its own, and in no bucket of
+    DistributedDataParallel."""
+    in_buckets = set(map(id, bucketed_weights(model)))
+    return [weight for weight in _weights(model) if _lies_usual(weight) and id(weight) not in in_buckets]
+
+
+def bucketed_weights(model: nn.Module) -> list[nn.Parameter]:
+    """Those in the usual layout that a DistributedDataParallel has in its buckets. It chose the layout of their gradients when the model was
+    wrapped, and reads gradients of another layout wrongly, without a word."""
+    wrapped = [module for module in model.modules() if isinstance(module, nn.parallel.DistributedDataParallel)]
+    return [weight for module in wrapped for weight in _weights(module) if _lies_usual(weight)]
+
+
+def lay_out(model: nn.Module) -> list[nn.Parameter]:
+    """Lays the weights of a model's convolutions out channels-last; returns those that lay in the usual layout."""
+    weights = contiguous_weights(model)
+    for weight in weights:
+        weight.data = weight.detach().contiguous(memory_format=FORMATS[weight.dim()])
+    return weights
 
 
 class ChannelsLast:
-    """The weights of a model's convolutions in channels-last layout, until `undo`."""
+    """The weights of a model's convolutions in channels-last layout, until `undo`.
+
+    torch's fused optimizer steps read a weight, its gradient and its state in one order, and say nothing if their layouts differ. So each
+    optimizer that steps these weights has its state laid out as they are, and so have their gradients, before each step. What an
+    optimizer saves is in the usual layout, for programs that have their weights in it.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        self._weights = contiguous_weights(model)
-        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        for weight in self._weights:
-            weight.data = weight.detach().contiguous(memory_format=FORMATS[weight.dim()])
+        self._model = model
+        self._weights = lay_out(model)
+        self._ids = set(map(id, self._weights))
+        self._lay_out_gradients()
+        self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[Any]] = weakref.WeakKeyDictionary()
+        this = weakref.ref(self)
+
+        def before_a_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            # Code that Dynamo makes of a step reads each tensor in its own layout.
+            if not torch.compiler.is_compiling() and (laid_out := this()) is not None:
+                laid_out._before_a_step(optimizer)
+
+        # Of all optimizers of the process: nobody names those of a training loop to `rung.apply`.
+        handle = register_optimizer_step_pre_hook(before_a_step)
+        self._unhook = weakref.finalize(self, handle.remove)
+        self._unhook.atexit = False
 
     def __len__(self) -> int:
-        return sum(w.is_contiguous(memory_format=FORMATS[w.dim()]) for w in self._weights)
+        """How many weights lie channels-last, whoever laid them out."""
+        return sum(weight.is_contiguous(memory_format=FORMATS[weight.dim()]) for weight in _weights(self._model))
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Has an optimizer's states lie as the weights do: torch's fused steps read both in one order, and say nothing where they have
-        two. What is loaded is laid out anew. What is saved is in the usual layout, for programs that have their weights in it."""
-        self._optimizers.add(optimizer)
-        self._lay_out(optimizer)
-        optimizer.register_load_state_dict_post_hook(self._lay_out)
-        optimizer.register_state_dict_post_hook(self._saved)
+        """Has an optimizer's state lie as the weights do, now and when a state is loaded."""
+        self._lay_out_state(optimizer)
+        if optimizer in self._optimizers:
+            return
+        self._optimizers[optimizer] = [
+            optimizer.register_load_state_dict_post_hook(self._lay_out_state),
+            optimizer.register_state_dict_post_hook(self._saved),
+        ]
 
     def undo(self) -> None:
+        self._unhook()
         for weight in self._weights:
             weight.data = weight.detach().contiguous()
-        for optimizer in self._optimizers:
-            self._lay_out(optimizer)
+        self._lay_out_gradients()
+        for optimizer, handles in self._optimizers.items():
+            self._lay_out_state(optimizer)
+            for handle in handles:
+                handle.remove()
+        self._optimizers.clear()
 
-    def _lay_out(self, optimizer: torch.optim.Optimizer) -> None:
+    def _before_a_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if optimizer not in self._optimizers:
+            if not any(id(parameter) in self._ids for group in optimizer.param_groups for parameter in group["params"]):
+                return
+            self.follow(optimizer)
+        self._lay_out_gradients()
+
+    def _lay_out_gradients(self) -> None:
+        """Gradients that were summed up while the weights lay otherwise."""
+        for weight in self._weights:
+            gradient = weight.grad
+            if gradient is not None and gradient.layout is torch.strided and gradient.stride() != weight.stride():
+                weight.grad = torch.empty_like(weight, dtype=gradient.dtype).copy_(gradient)
+
+    def _lay_out_state(self, optimizer: torch.optim.Optimizer) -> None:
         for weight in self._weights:
             state = optimizer.state.get(weight, {})
             for name, value in state.items():
@@ -65,6 +119,18 @@ class ChannelsLast:
             for key, state in saved["state"].items()
         }
         return {**saved, "state": states}
+
+
+def _weights(model: nn.Module) -> list[nn.Parameter]:
+    # Not `.weight`: a parametrized one is made anew by each look, and spectral norm writes to its buffers then.
+    weights = [module._parameters.get("weight") for module in model.modules() if isinstance(module, KINDS)]
+    # A parametrized or quantised weight is made anew, or laid out, by its owner.
+    return [weight for weight in weights if type(weight) is nn.Parameter]
+
+
+def _lies_usual(weight: nn.Parameter) -> bool:
+    """In the usual layout. One that others hold stays where they see it."""
+    return weight.is_contiguous() and not held(weight)
 
 
 def _is_as_large(value: Any, weight: nn.Parameter) -> bool:

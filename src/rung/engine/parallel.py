@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from rung.engine.channels_last import lay_out
 from rung.engine.compiled_backward import can_be_compiled, python_reducer
 from rung.engine.regions import kinds
 from rung.errors import WorkloadError
@@ -31,6 +32,8 @@ def in_parallel(workload: Workload, model: torch.nn.Module, device: Device, plan
         return model
     if workload.parallel == "fsdp2":
         return _sharded(model, device, plan.exchange)
+    if plan.channels_last:
+        lay_out(model)  # before there are buckets, whose layout is that of the weights
     exchange = plan.exchange
     own = [device.index] if device.is_gpu else None
     with python_reducer() if plan.compiles_backward else contextlib.nullcontext():

@@ -121,7 +121,7 @@ def _left_out(recipe: Recipe, loop: Loop) -> dict[str, str]:
         elif plan.replays and loop.accumulates:
             why = "each replay overwrites the gradients of the call before, but this loop sums the gradients of several calls"
         elif plan.channels_last:
-            why = "a saved optimizer state would be channels-last, and torch's fused optimizers misread that beside contiguous weights"
+            why = f"{loop.name} may have wrapped the model in DistributedDataParallel, whose buckets misread gradients in another layout than the weights had then"
         elif variables := [f"{key}={unset[key]}" for key, _ in plan.env if key in unset]:
             why = f"start the process with {' '.join(variables)}"
         if why:

@@ -34,6 +34,8 @@ WHY = {
 OPTIONAL = ("ranks",)  # a recipe of one process does not tell of them
 NO_LINEAR = "no linear layer that it can take (plain ones, without hooks, whose sizes are multiples of 16)"
 
+USUAL_BUCKETS = "DistributedDataParallel made its buckets for the usual layout; call model.to(memory_format=torch.channels_last) before you wrap it"
+
 
 def described(model: torch.nn.Module) -> str:
     """A model in words, equal for equal architectures: its class, parameters and tensors."""
@@ -149,6 +151,10 @@ def impossible(
                 why = f"{type(model).__name__} has {NO_LINEAR}"
         if not made_for(name, device.arch):
             why = f"{device.arch} has nothing of the kind"
+        if plan.channels_last and model is not None:
+            from rung.engine.channels_last import bucketed_weights  # whoever has a model has torch
+
+            why = USUAL_BUCKETS if bucketed_weights(model) else why
         if plan.inductor and model is not None:
             from rung.engine.dynamo import inductor_settings  # whoever has a model has torch
 
