@@ -38,6 +38,28 @@ def test_steps_of_the_schedule_are_recorded_and_no_others(tmp_path):
         assert events.filter(kind="annotation")["name"].str.starts_with("ProfilerStep#").sum() == 2
 
 
+def test_no_event_becomes_a_python_object_and_no_round_is_warned_of(tmp_path, monkeypatch, recwarn):
+    """Of a step with thousands of operators that takes longer than all else."""
+    from torch.autograd import profiler
+
+    monkeypatch.delattr(profiler.profile, "_parse_kineto_results")
+    _, step = counted()
+    record(step, str(tmp_path / "t.json.gz"), 1, cpu(), Options(repeat=3))
+    assert len(list(tmp_path.iterdir())) == 3
+    assert not [str(one.message) for one in recwarn if "clears events" in str(one.message)]
+
+
+def test_where_a_recording_cannot_be_written_nothing_is_left_of_it(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch_profiler.shutil, "copyfileobj", full)
+    _, step = counted()
+    with pytest.raises(OSError, match="No space left"):
+        record(step, str(tmp_path / "t.json.gz"), 1, cpu())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_wait_at_the_end_of_a_step_is_marked_as_the_profilers(tmp_path, monkeypatch):
     import torch
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import os
+import shutil
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -62,14 +66,17 @@ class Recorder:
             with_stack=options.stacks,
             with_modules=options.modules,
             with_flops=options.flops,
-            acc_events=True,
         )
 
     def start(self) -> None:
         self._profile.start()
 
     def step(self) -> None:
-        self._profile.step()
+        with warnings.catch_warnings():
+            # Each round is written before the next. Told to keep all (acc_events), torch makes a Python object of every event, which takes most
+            # of the time that a recording takes (benchmarks/profilers/recording.py).
+            warnings.filterwarnings("ignore", ".*clears events")
+            self._profile.step()
 
     def stop(self) -> None:
         self._profile.stop()
@@ -77,9 +84,17 @@ class Recorder:
     def _save(self, profiler: Any) -> None:
         stem = self._path.removesuffix(".json.gz")
         final = self._path if not self.written else f"{stem}.{len(self.written) + 1}.json.gz"
-        partial = stem + ".partial.json.gz"
-        profiler.export_chrome_trace(partial)
-        os.replace(partial, final)
+        plain, partial = f"{stem}.partial.json", f"{stem}.partial.json.gz"
+        try:
+            profiler.export_chrome_trace(plain)
+            # Torch packs line by line, which takes most of the rest.
+            with open(plain, "rb") as whole, gzip.open(partial, "wb", compresslevel=4) as packed:
+                shutil.copyfileobj(whole, packed, 1 << 20)
+            os.replace(partial, final)
+        finally:
+            for left in (plain, partial):
+                with contextlib.suppress(OSError):
+                    os.remove(left)
         self.written.append(final)
 
 
