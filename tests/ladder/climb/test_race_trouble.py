@@ -175,6 +175,23 @@ def test_the_budget_is_over_where_a_worker_was_ended_for_its_sake(made: State, t
         time_modes(leave(made, 0.5), Race(), {"default": ready(made, "default", "compile")})
 
 
+@pytest.mark.parametrize(("answered_before", "seconds"), [(False, 8.0), (True, 1.0)])
+def test_what_would_be_the_first_answer_is_looked_at_beyond_the_budget(
+    made: State, timed: Timed, monkeypatch: pytest.MonkeyPatch, answered_before: bool, seconds: float
+) -> None:
+    """Without one there is nothing to show."""
+    timed({"default": 1.9})
+    limits: list[float] = []
+    of = mode_timing.Start.of
+    monkeypatch.setattr(
+        mode_timing.Start, "of", lambda setup, sides: limits.append(setup.limits.block) or of(setup, sides)
+    )
+    if answered_before:
+        offer(made, Answer(("capture",), "provisional", Figure(value=1.2)))
+    time_modes(leave(made, 0.5), Race(), {"default": ready(made, "default", "compile")})
+    assert limits == [seconds]
+
+
 def with_a_best(made: State, step: float, gain: float = 4.0) -> Race:
     made.baseline.time = Figure(value=step * gain)
     best = mode("compile", name="default", speedup=gain, step_ns=step)

@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from rung.ladder.climb.ahead import note_memory
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, Answer, offer, take_back
+from rung.ladder.climb.begin import GRACE
 from rung.ladder.climb.begun import Begun, forget, keep
 from rung.ladder.climb.modes import NAME, mode_of_task
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
@@ -77,7 +78,8 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
         return
     progress.info("timing %s", ", ".join(ready))
     duel = Duel()
-    start = Start.of(state.setup_within(state.left()), sides)
+    # Without an answer there is nothing to show: the first one may take a moment more than the budget has.
+    start = Start.of(state.setup_within(state.left() if state.answer else max(state.left(), GRACE)), sides)
     try:
         restart = start.timed(duel, briefly=briefly)
         duel.restarts.append(restart)
