@@ -14,6 +14,7 @@ from rung.ladder.survey import captured_graphs, quick_facts
 from rung.plan import Plan
 from rung.rewrites import cross_entropy
 from rung.rewrites.graph import kernel_ops
+from rung.rungs import BY_NAME, Context
 from rung.workload import seeded_model
 
 CLASSES, WIDTH = 20, 8
@@ -95,3 +96,34 @@ def test_named_shapes_of_the_measured_size_are_counted(workload):
     model = seeded_model(named)
     assert quick_facts(named, Step(named, model, Plan(), device), device).same_size_shapes == 2
     assert quick_facts(workload, Step(workload, model, Plan(), device), device).same_size_shapes == 0
+
+
+@pytest.mark.parametrize(
+    ("weights", "inputs", "dtype"),
+    [
+        (torch.bfloat16, torch.float32, "torch.bfloat16"),
+        (None, torch.float32, "torch.float32"),
+        (None, torch.float16, "torch.float16"),
+        (None, torch.int64, "torch.int64"),
+    ],
+)
+def test_a_module_without_weights_computes_in_the_dtype_of_its_inputs(
+    weights: torch.dtype | None, inputs: torch.dtype, dtype: str
+) -> None:
+    """So that a product of two inputs can be run under autocast."""
+
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            if weights:
+                self.weight = nn.Parameter(torch.ones(4, 4, dtype=weights))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ x
+
+    device = pick("cpu")
+    workload = Workload("product", Product, lambda seed: torch.ones(4, 4, dtype=inputs))
+    facts = quick_facts(workload, Step(workload, Product(), Plan(), device), device)
+    assert facts.dtype == dtype
+    no = BY_NAME["bf16"].applies(Context(Plan(), "bf16", facts, {}, {}))
+    assert (no is None) == (dtype == "torch.float32")

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import torch
 from msgspec import UNSET, UnsetType
+from torch.utils import _pytree as pytree
 
 from rung.engine.attention import choices
 from rung.engine.channels_last import contiguous_weights
@@ -76,7 +77,8 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> Facts:
     weights = list(step.model.parameters())
     repeated = blocks(step.model)
     peaks, optimizer = peaks_of(device), step.optimizer
-    measured = batch_of(workload.inputs(0))
+    given = workload.inputs(0)
+    measured = batch_of(given)
     return Facts(
         gpu=device.is_gpu,
         vendor=device.vendor,
@@ -90,7 +92,7 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> Facts:
         kinds_of_blocks=kinds(repeated),
         contiguous_convolutions=len(contiguous_weights(step.model)),
         amp=str(workload.amp) if workload.amp else None,
-        dtype=str(weights[0].dtype) if weights else "none",
+        dtype=_dtype(weights or pytree.tree_leaves(given)),
         matmul_precision=matmul_precision_name(),
         optimizer=type(optimizer).__name__ if optimizer else None,
         optimizer_is_fused=bool(optimizer and is_fused(optimizer)),
@@ -105,6 +107,12 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> Facts:
         ranks=Ranks.here.world,
         parallel=workload.parallel if workload.mode == "train" else "none",
     )
+
+
+def _dtype(found: list[Any]) -> str:
+    """torch's name of the dtype of a model's weights, or of its inputs where it has none, a floating-point one where there is one."""
+    tensors = sorted((t for t in found if isinstance(t, torch.Tensor)), key=lambda t: not t.is_floating_point())
+    return str(tensors[0].dtype) if tensors else "none"
 
 
 def survey(workload: Workload, device: Device) -> Surveyed:

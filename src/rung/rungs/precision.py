@@ -33,7 +33,7 @@ def _not_under_autocast(c: Context) -> Inapplicable | None:
     if c.facts.amp:
         return already(f"the workload already runs under autocast ({c.facts.amp}).")
     if c.facts.dtype != "torch.float32":
-        return already(f"the model's weights are already {c.facts.dtype}.")
+        return already(f"the model computes in {c.facts.dtype} by itself.")
     return None
 
 
