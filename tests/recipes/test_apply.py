@@ -1,8 +1,10 @@
 """rung.apply on a model of one's own: what goes in, and what comes out."""
 
 import copy
+import gc
 import pickle
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch
 from torch import nn
 
 import rung
+from rung.engine.dynamo import SHAPES
 from rung.errors import UsageError
 from rung.rewrites import Surgeon
 from rung.workload import Workload
@@ -279,3 +282,27 @@ def test_a_rewrite_that_finds_nothing_is_warned_of_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         applied(x)
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_model_that_nobody_holds_any_more_is_freed(trains: bool) -> None:
+    loss = (lambda output, batch: output.square().mean()) if trains else None
+    optimizer = (lambda parameters: torch.optim.SGD(parameters, lr=0.1)) if trains else None
+    model = nn.Linear(8, 8)
+    weight = weakref.ref(model.weight)
+    applied = rung.apply(model, "sdpa", loss=loss, optimizer=optimizer)
+    applied(torch.randn(4, 8))
+    applied.step(torch.randn(4, 8))
+    del model, applied
+    gc.collect()
+    assert weight() is None
+
+
+@pytest.mark.filterwarnings("ignore:sdpa rewrote nothing")
+def test_a_recipe_is_in_effect_on_as_many_models_as_one_likes() -> None:
+    """Dynamo counts what it compiles by code object, and leaves a function uncompiled beyond a limit."""
+    x = torch.randn(4, 8)
+    models = [rung.apply(nn.Linear(8, 8), "sdpa") for _ in range(SHAPES + 4)]
+    for model in models:
+        model(x)
+    assert [model._compiled.surgeon.graphs for model in models] == [1] * len(models)  # type: ignore[union-attr]

@@ -101,6 +101,27 @@ def test_the_second_shape_makes_one_graph_for_all_further_shapes(run: Any, compi
     assert compiled == [FIRST, SHARED]
 
 
+class Moved(nn.Module):
+    """Takes a number beside its tensor, such as a position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attention()
+
+    def forward(self, x: torch.Tensor, by: int) -> torch.Tensor:
+        return self.attention(x) + by  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("dynamic", [None, False])
+def test_a_number_that_changes_is_compiled_for_once_more(dynamic: bool | None, compiled: list[Graph]) -> None:
+    model, x = Moved(), torch.randn(4, 5, 16)
+    applied = rung.apply(model, ["sdpa", "fused-qkv"], dynamic=dynamic)
+    for by in range(2, 12):
+        with torch.no_grad():
+            torch.testing.assert_close(applied(x, by), model(x, by))
+    assert compiled == [REWRITTEN, Graph(2, True)]
+
+
 @pytest.mark.parametrize("run", [infers, trains])
 def test_rewrites_stay_on_the_first_shape_and_are_said_to_be_missing_from_the_shared_graph(
     run: Any, compiled: list[Graph]

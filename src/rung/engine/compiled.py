@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+import weakref
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Literal
 
@@ -11,7 +12,16 @@ import torch
 
 from rung.engine.attention import asked_first
 from rung.engine.channels_last import ChannelsLast
-from rung.engine.dynamo import Watched, fixed_sizes, forget, open_sizes, sizes_vary, skipped_replays, varying
+from rung.engine.dynamo import (
+    Watched,
+    fixed_sizes,
+    forget,
+    of_its_own,
+    open_sizes,
+    sizes_vary,
+    skipped_replays,
+    varying,
+)
 from rung.engine.linears import EightBits
 from rung.engine.parts import Shapes, ranks, shapes_of, sizes, tensors_of
 from rung.engine.regions import blocks
@@ -59,7 +69,7 @@ class Compiled:
         new_shapes: Callable[[], Any] | None = None,
         dynamic: bool | None = None,
     ) -> None:
-        self._function, self._model, self._plan, self._arch = function, model, plan, arch
+        self._function, self._model, self._plan, self._arch = of_its_own(function), model, plan, arch
         self._new_shapes = new_shapes
         # Whether `renewed` has anything to look at.
         self.renews = bool(plan.linears or plan.capture or "bf16-weights" in plan.passes)
@@ -280,7 +290,13 @@ class Compiled:
 
     def _whole(self, surgeon: Surgeon) -> Callable[..., Any]:
         self._known.clear()
-        self._graphs = _Graphs(self._function, surgeon, self._known.clear)
+        this = weakref.ref(self)  # Dynamo keeps its backend, which must not keep this object, and with it the model
+
+        def forget_short_ways() -> None:
+            if (compiled := this()) is not None:
+                compiled._known.clear()
+
+        self._graphs = _Graphs(self._function, surgeon, forget_short_ways)
         if self._new_shapes is None:
             return self._in_context(torch.compile(self._function, backend=self._graphs.watched, dynamic=False))
         return self._in_context(self._graphs.compile)

@@ -9,6 +9,7 @@ import inspect
 import logging
 import re
 import sysconfig
+import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ class Watched:
 
     def __init__(self, backend: Callable[..., Any], on_symbolic: Callable[[], Any] = tuple) -> None:
         self._backend, self._on_symbolic = backend, on_symbolic
-        self.symbolic = False  # whether any graph has a size for an input
+        self.symbolic = False  # whether any graph has the size of a tensor for an input
         self.breaks: dict[tuple[str, str], Break] = {}
         # Dynamo compiles anew where the backend is another one: the same watched backend is the same.
         functools.update_wrapper(self, backend, assigned=())
@@ -45,13 +46,34 @@ class Watched:
         if reason is not None and getattr(reason, "graph_break", False):
             found = located(str(reason.reason), list(reason.user_stack))
             self.breaks.setdefault((found.where, found.why), found).count += 1
-        if any(isinstance(item, torch.SymInt) for item in inputs):
+        if _takes_sizes(gm):
             self.symbolic = True
             self._on_symbolic()
         return self._backend(gm, inputs)
 
     def found(self) -> list[Break]:
         return list(self.breaks.values())
+
+
+def _takes_sizes(gm: Any) -> bool:
+    """Whether any input of a graph is the size of a tensor, and not an integer that the function was given as such."""
+    inputs = [node.meta.get("example_value") for node in gm.graph.nodes if node.op == "placeholder"]
+    numbers = {str(item) for item in inputs if isinstance(item, torch.SymInt)}
+    tensors = [item for item in inputs if isinstance(item, torch.Tensor)] if numbers else []
+    return any(isinstance(size, torch.SymInt) and str(size) in numbers for tensor in tensors for size in tensor.shape)
+
+
+def of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function with a code object of its own: what Dynamo compiles hangs on that object, counts against one limit, and goes with it.
+    Every closure or method that one line of a program makes shares one."""
+    if isinstance(function, types.MethodType):
+        return types.MethodType(of_its_own(function.__func__), function.__self__)
+    if not isinstance(function, types.FunctionType):
+        return function
+    code, closure = function.__code__.replace(), function.__closure__
+    own = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    own.__kwdefaults__ = function.__kwdefaults__
+    return own
 
 
 def located(reason: str, stack: list[Any]) -> Break:
