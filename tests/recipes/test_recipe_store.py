@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -129,6 +130,36 @@ class Net(Base):
 """
 
 
+USES = """
+import functools
+import torch
+{imports}
+SETTINGS = object()
+
+def helper(x, by={by}):
+    return {helper}
+
+def decorated(function):
+    def inner(*args):
+        return function(*args)
+    return inner
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(8, 8)
+
+    @torch.no_grad()
+    def forward(self, x, of=SETTINGS, kinds=frozenset({{"a", "b", "c"}}), dtype=torch.{dtype}, *, scale={scale}):
+        return helper(self.other({forward}))
+
+    @decorated
+    def other(self, x):
+        return {other}
+"""
+USED = {"imports": "", "by": 1, "helper": "x", "dtype": "float32", "scale": 1.0, "forward": "x", "other": "x"}
+
+
 def test_a_class_of_ones_own_is_known_by_its_code_wherever_it_is_imported_from(tmp_path: Path) -> None:
     """`rung climb model.py:make` gives its module another name than `import model` does, and a notebook has none."""
     for name, scale, other in (("one", 2, "x"), ("same", 2, "x"), ("twice", 3, "x"), ("other", 2, "-x")):
@@ -136,11 +167,46 @@ def test_a_class_of_ones_own_is_known_by_its_code_wherever_it_is_imported_from(t
     found = {name: structure(find(f"{tmp_path / name}.py:Net")()) for name in ("one", "same", "twice", "other")}  # type: ignore[operator]
     assert found["one"] == found["same"]
     assert len({*found.values()}) == 3
-    code = "import torch; from one import Net; from rung.recipes.fit import structure; print(structure(Net()))"
+    (tmp_path / "used.py").write_text(USES.format(**USED))
+    found["one"] += structure(find(f"{tmp_path / 'used'}.py:Net")())  # type: ignore[operator]
+    code = "import torch, one, used; from rung.recipes.fit import structure; print(structure(one.Net()) + structure(used.Net()))"
     # Another seed of strings' hashes, which order sets.
     env = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.stdout == found["one"] + "\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"forward": "x + 1"},
+        {"other": "x + 1"},
+        {"scale": 2.0},
+        {"dtype": "float64"},
+        {"helper": "x + 1"},
+        {"by": 2},
+        {"imports": "import double", "helper": "double.twice(x)"},
+        {"imports": "from double import twice", "helper": "twice(x)"},
+    ],
+    ids=str,
+)
+def test_a_class_is_known_by_what_it_decorates_calls_and_has_for_defaults(
+    changed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "double", raising=False)
+    (tmp_path / "double.py").write_text("def twice(x):\n    return once(x)\n\ndef once(x):\n    return 2 * x\n")
+
+    def fingerprint(name: str, parts: dict[str, Any]) -> str:
+        (tmp_path / f"{name}.py").write_text(USES.format(**{**USED, **parts}))
+        return structure(find(f"{tmp_path / name}.py:Net")())  # type: ignore[operator]
+
+    found = fingerprint("one", changed)
+    assert found == fingerprint("same", changed)
+    assert found != fingerprint("other", {})
+    if "double" in str(changed):
+        sys.modules["double"].once = lambda x: 3 * x  # type: ignore[attr-defined]
+        assert found != fingerprint("same", changed)
 
 
 def test_numerics_belong_to_auto_alone() -> None:

@@ -6,10 +6,11 @@ import hashlib
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import filterfalse
 from pathlib import Path
-from types import CodeType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
 from rung.recipes.recipe import Recipe
@@ -67,14 +68,13 @@ def _bare(model: torch.nn.Module) -> torch.nn.Module:
 def _kind(kind: type) -> str:
     if _installed(kind):
         return f"{kind.__module__}.{kind.__qualname__}"
-    code = hashlib.sha256()
+    code, seen = hashlib.sha256(), set[int]()
     for base in filterfalse(_installed, kind.__mro__):
         for name, value in sorted(vars(base).items()):
-            function = getattr(
-                value, "__func__", getattr(value, "fget", value)
-            )  # of a static or class method, or a property
-            if isinstance(inner := getattr(function, "__code__", None), CodeType):
-                code.update(name.encode() + _code(inner))
+            # Of a static or class method, a property, or a cached one.
+            function = getattr(value, "__func__", getattr(value, "fget", getattr(value, "func", value)))
+            if isinstance(getattr(function, "__code__", None), CodeType):
+                code.update(name.encode() + b"".join(_function(function, seen)))
             elif isinstance(value, (int, float, str)) and not name.startswith("__"):
                 code.update(f"{name}={value!r}".encode())
     return f"{kind.__qualname__} {code.hexdigest()}"
@@ -82,8 +82,85 @@ def _kind(kind: type) -> str:
 
 def _installed(kind: type) -> bool:
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return kind.__module__ == "builtins" or bool(file and _is_installed(file))
+
+
+@cache
+def _is_installed(file: str) -> bool:
     folders = (sysconfig.get_path(place) for place in ("stdlib", "platlib", "purelib"))
-    return kind.__module__ == "builtins" or bool(file and any(Path(file).is_relative_to(folder) for folder in folders))
+    return file.startswith("<frozen") or any(Path(file).is_relative_to(folder) for folder in folders)
+
+
+def _function(function: FunctionType, seen: set[int]) -> Iterator[bytes]:
+    """What a function does: its code and defaults, what it decorates, and the functions of your own that it calls by a name of its module or
+    of another one. Each of them once: seen has their ids."""
+    waiting = [function]
+    while waiting:
+        one = waiting.pop()
+        seen.add(id(one))
+        yield _code(one.__code__)
+        for default in (one.__defaults__, one.__kwdefaults__):
+            if default:
+                yield _stable(default).encode()
+        for other in _called(one):
+            if id(other) not in seen:
+                seen.add(id(other))
+                waiting.append(other)
+
+
+def _called(function: FunctionType) -> list[FunctionType]:
+    """The function that it decorates, and those of your own in its closure, its module, and other modules of your own."""
+    decorated = getattr(function, "__wrapped__", None)
+    found: list[object] = []
+    if _own(function):
+        found += [cell.cell_contents for cell in function.__closure__ or () if _is_set(cell)]
+        names = list(_names(function.__code__))
+        read = [function.__globals__[name] for name in names if name in function.__globals__]
+        modules = [vars(one) for one in read if isinstance(one, ModuleType) and not _is_installed(_file(one))]
+        found += [*read, *(module[name] for module in modules for name in names if name in module)]
+    called = [one for one in found if isinstance(one, FunctionType) and (_own(one) or hasattr(one, "__wrapped__"))]
+    return [decorated, *called] if isinstance(decorated, FunctionType) else called
+
+
+def _own(function: FunctionType) -> bool:
+    """By its file: a decorator's function has the name and the module of what it decorates."""
+    return not _is_installed(function.__code__.co_filename)
+
+
+def _is_set(cell: CellType) -> bool:
+    """Whether the variable that it holds has a value yet."""
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _file(module: ModuleType) -> str:
+    """Of what is built into Python, a place within it."""
+    return getattr(module, "__file__", None) or "<frozen>"
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """What a function, and those within it, read of its module or of an object."""
+    yield from code.co_names
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _names(value)
+
+
+def _stable(value: object) -> str:
+    """A default as text that is the same in each process: without addresses, and sets in order."""
+    if value is None or isinstance(value, (int, float, complex, str, bytes)):
+        return repr(value)
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(_stable, value))})"
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(_stable, value)))}}}"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_stable(key)}: {_stable(held)}' for key, held in value.items())}}}"
+    if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device", "layout", "memory_format"):
+        return repr(value)
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
 def _code(code: CodeType) -> bytes:
