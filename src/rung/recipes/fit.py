@@ -7,6 +7,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
+from dis import get_instructions
 from functools import cache
 from itertools import filterfalse
 from pathlib import Path
@@ -32,6 +33,7 @@ WHY = {
     "model": "its rungs were verified on another model",
     "ranks": "what the exchange between them costs depends on how many there are",
 }
+READS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 OPTIONAL = ("ranks",)  # a recipe of one process does not tell of them
 NO_LINEAR = "no linear layer that it can take (plain ones, without hooks, whose sizes are multiples of 16)"
 
@@ -114,8 +116,11 @@ def _called(function: FunctionType) -> list[FunctionType]:
     found: list[object] = []
     if _own(function):
         found += [cell.cell_contents for cell in function.__closure__ or () if _is_set(cell)]
-        names = list(_names(function.__code__))
-        read = [function.__globals__[name] for name in names if name in function.__globals__]
+        code = list(_codes(function.__code__))
+        names = [name for one in code for name in one.co_names]
+        # Not by each name: an attribute may be called like a function, which a class that is pickled by value is sent without.
+        globals_ = [step.argval for one in code for step in get_instructions(one) if step.opname in READS_GLOBAL]
+        read = [function.__globals__[name] for name in globals_ if name in function.__globals__]
         modules = [vars(one) for one in read if isinstance(one, ModuleType) and not _is_installed(_file(one))]
         found += [*read, *(module[name] for module in modules for name in names if name in module)]
     called = [one for one in found if isinstance(one, FunctionType) and (_own(one) or hasattr(one, "__wrapped__"))]
@@ -140,12 +145,12 @@ def _file(module: ModuleType) -> str:
     return getattr(module, "__file__", None) or "<frozen>"
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    """What a function, and those within it, read of its module or of an object."""
-    yield from code.co_names
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of the functions within it."""
+    yield code
     for value in code.co_consts:
         if isinstance(value, CodeType):
-            yield from _names(value)
+            yield from _codes(value)
 
 
 def _stable(value: object) -> str:
