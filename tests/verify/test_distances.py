@@ -13,7 +13,7 @@ from rung.hardware import pick
 from rung.plan import Plan
 from rung.verify import distances as far
 from rung.verify import observe as observing
-from rung.verify.distances import distance, distances, finite, mismatched, relative, rms, scale
+from rung.verify.distances import distance, distances, finite, mismatched, overshadowed, relative, rms, scale
 from rung.verify.faint import Faint
 from rung.verify.observe import observe, rows
 from rung.verify.training import Training
@@ -99,6 +99,50 @@ def test_changes_of_weights_are_looked_at_without_what_rounding_tells(tensors: l
     error = math.inf if too_large else relative(other, told)
     noise = max(relative(own, told), relative(mine, right))
     assert (found[0].error, found[0].noise) == (pytest.approx(error), pytest.approx(noise))
+
+
+def groups(own: torch.Tensor, right: torch.Tensor) -> dict[str, list[bool]]:
+    return {group.name: group.elements.tolist() for group in overshadowed(own, right)}
+
+
+def test_small_elements_are_a_group_below_each_gap() -> None:
+    right = torch.tensor([-1e9] * 3 + [0.5] * 6 + [1e-6] * 8 + [3.0, 0.0], dtype=torch.float64)
+    below = [size < 1e9 for size in right.abs()]
+    least = [size < 0.1 for size in right.abs()]
+    assert groups(right.float() * (1 + 1e-6), right) == {"small elements": below, "small elements 2": least}
+    few = torch.tensor([1e9] * 12 + [1.0] * 7, dtype=torch.float64)
+    assert groups(few * (1 + 1e-6), few) == {}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_numbers_that_are_spread_are_of_one_group(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for right in (torch.randn(300, generator=generator), torch.randn(300, generator=generator).mul(3).exp()):
+        assert groups(right * (1 + 1e-6), right.double()) == {}
+
+
+def test_what_rounding_changes_is_a_group_where_all_else_is_far_larger() -> None:
+    right = torch.arange(1.0, 5001.0, dtype=torch.float64)
+    own = right.clone()
+    own[:10] *= 1 + 1e-6
+    assert groups(own, right) == {"rounded elements": [True] * 10 + [False] * 4990}
+    assert groups(own[:1000], right[:1000]) == {}
+
+
+def test_the_smallest_number_of_a_format_is_the_same_in_the_reference() -> None:
+    right = torch.tensor([torch.finfo(torch.float64).min, 2.0], dtype=torch.float64)
+    for dtype in (torch.float32, torch.bfloat16):
+        own = torch.tensor([torch.finfo(dtype).min, 2.0], dtype=dtype)
+        assert distances([own, own], right)[:2] == [0.0, 0.0]
+        assert scale(own, right) == pytest.approx(0.0, abs=1e-12)
+    assert distances([-right, right * 0.5], right) == pytest.approx(
+        [2 * rms_of(right), 0.5 * rms_of(right), rms_of(right)]
+    )
+    assert distances([torch.full((2,), 3e38)], torch.tensor([math.inf, 1.0]))[0] == math.inf
+
+
+def rms_of(right: torch.Tensor) -> float:
+    return float(right.abs().max()) / math.sqrt(right.numel())
 
 
 class Scaled(torch.nn.Module):

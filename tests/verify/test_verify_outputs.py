@@ -434,6 +434,74 @@ def test_an_output_of_zeros_that_is_none_is_said_in_words() -> None:
     assert said[0].startswith("output is zero in the untouched model but not in the candidate (exact, ")
 
 
+def hidden(y: torch.Tensor, fill: float) -> torch.Tensor:
+    return y.masked_fill((torch.arange(16) % 3 == 0), fill)
+
+
+def beside_a_time(y: torch.Tensor) -> torch.Tensor:
+    """A time that is computed in the output's precision, beside 16 features."""
+    return torch.cat([1.7e9 + 1e3 * y[:, :1], y], -1)
+
+
+def beside_counts(y: torch.Tensor) -> torch.Tensor:
+    """Numbers of all sizes, that are copied."""
+    counts = torch.arange(64, dtype=y.dtype).square().square().expand(len(y), 64)
+    return torch.cat([counts, y / 100], -1)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        lambda y: hidden(y, -1e9),
+        lambda y: hidden(y, torch.finfo(y.dtype).min),
+        lambda y: y + hidden(torch.zeros_like(y), -1e9),
+        beside_a_time,
+        beside_counts,
+    ],
+    ids=["fill", "least number", "added fill", "time", "counts"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("plan", [Plan(), Plan(bf16=True)], ids=["exact", "bf16"])
+def test_a_large_constant_hides_no_mistake_beside_it(
+    head: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype, plan: Plan
+) -> None:
+    w = linear(lambda model, batch: head(model(batch)), dtype=dtype, model=lambda: nn.Linear(8, 16, dtype=dtype))
+    honest = against(w, w, plan)
+    assert honest.passed, honest.failures
+    off = against(w, replace(w, forward=lambda model, batch: head(model(batch) * 1.05)))
+    assert any("elements) is off by 5.0e-02" in one for one in off.failures)
+
+
+def test_a_fill_that_is_moved_as_well_hides_no_mistake() -> None:
+    """The candidate has no say in which elements are looked at."""
+    w = linear(lambda model, batch: hidden(model(batch), -1e9))
+    other = replace(w, forward=lambda model, batch: hidden(model(batch) * 2, -1e9 - 64))
+    assert any("(small elements) is off by 1.0e+00" in one for one in against(w, other).failures)
+    less = replace(w, forward=lambda model, batch: hidden(model(batch), -1e8))
+    assert against(w, less).failures[0].startswith("output is off by 9.0e-01")
+
+
+def test_what_remains_of_large_elements_may_be_their_rounding() -> None:
+    """The log-softmax of two classes, of which one is certain or nearly so."""
+
+    def scores(model: Any, batch: Any) -> torch.Tensor:
+        y: torch.Tensor = model(batch)[:, :2]
+        return y.sign() * (30 + y.abs())
+
+    w = linear(lambda model, batch: torch.log_softmax(scores(model, batch), -1))
+    other = replace(
+        w, forward=lambda model, batch: scores(model, batch) - scores(model, batch).logsumexp(-1, keepdim=True)
+    )
+    found = against(w, other)
+    assert found.passed, found.failures
+
+
+def test_random_numbers_beside_a_fill_are_noticed() -> None:
+    w = linear(lambda model, batch: hidden(model(batch) * torch.rand(16), -1e9))
+    with pytest.raises(WorkloadError, match="depends on torch's random state"):
+        audit(w, CPU)
+
+
 def test_a_derived_shape_is_said_in_words() -> None:
     def forward(model: Any, batch: Any) -> torch.Tensor:
         y: torch.Tensor = model(batch)

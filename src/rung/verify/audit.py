@@ -20,8 +20,9 @@ from rung.workload import Workload, seeded_model, shapes
 
 def _apart(one: Seen, other: Seen) -> bool:
     """Whether an output or the loss of two runs differs by more than rounding."""
-    found = (row for row in of_outputs(one, one, other, "") if row.what[0] in "ol")
-    return any(row.error > (row.floor or 1e-3) for row in found)
+    found = (row for row in of_outputs(one, one, other, "") if not row.what.startswith("scale of "))
+    # Small elements may be what remains of large ones, whose sums on a GPU are in no fixed order.
+    return any(row.error > (row.floor or (0.1 if "elements" in row.what else 1e-3)) for row in found)
 
 
 def _observed(step: Step, batch: Any) -> Seen:

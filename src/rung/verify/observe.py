@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from rung.engine.parts import parts
 from rung.errors import WorkloadError
 from rung.hardware.device import Device
-from rung.verify.distances import LARGE, distances, finite, mismatched, over, plainly, scale
+from rung.verify.distances import LARGE, Group, distances, finite, mismatched, over, overshadowed, plainly, scale
 from rung.verify.host import to_host
 from rung.verify.perturb import put
 from rung.workload import Batch, Workload
@@ -162,9 +162,35 @@ def of_outputs(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]:
         far, near, size = distances([other, own], right, device)
         error, noise = over(far, size), over(near, size)
         found.append(Row(name, case, error, noise, why=_why(name, other, right, error)))
-        if right.numel() >= ENOUGH and other.shape == right.shape:
+        if other.shape != right.shape:
+            continue
+        if right.numel() >= ENOUGH:
             noise = max(scale(own, right, device), 0.1 * noise)
             found.append(Row(f"scale of {name}", case, scale(other, right, device), noise))
+        for group in overshadowed(own, right, device):
+            found += _of_group(f"{name} ({group.name})", case, truth, (other, own, right), group)
+    return found
+
+
+def _of_group(
+    what: str, case: str, truth: Seen, of: tuple[torch.Tensor, torch.Tensor, torch.Tensor], group: Group
+) -> list[Row]:
+    """The rows of some elements of an output, which would drown among its others. of: the candidate's, the untouched model's and the
+    reference's. The rounding of larger elements may be in them: the log-softmax of a certain class is what remains of two large numbers.
+    Nothing can be said where that is as large as they are."""
+    other, own, right = of
+    count = int(group.elements.sum())
+    far, near, size = distances([other, own], right, truth.device, group.elements)
+    if group.larger is not None:
+        of_larger = distances([own], right, truth.device, group.larger)[0]
+        near = max(near, of_larger * math.sqrt(count / max(1, int(group.larger.sum()))))
+    if not near < size:
+        return []
+    noise = over(near, size)
+    found = [Row(what, case, over(far, size), noise)]
+    if count >= ENOUGH:
+        own_scale, other_scale = (scale(t, right, truth.device, group.elements) for t in (own, other))
+        found.append(Row(f"scale of {what}", case, other_scale, max(own_scale, 0.1 * noise)))
     return found
 
 

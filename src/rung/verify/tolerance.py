@@ -43,6 +43,8 @@ def judge(found: Sequence[Row], numerics: Numerics, double: bool = False) -> lis
     least = FLOOR_DOUBLE if double and numerics == "exact" else FLOOR[numerics]
 
     def kind(what: str) -> str:
+        if what.endswith(")") and "elements" in what:  # of an output, and nothing of the whole ones is judged by them
+            return what.split(" ")[0] + " elements"
         return "output" if what == "loss" or what.startswith("output") else what.split(" ")[0]
 
     worst: dict[str, float] = {}
@@ -53,7 +55,7 @@ def judge(found: Sequence[Row], numerics: Numerics, double: bool = False) -> lis
             by_kind.setdefault(kind(row.what), []).append(row.noise)
     checks = []
     for row in found:
-        if numerics == "tf32" and kind(row.what) == "scale":
+        if numerics == "tf32" and kind(row.what).startswith("scale"):
             continue  # float32 cut off to TF32, not rounded, has a common factor
         of_kind = sorted(by_kind.get(kind(row.what), [0.0]))
         usual = max(of_kind[len(of_kind) // 2] if not row.floor else 0.0, row.beside)
