@@ -59,7 +59,7 @@ EXAMPLE = """\
 example, on two CPU cores:
   $ rung climb model.py:make --budget 90
   baseline: 8.71 ms (8.31 ms – 9.75 ms) per step; first run 19.9 ms; peak memory 396 MiB
-    torch.compile: 1.10×, 8.70 ms → 7.91 ms per step, ready after 22 s
+    torch.compile: 1.10×, 8.70 ms → 7.91 ms per step, ready 22 s into the climb
     recipe.toml: fused-optimizer + compile, 1.10× over the untouched model, provisional
     recipe.toml: fused-optimizer + compile, 1.10× over the untouched model, verified
   Recipe: .rung/20261126-214713-model-make/recipe.toml

@@ -39,7 +39,7 @@ def mode_line(mode: Mode) -> str:
         return f"  {title}: {units.clean(mode.error)}"
     speedup, step = units.number(mode.speedup), units.number(mode.step_ns)
     beside = f"{units.duration(speedup * step)} → " if speedup and step else ""  # of the untouched model, by that ratio
-    return f"  {title}: {units.ratio(speedup)}, {beside}{units.duration(step)} per step, ready after {ready}"
+    return f"  {title}: {units.ratio(speedup)}, {beside}{units.duration(step)} per step, ready {ready} into the climb"
 
 
 def answer_line(answer: Result | Answered) -> str:
