@@ -16,7 +16,8 @@ from torch import nn
 
 import rung
 from rung.engine.dynamo import SHAPES
-from rung.errors import UsageError
+from rung.errors import InputError, UsageError
+from rung.recipes.recipe import Recipe
 from rung.rewrites import Surgeon
 from rung.workload import Workload
 
@@ -306,3 +307,84 @@ def test_a_recipe_is_in_effect_on_as_many_models_as_one_likes() -> None:
     for model in models:
         model(x)
     assert [model._compiled.surgeon.graphs for model in models] == [1] * len(models)  # type: ignore[union-attr]
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, d = x.shape
+        q, k, v = (linear(x).view(b, t, 2, 8).transpose(1, 2) for linear in (self.q, self.k, self.v))
+        scores = torch.softmax(q @ k.transpose(-1, -2) / 8**0.5, -1)
+        return x + (scores @ v).transpose(1, 2).reshape(b, t, d)  # type: ignore[no-any-return]
+
+
+class Blocks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_rewrites_of_blocks_in_a_training_step_are_not_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Surgeon, "compiled", lambda self, gm, inputs: gm.forward)
+    trainer = rung.apply(
+        Blocks(),
+        ["compile-regions", "sdpa"],
+        loss=lambda output, batch: output.square().mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        trainer.step(torch.randn(2, 4, 16))
+    assert not [one for one in said if "rewrote nothing" in str(one.message)]
+
+
+def test_a_folder_that_is_called_like_a_rung_is_no_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RUNG_DATA", str(tmp_path))
+    for name in ("sdpa", "auto"):
+        (tmp_path / name).mkdir()
+    assert repr(rung.apply(Two(), "sdpa")) == "Two under sdpa"
+    with pytest.raises(UsageError, match="no verified recipe"):
+        rung.apply(Two(), "auto")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "says"),
+    [
+        ("spda", "did you mean sdpa"),
+        (["spda"], "did you mean sdpa"),
+        (["sdpa", "sdpa"], "named 2 times"),
+        (["int8-weights", "fp8-linears"], "cannot be in effect together"),
+        (Recipe(("int8-weights", "fp8-linears")), "cannot be in effect together"),
+        (Recipe(("bf16",), numerics="exact"), "needs 'bf16'"),
+    ],
+    ids=str,
+)
+def test_rungs_that_cannot_be_meant_are_refused_as_in_a_file(recipe: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        rung.apply(Two(), recipe)
+
+
+@pytest.mark.parametrize("name", ["folder/spda", "spda.toml"])
+def test_a_file_that_is_not_there_is_said_so(name: str) -> None:
+    with pytest.raises(InputError, match="could not be read"):
+        rung.apply(Two(), name)
+
+
+def test_what_is_set_on_it_has_to_be_set_on_the_model() -> None:
+    applied = rung.apply(Two(), "bf16")
+    for name, value in (("linear", nn.Identity()), ("training", False)):
+        with pytest.raises(AttributeError, match=r"set it on `\.model`"):
+            setattr(applied, name, value)
+    with pytest.raises(AttributeError, match=r"call rung\.apply on the other one"):
+        applied.model = Two()
+    assert applied.eval().training is False
+    assert applied.train().training is True

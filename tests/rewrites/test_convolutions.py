@@ -160,6 +160,36 @@ def test_the_states_of_a_fused_optimizer_lie_as_the_weights_do(there):
     assert kept["state"].keys() == mine.state_dict()["state"].keys()
 
 
+def flat_squares(output, batch):
+    return output.view(-1).square().mean()
+
+
+@pytest.mark.parametrize(
+    "rungs", [["channels-last"], ["channels-last", "folded-batch-norm"], ["channels-last", "bf16"]]
+)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_outputs_lie_as_those_of_the_untouched_model(rungs, layout):
+    torch._dynamo.reset()
+    model, x = network(), X.contiguous(memory_format=layout)
+    want = model(x).stride()
+    assert (want[1] == 1) == (layout is torch.channels_last)
+    applied = rung.apply(model, rungs)
+    assert applied(x).stride() == want
+    assert applied.step(x).stride() == want
+    assert not applied._compiled.breaks
+    applied.undo()
+
+
+def test_a_loss_that_takes_a_view_of_the_output_is_computed():
+    model, usual = network(learns=True), network(learns=True)
+    trainer = rung.apply(
+        model, "channels-last", loss=flat_squares, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1)
+    )
+    loss, output = trainer.step(X)
+    torch.testing.assert_close(loss, flat_squares(usual(X), X).detach())
+    assert output.is_contiguous()
+
+
 class Own:
     """A training loop of the user's own: a model, and its fused optimizer. applies: under the rung."""
 

@@ -1,6 +1,7 @@
 """Convolution weights with their channels innermost: the layout that tensor and matrix cores read without a copy.
 
-Activations follow the weights: a convolution answers in the layout of its weight. Values, objects and the state dict stay.
+Activations follow the weights: a convolution answers in the layout of its weight. Values, objects and the state dict stay. What the model
+returns is given back in the layout that it has without this.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils import _pytree as pytree
 
+from rung.engine.parts import on_tensors
 from rung.rewrites.joined import held
 
 KINDS = (nn.Conv2d, nn.ConvTranspose2d, nn.Conv3d, nn.ConvTranspose3d)
@@ -131,6 +134,20 @@ def _weights(model: nn.Module) -> list[nn.Parameter]:
 def _lies_usual(weight: nn.Parameter) -> bool:
     """In the usual layout. One that others hold stays where they see it."""
     return weight.is_contiguous() and not held(weight)
+
+
+def outputs_as_without(output: Any, inputs: Any) -> Any:
+    """The output in the layout that it has while the weights lie in the usual one: channels-last only if an input is. Code that takes a
+    `view` of it runs in that layout alone."""
+    if any(isinstance(leaf, torch.Tensor) and _channels_last(leaf) for leaf in pytree.tree_leaves(inputs)):
+        return output
+    return on_tensors(lambda tensor: tensor.contiguous() if _channels_last(tensor) else tensor, output)
+
+
+def _channels_last(tensor: torch.Tensor) -> bool:
+    if tensor.dim() not in FORMATS or tensor.layout is not torch.strided or tensor.is_nested or tensor.is_contiguous():
+        return False
+    return bool(tensor.is_contiguous(memory_format=FORMATS[tensor.dim()]))
 
 
 def _is_as_large(value: Any, weight: nn.Parameter) -> bool:

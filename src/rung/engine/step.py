@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rung.engine.attention import asked_first
+from rung.engine.channels_last import outputs_as_without
 from rung.engine.compiled import Compiled
 from rung.engine.compiled_backward import CompiledBackward, can_be_compiled
 from rung.engine.cuda_graph import GraphedStep
@@ -135,6 +136,8 @@ class Step:
     def _computed(self, batch: Any, amp: torch.dtype | None) -> tuple[torch.Tensor | None, Any]:
         with autocast(self.device, amp):
             output = self.workload.forward(self._called, batch)
+            if self.plan.channels_last:
+                output = outputs_as_without(output, batch)
             loss = self.workload.loss(output, batch) if self.workload.loss and self.training else None
         if self.training and not self.workload.output:
             return loss, None

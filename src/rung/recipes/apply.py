@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import warnings
 import weakref
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from rung.engine.channels_last import outputs_as_without
 from rung.engine.compiled import Compiled
 from rung.engine.cuda_graph import GraphedStep
 from rung.engine.disturbed import elements
@@ -28,9 +30,8 @@ from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.plan import Numerics, Plan
 from rung.recipes import store
 from rung.recipes.fit import described, differences, found_nothing, impossible, missing_variables, structure
-from rung.recipes.recipe import Recipe
-from rung.renamed import current_name
-from rung.rungs import BY_NAME, plan_of
+from rung.recipes.recipe import Recipe, at_odds
+from rung.rungs import chosen, plan_of
 from rung.workload import Workload, call_model, seeded_model
 from rung.workload.base import Mode
 
@@ -91,6 +92,7 @@ class Applied:
       overwrites gradients, too: step and clear them before, or sum them up elsewhere.
     - With `bf16`, bfloat16 outputs are cast back to the dtype of the model's weights. What `step` returns in training is not, as under
       torch.autocast: casting logits takes time, and few programs read them.
+    - With `channels-last`, outputs are in the usual layout where the inputs are, as the untouched model gives them.
     - With `compile` or a rewrite, Dynamo's limit on compilations of one function is raised in every thread that calls it. Otherwise a
       model that is called with more than eight shapes would run uncompiled. Hooks that are registered later are run.
     """
@@ -127,7 +129,12 @@ class Applied:
         # Shapes, modes and hooks are compiled for apart; beyond the limit, Dynamo would leave a function uncompiled.
         self._expects = plan.compiles or bool(plan.passes)
         self._limits = self._expect_changes()
-        function = forward_in_bf16 if plan.bf16 else forward
+        function = inner = forward_in_bf16 if plan.bf16 else forward
+        if plan.channels_last:
+
+            def function(*args: Any, **kwargs: Any) -> Any:
+                return outputs_as_without(inner(*args, **kwargs), (args, kwargs))
+
         self._compiled = Compiled(function, model, plan, device.arch, self._expect_changes, dynamic)
         self._captured: GraphedStep | None = None
         if plan.capture:
@@ -136,7 +143,8 @@ class Applied:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._original and self._original.takes_call(elements((args, kwargs))):
             with self.aside():
-                return self.model(*args, **kwargs)
+                output = self.model(*args, **kwargs)
+            return outputs_as_without(output, (args, kwargs)) if self._plan.channels_last else output
         if self._plan.bf16:
             self._weights.look()
         if not self._thread.expects_changes:
@@ -168,6 +176,14 @@ class Applied:
             f"a model under a recipe has no {name!r}; `.model` is the model itself: what is changed there holds here, too, and what is called there runs without the recipe."
         )
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuses what is meant for the model, and would have no effect here."""
+        if name == "model" and "model" in vars(self):
+            raise AttributeError("the model under a recipe cannot be exchanged: call rung.apply on the other one.")
+        if not (name.startswith("_") or name in ("model", "pending") or hasattr(type(self), name)):
+            raise AttributeError(f"{name!r} of a model under a recipe cannot be set: set it on `.model`.")
+        super().__setattr__(name, value)
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         """What was compiled runs this very model: a copy, or what is loaded again, would run it in the place of its own."""
         raise UsageError(
@@ -181,6 +197,8 @@ class Applied:
         """Warns, after the first run, of rewrites that found nothing in what was captured or copy at every call, and of a model
         without repeated blocks."""
         if not self._told:
+            if self._plan.regions:
+                way = self._compiled  # whose blocks are bound to the model last, and run in steps, too
             self._told, seen = True, way.applied()
             if self._plan.regions and not seen["regions"]:
                 warnings.warn("compile-regions found no list of equal blocks: nothing is compiled.", stacklevel=3)
@@ -388,7 +406,7 @@ def recipe_for(
 
 
 def _automatic(recipe: Recipe | str | Path | Iterable[str]) -> bool:
-    return recipe == "auto" and not Path("auto").exists()
+    return recipe == "auto" and not Path("auto").is_file()
 
 
 def _facts(model: torch.nn.Module, mode: Mode, device: Device) -> dict[str, str]:
@@ -406,13 +424,26 @@ def _facts(model: torch.nn.Module, mode: Mode, device: Device) -> dict[str, str]
 
 def _recipe(recipe: Recipe | str | Path | Iterable[str]) -> Recipe:
     """The recipe that is meant, by whatever names it; a file goes before a rung of the same name."""
-    if isinstance(recipe, str) and current_name(recipe) in BY_NAME and not Path(recipe).exists():
-        return Recipe((current_name(recipe),))
-    if isinstance(recipe, (str, Path)):
+    if isinstance(recipe, Path) or (isinstance(recipe, str) and _is_path(recipe)):
         return Recipe.read(Path(recipe))
     if isinstance(recipe, Recipe):
-        return recipe
+        return _sound(recipe)
+    if isinstance(recipe, str):
+        recipe = [recipe]
     names = list(recipe) if isinstance(recipe, Iterable) and not isinstance(recipe, (bytes, bytearray)) else [recipe]
     if not all(isinstance(name, str) for name in names):
         raise UsageError(f"rung.apply takes a recipe's file, a Recipe, or names of rungs; got {recipe!r:.60}.")
-    return Recipe(tuple(map(current_name, names)))
+    return _sound(Recipe(tuple(names)))
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text names a file, and no rung."""
+    return text.endswith(".toml") or "/" in text or os.sep in text or Path(text).is_file()
+
+
+def _sound(recipe: Recipe) -> Recipe:
+    """The recipe, with today's names. Raises UsageError where its rungs cannot be meant, as reading its file would."""
+    rungs = tuple(rung.name for rung in chosen(recipe.rungs))
+    if wrong := at_odds(rungs, recipe.numerics):
+        raise UsageError(f"the recipe {wrong}.")
+    return replace(recipe, rungs=rungs)

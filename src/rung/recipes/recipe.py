@@ -121,7 +121,7 @@ class Recipe:
             rungs = [rung.name for rung in chosen(rungs)]
         except UsageError as error:
             raise InputError(f"{where}: {error}") from None
-        if wrong := _at_odds(rungs, data.get("numerics", "")):
+        if wrong := at_odds(rungs, data.get("numerics", "")):
             raise InputError(f"{where} {wrong}.")
         # Whoever writes a recipe by hand may write numbers; a target's options are texts, as typed.
         options = {k: str(v) for k, v in data.get("options", {}).items()}
@@ -165,10 +165,10 @@ class Recipe:
             ) from error
 
 
-def _at_odds(rungs: Sequence[str], numerics: str) -> str:
+def at_odds(rungs: Sequence[str], numerics: str) -> str:
     """What of a recipe cannot be meant: rungs that its own contract forbids, or that take each other's place; empty where nothing is."""
     for name in rungs:
-        if numerics and CONTRACTS.index(needs := plan_of([name]).numerics) > CONTRACTS.index(numerics):
+        if numerics in CONTRACTS and CONTRACTS.index(needs := plan_of([name]).numerics) > CONTRACTS.index(numerics):
             return f"has numerics = {numerics!r}, and {name} needs {needs!r}: leave it out, or allow it"
         if others := [other for other in rungs if other in BY_NAME[name].replaces]:
             return f"has {name} and {others[0]}, which cannot be in effect together: leave one of them out"
