@@ -277,6 +277,15 @@ def test_inputs_of_other_shapes_are_not_taken_for_new_ones() -> None:
     assert refill({"x": batches[0], "n": 3}, {"x": batches[0] + 1, "n": 3})
 
 
+def test_inputs_that_want_a_gradient_are_refilled_and_expanded_ones_are_left_as_they_are() -> None:
+    held = torch.zeros(3, requires_grad=True)
+    assert refill([held], [torch.ones(3, requires_grad=True)])
+    assert held.tolist() == [1, 1, 1]
+    mine = [torch.zeros(3), torch.zeros(1, 3).expand(2, 3)]
+    assert not refill(mine, [torch.ones(3), torch.ones(1, 3).expand(2, 3)])
+    assert mine[0].tolist() == [0, 0, 0]
+
+
 # -- clocks ------------------------------------------------------------------------------------------------------------
 
 

@@ -180,3 +180,14 @@ def test_a_derived_shape_that_fails_is_still_refused_where_nobody_has_said_that_
 def test_a_named_shape_that_fails_is_refused() -> None:
     said = refused(model=Fixed, other_shapes=(lambda seed: torch.ones(3, WIDTH),))
     assert "made for 64 rows, not for 3" in said
+
+
+def test_a_model_that_was_made_in_inference_mode_is_refused() -> None:
+    def made() -> nn.Module:
+        with torch.inference_mode():
+            return nn.Linear(WIDTH, WIDTH)
+
+    said = refused(model=made, mode="infer", loss=None, optimizer=None)
+    assert (
+        "made under torch.inference_mode(), so nothing can be written to weight; make it under torch.no_grad()" in said
+    )

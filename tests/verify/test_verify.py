@@ -756,3 +756,91 @@ def test_hooks_that_a_model_attaches_when_it_first_runs_are_no_change_and_one_mo
 
     found = verifying.verify(w, EXACT, CPU, build)
     assert found.failures == (["the candidate changed the model's hooks"] if more else [])
+
+
+def of_inputs(extra: Callable[[torch.Generator], Any], use: Callable[[nn.Module, Any, Any], Any]) -> Workload:
+    def inputs(seed: int) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(seed)
+        return {"x": torch.randn(6, 4, generator=generator), "extra": extra(generator)}
+
+    forward = lambda model, batch: use(model, batch["x"], batch["extra"])  # noqa: E731
+    return Workload("inputs", lambda: nn.Linear(4, 4), inputs, forward, one_shape=True)
+
+
+def gaps(generator: torch.Generator) -> torch.Tensor:
+    """With missing values."""
+    numbers = torch.randn(6, 4, generator=generator)
+    return numbers.masked_fill(numbers > 0.5, math.nan)
+
+
+def sparse(generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(6, 6, generator=generator).relu().to_sparse()
+
+
+UNUSUAL = {
+    "missing values": of_inputs(gaps, lambda model, x, extra: model(x) + extra.nan_to_num()),
+    "sparse": of_inputs(sparse, lambda model, x, extra: torch.sparse.mm(extra, model(x))),
+    "array": of_inputs(
+        lambda generator: torch.randn(6, 4, generator=generator).numpy(),
+        lambda model, x, extra: model(x) + torch.from_numpy(extra),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_unusual_inputs_are_verified_and_may_not_be_changed(kind: str) -> None:
+    w = UNUSUAL[kind]
+    auditing.audit(w, CPU)
+    found = verifying.verify(w, EXACT, CPU)
+    assert found.passed, found.failures
+
+    def build(model: nn.Module, at: Plan) -> Any:
+        step = Step(w, model, at, CPU)
+
+        def changes(real: Any, batch: Any) -> Any:
+            result = real(batch)
+            batch["extra"] *= 2
+            return result
+
+        Wrong(changes)(step)
+        return step
+
+    assert any("the candidate changes its inputs" in one for one in verifying.verify(w, EXACT, CPU, build).failures)
+
+
+class Unusual(nn.Module):
+    """Weights of kinds that are seldom seen."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.linear, self.kind = nn.Linear(4, 4), kind
+        if kind == "expanded buffer":
+            self.register_buffer("more", torch.tensor([2.0]).expand(4))
+        elif kind == "expanded parameter":
+            self.more = nn.Parameter(torch.randn(4, 1).expand(4, 4), requires_grad=False)
+        elif kind == "sparse buffer":
+            self.register_buffer("more", torch.eye(4).to_sparse())
+        elif kind == "float8":
+            self.more = nn.Parameter(torch.randn(4, 4).to(torch.float8_e4m3fn), requires_grad=False)
+        else:
+            self.more = nn.Parameter(torch.zeros(4, 0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.linear(x)
+        if self.kind == "no elements":
+            return y + self.more.sum()
+        if self.kind == "sparse buffer":
+            return torch.sparse.mm(self.more, y.T).T
+        return y * self.more if self.more.dim() == 1 else y @ self.more.to(y.dtype)
+
+
+@pytest.mark.parametrize("kind", ["expanded buffer", "expanded parameter", "sparse buffer", "float8", "no elements"])
+def test_unusual_weights_are_verified(kind: str) -> None:
+    w = Workload(
+        "weights", lambda: Unusual(kind), lambda s: torch.randn(6, 4, generator=torch.Generator().manual_seed(s))
+    )
+    auditing.audit(w, CPU)
+    found = verifying.verify(w, EXACT, CPU)
+    assert found.passed, found.failures
+    twice = replace(w, forward=lambda model, batch: 2 * model(batch))
+    assert not verifying.verify(w, EXACT, CPU, lambda model, at: Step(twice, model, at, CPU)).passed

@@ -69,6 +69,10 @@ def audit(workload: Workload, device: Device) -> list[str]:
             f"workload {workload.name!r}: inputs(1) and inputs(2) are equal; inputs must depend on the seed."
         )
     values = {k: v.clone() for k, v in state(step.model).items()}
+    if made := next((name for name, t in state(step.model).items() if t.is_inference()), None):
+        raise WorkloadError(
+            f"workload {workload.name!r}: its model was made under torch.inference_mode(), so nothing can be written to {made}; make it under torch.no_grad()."
+        )
     seen = []
     for seed in (1, 2, 2):
         put(step.model, values)

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -238,13 +239,39 @@ def _why(what: str, theirs: Any, right: Any, error: float) -> str:
 
 
 def same(a: Batch, b: Batch) -> bool:
-    """Whether two batches are equal, bit for bit."""
-    pairs = zip(pytree.tree_leaves(a), pytree.tree_leaves(b), strict=True)
-    return all(
-        (x.shape == y.shape and bool(torch.equal(x, y))) if isinstance(x, torch.Tensor) else x == y for x, y in pairs
-    )
+    """Whether two batches are equal, bit for bit, where NaN equals NaN."""
+    left, right = pytree.tree_leaves(a), pytree.tree_leaves(b)
+    return len(left) == len(right) and all(map(equal, left, right))
+
+
+def equal(a: Any, b: Any) -> bool:
+    """The same of two parts of batches: tensors, arrays or anything else. What cannot be compared is equal to itself alone."""
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return identical(a, b)
+    try:
+        if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+            return bool(a.shape == b.shape and a.dtype == b.dtype and ((a == b) | ((a != a) & (b != b))).all())
+        return bool(a is b or a == b)
+    except Exception:  # whatever an object of another library raises
+        return a is b
+
+
+def own_copy(batch: Batch) -> Batch:
+    """A batch whose tensors and arrays are copies."""
+    return pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else _copied_array(t), batch)
+
+
+def _copied_array(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def identical(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Bit for bit, where NaN equals NaN."""
-    return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | ((a != a) & (b != b))).all())
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
+        return False
+    if a.is_nested:
+        return all(map(identical, a.unbind(), b.unbind()))
+    a, b = plainly(a), plainly(b)
+    if a.is_sparse:  # of more elements than a large model has
+        return identical(a.indices(), b.indices()) and identical(a.values(), b.values())
+    return bool(((a == b) | ((a != a) & (b != b))).all())

@@ -30,8 +30,8 @@ def perturbed(model: torch.nn.Module, seed: int, strength: float = 1.0) -> dict[
     values = {}
     parameters = dict(model.named_parameters())
     for name, old in state(model).items():
-        new = old.detach().clone()
-        if name in parameters and inexact(old):
+        new = distinct(old.detach()).clone()
+        if name in parameters and inexact(old) and old.numel():
             real = torch.view_as_real(new) if new.is_complex() else new
             spread = float(real.float().std()) if old.dim() >= 2 else 0.0
             if old.dim() >= 2:
@@ -41,7 +41,7 @@ def perturbed(model: torch.nn.Module, seed: int, strength: float = 1.0) -> dict[
             if spread == 0:
                 noise = torch.randn(real.shape, generator=generator) * (0.2 * strength)
                 real += noise.to(device=real.device, dtype=real.dtype)
-        values[name] = new
+        values[name] = new if new.shape == old.shape else new.expand(old.shape).clone()
     if strength:
         _statistics(model, values, generator, strength, faint)
     return values
@@ -80,12 +80,23 @@ def moved_on(t: torch.Tensor) -> torch.Tensor:
 
 
 def inexact(t: torch.Tensor) -> bool:
-    """Whether it holds numbers that rounding moves: real or complex ones."""
-    return bool(t.is_floating_point() or t.is_complex())
+    """Whether it holds numbers that rounding moves: real or complex ones. Those of one byte (float8) are codes that somebody chose, and
+    torch computes with none of them."""
+    return bool((t.is_floating_point() and t.element_size() > 1) or t.is_complex())
 
 
 def put(model: torch.nn.Module, values: dict[str, torch.Tensor]) -> None:
     """Copies the values into the model in place: a captured graph goes on reading the same memory."""
     with torch.no_grad():
         for name, tensor in state(model).items():
-            tensor.copy_(values[name])
+            held = distinct(tensor)
+            held.copy_(values[name] if held is tensor else values[name][tuple(slice(n) for n in held.shape)])
+
+
+def distinct(t: torch.Tensor) -> torch.Tensor:
+    """The tensor itself; of an expanded one, whose elements are the same memory along a dimension, the first there."""
+    if t.layout == torch.strided:
+        for dim, (stride, size) in enumerate(zip(t.stride(), t.shape, strict=True)):
+            if not stride and size > 1:
+                t = t.narrow(dim, 0, 1)
+    return t

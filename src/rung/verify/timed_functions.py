@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-from torch.utils import _pytree as pytree
-
 from rung.engine.step import Step
 from rung.hardware.device import Device, to_device
 from rung.plan import Numerics, Plan
-from rung.verify.observe import Row, Seen, missing, noted, observe, rows
+from rung.verify.observe import Row, Seen, missing, noted, observe, own_copy, rows
 from rung.verify.plain_functions import Inputs, as_workload, in_half_precision
 from rung.verify.reference import Reference
 from rung.verify.tolerance import judge
@@ -42,9 +39,7 @@ class TimedFunctions:
 
     def case(self, batch: Batch, result: Any) -> Case:
         """A batch and what a call gave, copied. Nothing is waited for: what is written later is not there yet."""
-        return pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, batch), noted(
-            self._baseline, None, result
-        )
+        return own_copy(batch), noted(self._baseline, None, result)
 
     def wrong(self, cases: Sequence[Case]) -> list[str]:
         """What of them is not what the function gives that they are compared with, in sentences."""

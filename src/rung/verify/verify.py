@@ -23,7 +23,7 @@ from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, release_cache, to_device
 from rung.plan import Numerics, Plan
 from rung.verify.faint import Faint
-from rung.verify.observe import Row, Seen, identical, missing, observe, refuse_unseen, rows, same
+from rung.verify.observe import Row, Seen, identical, missing, observe, own_copy, refuse_unseen, rows, same
 from rung.verify.perturb import inexact, moved_on, perturbed, put, state, unlike
 from rung.verify.randomness import active, other_randomness, without_dropout
 from rung.verify.reference import Reference, exactly, full_precision, jittered, own_precision
@@ -259,7 +259,7 @@ class _At:
         release_cache(self.device)  # of another shape, of float64: candidates have the GPU beside this process
         batch = to_device(make(seed + 100), self.device)
         weights, truth, mine = self._untouched(seed, batch)
-        given = pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, batch)
+        given = own_copy(batch)
         if self.plan.keeps_weights:  # others may have it prepared and recorded anew
             put(self.candidate.model, weights)
             self._until_replayed(make)

@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 from rung.engine.step import Step
 from rung.hardware.device import Device, synchronize
 from rung.plan import Plan
-from rung.verify.observe import Row, Seen, missing, noted, observe, rows
-from rung.verify.perturb import state
+from rung.verify.observe import Row, Seen, equal, identical, missing, noted, observe, own_copy, rows
+from rung.verify.perturb import distinct, state
 from rung.verify.randomness import active
 from rung.verify.reference import Reference, own_precision
 from rung.verify.tolerance import judge
@@ -48,14 +48,14 @@ class Watched:
     def before(self, step: Step, batch: Batch) -> None:
         with self._room():
             self._weights = {n: t.detach().clone() for n, t in state(step.model).items()}
-            self._batch = pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, batch)
+            self._batch = own_copy(batch)
 
     def after(self, step: Step, result: tuple[Any, Any]) -> None:
         if self.full:
             return
         with self._room():
             self.cases.append((self._weights, self._batch, noted(step, *result)))
-            still = (torch.equal(t, self._weights[n]) for n, t in state(step.model).items())
+            still = (identical(t, self._weights[n]) for n, t in state(step.model).items())
             self.idle.append(step.training and all(still))
 
     def give_up(self) -> None:
@@ -75,16 +75,18 @@ def refill(batch: Batch, other: Batch) -> bool:
     old, new = pytree.tree_leaves(batch), pytree.tree_leaves(other)
     if pytree.tree_structure(batch) != pytree.tree_structure(other) or not all(map(_alike, old, new)):
         return False  # of another shape, it may have to be compiled
-    for mine, theirs in zip(old, new, strict=True):
-        if isinstance(mine, torch.Tensor):
-            mine.copy_(theirs)
+    with torch.no_grad():
+        for mine, theirs in zip(old, new, strict=True):
+            if isinstance(mine, torch.Tensor):
+                mine.copy_(theirs)
     return True
 
 
 def _alike(a: Any, b: Any) -> bool:
+    """Whether the content of one can be written into the other, or need not be."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        return bool(a.shape == b.shape and a.dtype == b.dtype)
-    return type(a) is type(b) and not isinstance(a, torch.Tensor) and bool(a == b)
+        return bool(a.shape == b.shape and a.dtype == b.dtype and a.layout == b.layout and distinct(a) is a)
+    return type(a) is type(b) and not isinstance(a, torch.Tensor) and equal(a, b)
 
 
 def against_the_untouched(
