@@ -65,9 +65,9 @@ def climb(
         out: the run directory, empty or missing; by default a new one below `.rung`.
         inputs: of a module: a function that makes the batch of a seed, or one batch (a tensor, or a dict, tuple or list of tensors).
             A climb needs different batches. Out of one, it makes others by shuffling: each column of a tensor is rotated along the
-            first dimension by a number of rows of its own; of a single row, the last dimension is permuted. So all values stay in the
-            range of their column. Masks (at most two different values) and positions or offsets (ascending along the last dimension)
-            stay as they are. Where the values of a tensor depend on each other otherwise, give a function.
+            first dimension by a number of rows of its own; of a single row, or where rows of integers have different ranges, the last
+            dimension is permuted. So all values stay in the range of their column, or of their row. Masks (at most two different values),
+            positions or offsets (ascending along the last dimension) and descending integers stay as they are. Where the values of a tensor depend on each other otherwise, give a function.
         loss: of a module that is trained: `(output, batch) -> scalar`.
         optimizer: of a module that is trained: `(parameters) -> torch.optim.Optimizer`. Without loss and optimizer, inference is
             climbed.

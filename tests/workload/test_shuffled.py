@@ -62,6 +62,24 @@ def test_rows_that_are_all_the_same_are_permuted_within() -> None:
     assert values(other[0]) == values(row)
 
 
+@pytest.mark.parametrize("apart", [0, 50])
+def test_rows_of_integers_with_ranges_of_their_own_keep_their_values(apart: int) -> None:
+    """Edges between users and items: an index of one is out of range for the other."""
+    generator = torch.Generator().manual_seed(0)
+    users, items = torch.randint(50, (40,), generator=generator), torch.randint(10, (40,), generator=generator)
+    edges = torch.stack([users, items + apart])
+    other = shuffled(edges)(1)
+    assert not torch.equal(other, edges)
+    assert [values(row) for row in other] == [values(row) for row in edges]
+
+
+def test_columns_of_integers_with_ranges_of_their_own_keep_their_values() -> None:
+    table = torch.stack([torch.arange(6).roll(2), 100 + torch.arange(6), 10 + torch.arange(6)] * 3, 1)
+    other = shuffled(table)(1)
+    assert not torch.equal(other, table)
+    assert [values(column) for column in other.T] == [values(column) for column in table.T]
+
+
 @pytest.mark.parametrize(
     "stays",
     [
@@ -71,9 +89,10 @@ def test_rows_that_are_all_the_same_are_permuted_within() -> None:
         torch.arange(8).expand(2, 8),
         torch.tensor([0, 3, 3, 9], dtype=torch.uint8),
         torch.linspace(0, 1, 5),
+        torch.tensor([7, 5, 5, 2]),
         torch.tensor(3.0),
     ],
-    ids=["mask", "additive mask", "bool", "positions", "offsets", "times", "number"],
+    ids=["mask", "additive mask", "bool", "positions", "offsets", "times", "sorted lengths", "number"],
 )
 def test_masks_and_positions_stay_as_they_are(stays: torch.Tensor) -> None:
     make = shuffled([torch.randn(2, 4), stays, "text", None])

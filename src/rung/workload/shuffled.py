@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -10,11 +11,14 @@ from torch.utils import _pytree as pytree
 from rung.errors import UsageError
 from rung.workload.base import Batch
 
+BY_CHANCE = 1e-4  # below this, it is no chance that a row lacks the larger values of the others
+
 
 @dataclass(frozen=True)
 class Shuffled:
     """The `inputs` of a workload. Seed 0 gives the batch as it was given. Other seeds give its values in another order, so that every
-    value stays in the range of its column: no value is invented, and none changes its column where there are several rows.
+    value stays in the range of its column: no value is invented, and none changes its column where there are several rows. Where the rows
+    have ranges of their own, none changes its row.
 
     batch: on the CPU; along: of each of its leaves, the dimension along which it is shuffled, None for what stays as it is.
     """
@@ -40,8 +44,9 @@ def shuffled(batch: Batch) -> Shuffled:
     """Other batches out of one.
 
     Each column of a tensor is rotated along the first dimension by a number of rows of its own; where all rows are equal, or there is
-    one alone, the last dimension along which values differ is permuted. These tensors stay as they are: masks (at most two different
-    values), positions and offsets (ascending along their last dimension), sparse and nested tensors.
+    one alone, the last dimension along which values differ is permuted. So it is where rows of integers have different ranges, as the two
+    ends of edges between users and items. These tensors stay as they are: masks (at most two different values), positions and offsets
+    (ascending along their last dimension), lengths that are sorted (integers that descend), sparse and nested tensors.
 
     Args:
         batch: a tensor, or a dict, tuple or list of tensors and other values, on any device. It is copied to the CPU.
@@ -54,7 +59,7 @@ def shuffled(batch: Batch) -> Shuffled:
     along = tuple(_dimension(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in own)
     if all(dimension is None for dimension in along):
         raise UsageError(
-            "inputs= cannot be varied: each of its tensors is a constant, a mask or ascending, and a climb runs on more batches than "
+            "inputs= cannot be varied: each of its tensors is a constant, a mask or sorted, and a climb runs on more batches than "
             "one; give a function that makes the batch of a seed, as inputs=lambda seed: torch.randn(8, 16)."
         )
     return Shuffled(pytree.tree_unflatten(own, tree), along)
@@ -67,10 +72,30 @@ def _dimension(tensor: torch.Tensor) -> int | None:
     if not plain or eight_bits or tensor.numel() < 2:
         return None
     values = _comparable(tensor)
-    if values.unique().numel() <= 2 or bool((values.squeeze().diff(dim=-1) >= 0).all()):
+    steps = values.squeeze().diff(dim=-1)
+    integers = not (tensor.is_floating_point() or tensor.is_complex())
+    if values.unique().numel() <= 2 or bool((steps >= 0).all()) or (integers and bool((steps <= 0).all())):
         return None
     differs = [d for d in range(tensor.dim()) if bool((values != values.narrow(d, 0, 1)).any())]
-    return 0 if 0 in differs else differs[-1]
+    return 0 if 0 in differs and not (integers and _rows_have_ranges(values)) else differs[-1]
+
+
+def _rows_have_ranges(values: torch.Tensor) -> bool:
+    """Whether a row of a table has another range than the other rows: were all values dealt out by chance, none above its largest, or below
+    its smallest, would almost never come into it. Columns may have ranges, too, where there are fewer of them than rows."""
+    if values.dim() != 2 or values.shape[0] >= values.shape[1]:
+        return False
+    count, length = values.numel(), values.shape[1]
+    ordered = values.flatten().sort().values
+    above = count - torch.searchsorted(ordered, values.amax(1), right=True)
+    below = torch.searchsorted(ordered, values.amin(1))
+    most = int(torch.cat([above, below]).max())
+    return most > count - length or _log_ways(count - most, length) - _log_ways(count, length) < math.log(BY_CHANCE)
+
+
+def _log_ways(count: int, taken: int) -> float:
+    """The logarithm of how many ways there are to take so many of a count."""
+    return math.lgamma(count + 1) - math.lgamma(taken + 1) - math.lgamma(count - taken + 1)
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:
