@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -191,3 +192,42 @@ def test_a_model_that_was_made_in_inference_mode_is_refused() -> None:
     assert (
         "made under torch.inference_mode(), so nothing can be written to weight; make it under torch.no_grad()" in said
     )
+
+
+def test_a_cast_to_a_fixed_dtype_is_refused_with_what_to_cast_to() -> None:
+    class Half(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.to(torch.bfloat16)).float()
+
+    made: dict[str, Any] = {"model": lambda: Half(WIDTH, WIDTH, dtype=torch.bfloat16)}
+    said = refused(**made)
+    assert "with weights and inputs in float32 it raised RuntimeError: " in said
+    assert said.endswith("cast to that of the weights, as in x.to(self.fc.weight.dtype).")
+    assert audit(workload(**made), CPU, full_precision_too=False) == []
+    right = workload(
+        model=lambda: nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16),
+        forward=lambda model, batch: model(batch.to(model.weight.dtype)),
+    )
+    assert audit(right, CPU) == []
+
+
+def test_an_output_whose_shape_rounding_decides_is_refused() -> None:
+    def chosen(model: Any, batch: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = model(batch.repeat(64, 1) * torch.linspace(1, 2, 64 * 64)[:, None])
+        return (scores > 0.5).nonzero()
+
+    picks: dict[str, Any] = {"forward": chosen, "mode": "infer", "loss": None, "optimizer": None, "one_shape": True}
+    said = refused(**picks, amp=torch.bfloat16)
+    assert "rounding decides the shape of its output" in said
+    assert audit(workload(**picks), CPU) == []
+
+
+@pytest.mark.parametrize("kind", [threading.Lock, lambda: (k for k in range(3))])
+def test_a_model_that_cannot_be_copied_is_refused_by_its_attribute(kind: Callable[[], Any]) -> None:
+    class Locked(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(WIDTH, WIDTH)
+            self.held = kind()
+
+    said = refused(model=lambda: nn.Sequential(Locked()))
+    assert f"0.held of its model, a {type(kind()).__name__}, cannot be copied (" in said

@@ -502,6 +502,14 @@ def test_random_numbers_beside_a_fill_are_noticed() -> None:
         audit(w, CPU)
 
 
+def test_an_output_whose_shape_rounding_decides_is_said_to_be_one() -> None:
+    w = linear(lambda model, batch: (model(batch.repeat(512, 1)) > 0.5).nonzero())
+    assert against(w, w).passed
+    said = against(w, w, Plan(bf16=True)).failures
+    assert said[0].startswith("rounding decides the shape of output, (")
+    assert "zero in" not in " ".join(said)
+
+
 def test_a_derived_shape_is_said_in_words() -> None:
     def forward(model: Any, batch: Any) -> torch.Tensor:
         y: torch.Tensor = model(batch)

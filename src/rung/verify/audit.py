@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from rung.engine.disturbed import elements
 from rung.engine.parts import parts
@@ -15,7 +16,9 @@ from rung.plan import Plan
 from rung.verify.observe import Seen, identical, observe, of_outputs, refuse_unseen, same
 from rung.verify.perturb import put, state
 from rung.verify.randomness import without_dropout
+from rung.verify.reference import LOW, exactly, full_precision, in_float32
 from rung.workload import Workload, seeded_model, shapes
+from rung.workload.base import copied, refuse_uncopyable
 
 
 def _apart(one: Seen, other: Seen) -> bool:
@@ -54,8 +57,41 @@ def _place(step: Step, batch: Any, name: str) -> str:
     return "output" + paths[int(name.removeprefix("output") or 0)]
 
 
-def audit(workload: Workload, device: Device) -> list[str]:
-    """Checks that the baseline itself can be verified; returns the names of parameters without a gradient.
+def _in_full_precision(step: Step, weights: dict[str, torch.Tensor], seen: Seen) -> None:
+    """Raises WorkloadError where a workload in 16 bits does not run with float32 in their place, which every candidate is compared in first,
+    or gives outputs of another shape there: then rounding decides how many elements there are. seen: what it gives as it is, from these
+    weights."""
+    workload, device = step.workload, step.device
+    tensors = (*weights.values(), *pytree.tree_leaves(workload.inputs(1)))
+    if not workload.amp and not any(isinstance(t, torch.Tensor) and t.dtype in LOW for t in tensors):
+        return
+    raised = exactly(workload)
+    try:
+        with full_precision():
+            model = in_float32(copied(step.model))
+            model.zero_grad(set_to_none=True)
+            exact = observe(
+                Step(raised, model, Plan(), device), weights, to_device(raised.inputs(1), device), gradients=False
+            )
+    except torch.OutOfMemoryError:  # which says nothing of what it computes
+        return
+    except Exception as error:
+        raise WorkloadError(
+            f"workload {workload.name!r}: it is compared in float32 first, and with weights and inputs in float32 it raised "
+            f"{type(error).__name__}: {first_line(error)}; where it casts to a fixed dtype, cast to that of the weights, as in "
+            "x.to(self.fc.weight.dtype)."
+        ) from error
+    for name, t in seen.values.items():
+        if name in exact.values and (other := exact.values[name]).shape != t.shape:
+            raise WorkloadError(
+                f"workload {workload.name!r}: rounding decides the shape of its {name}, {tuple(t.shape)} as it is and {tuple(other.shape)} in "
+                "float32, so no candidate can be compared with it; return what the elements are chosen by, all of it."
+            )
+
+
+def audit(workload: Workload, device: Device, full_precision_too: bool = True) -> list[str]:
+    """Checks that the baseline itself can be verified; returns the names of parameters without a gradient. full_precision_too: whether
+    candidates are compared in full precision, as all but functions in half precision are.
 
     Refuses, with a sentence: results that are not finite, that depend on torch's random state or on the calls before, inputs that
     do not change with the seed, shapes on which it raises (`one_shape_only` tells beforehand of those that are derived), and a
@@ -63,6 +99,7 @@ def audit(workload: Workload, device: Device) -> list[str]:
     """
     workload = without_dropout(workload)
     step = Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)
+    refuse_uncopyable(step.model, workload.name)
     first, second = workload.inputs(1), workload.inputs(2)
     if same(first, second):
         raise WorkloadError(
@@ -97,6 +134,8 @@ def audit(workload: Workload, device: Device) -> list[str]:
             f"workload {workload.name!r}: its result depends on torch's random state (sampling, or a dropout rate fixed in forward?), "
             "so no candidate can be compared with it; switch the randomness off for the climb, or draw it in inputs(seed)."
         )
+    if full_precision_too:
+        _in_full_precision(step, values, seen[0])
     if workload.mode == "infer":
         torch.manual_seed(2)
         if _apart(seen[2], observe(step, None, to_device(first, device))):

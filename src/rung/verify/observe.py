@@ -156,6 +156,13 @@ def of_outputs(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]:
         if name not in theirs.values or name not in mine.values:
             continue
         own, other = mine.values[name], theirs.values[name]
+        if own.shape != right.shape:
+            why = (
+                f"rounding decides the shape of {name}, {tuple(own.shape)} in the untouched model and {tuple(right.shape)} in the reference, "
+                "so no candidate can be compared with it"
+            )
+            found.append(Row(name, case, math.inf, math.inf, why=why))
+            continue
         if not right.is_floating_point():
             error, noise = (mismatched(t, right, device) for t in (other, own))
             found.append(Row(name, case, error, noise, INTEGER_FLOOR, why=_why(name, other, right, error)))

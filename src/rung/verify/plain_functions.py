@@ -53,9 +53,10 @@ def same_results(
     names = list(calls)
     reference = as_workload(names[0], calls[names[0]], inputs, gradients)
     reference = replace(reference, one_shape=gradients or bool(one_shape_only(reference, device)))
-    audit(reference, device)
+    half = in_half_precision(inputs)
+    audit(reference, device, full_precision_too=not half)
     # A kernel for half precision need not run in another: it is judged by what the first function is off at that precision.
-    precisions: list[Numerics] | None = ["bf16"] if in_half_precision(inputs) else None
+    precisions: list[Numerics] | None = ["bf16"] if half else None
     batch = to_device(inputs(1), device)
     kinds = _kinds(call_model(calls[names[0]], batch))
     found = Verification()

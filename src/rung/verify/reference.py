@@ -45,7 +45,7 @@ class Reference:
         self._workload, self._model, self._device = replace(workload, amp=None), model, device
         self._alone, self._whole = alone, whole
         self.name = "float64" if double else "float32"
-        self.step = whole(Step(self._workload, (_double if double else _raise)(copied(model)), Plan(), device))
+        self.step = whole(Step(self._workload, (_double if double else in_float32)(copied(model)), Plan(), device))
 
     def run(self, weights: dict[str, torch.Tensor], batch: Batch) -> Seen:
         if self.name == "float64":
@@ -81,7 +81,7 @@ class Reference:
         del self.step
         release_cache(self._device)
         self.name = "float32"
-        self.step = self._whole(Step(self._workload, _raise(copied(self._model)), Plan(), self._device))
+        self.step = self._whole(Step(self._workload, in_float32(copied(self._model)), Plan(), self._device))
 
 
 def jittered(weights: dict[str, torch.Tensor], seed: int, times: float = 1.0) -> dict[str, torch.Tensor]:
@@ -106,7 +106,11 @@ def exactly(workload: Workload) -> Workload:
 
     others = tuple(raised(make) for make in workload.other_shapes)
     return replace(
-        workload, amp=None, model=lambda: _raise(workload.model()), inputs=raised(workload.inputs), other_shapes=others
+        workload,
+        amp=None,
+        model=lambda: in_float32(workload.model()),
+        inputs=raised(workload.inputs),
+        other_shapes=others,
     )
 
 
@@ -136,7 +140,8 @@ def _doubled(t: torch.Tensor) -> torch.Tensor:
     return t.to(torch.complex128) if t.is_complex() else t.double() if t.is_floating_point() else t
 
 
-def _raise(model: nn.Module) -> nn.Module:
+def in_float32(model: nn.Module) -> nn.Module:
+    """The model itself, its weights and buffers in 16 bits made float32."""
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.dtype in LOW:
             tensor.data = tensor.data.float()

@@ -201,8 +201,34 @@ def shapes(workload: Workload) -> list[Callable[[int], Batch]]:
 def copied(model: torch.nn.Module) -> torch.nn.Module:
     """Tensors that a module worked out of its parameters when it was made and keeps as plain attributes (`torch.nn.utils.prune`, the older
     `weight_norm`) are copied as values: deepcopy takes none that has a history, and the next forward works them out anew."""
+    known = {id(t): t.detach().clone() for t in _attributes(model) if not t.is_leaf}
+    return copy.deepcopy(model, known)
+
+
+def refuse_uncopyable(model: torch.nn.Module, name: str) -> None:
+    """Raises WorkloadError where a model cannot be copied, with the attribute that cannot. No tensor is copied."""
+    tensors = {id(t): t for t in (*_attributes(model), *model.parameters(), *model.buffers())}
+    try:
+        copy.deepcopy(model, dict(tensors))
+    except Exception as error:
+        for place, module in model.named_modules():
+            for attribute, value in vars(module).items():
+                if attribute in ("_parameters", "_buffers", "_modules"):
+                    continue
+                try:
+                    copy.deepcopy(value, dict(tensors))
+                except Exception:
+                    raise WorkloadError(
+                        f"workload {name!r}: {f'{place}.{attribute}'.lstrip('.')} of its model, a {type(value).__name__}, cannot be copied "
+                        f"({error}), and a candidate is compared with copies of the model; make it where it is used, or outside of the model."
+                    ) from error
+        raise WorkloadError(
+            f"workload {name!r}: its model cannot be copied ({type(error).__name__}: {error}), and a candidate is compared with copies of it."
+        ) from error
+
+
+def _attributes(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Tensors that are plain attributes of a model's modules."""
     import torch
 
-    kept = [t for module in model.modules() for t in vars(module).values() if isinstance(t, torch.Tensor)]
-    known = {id(t): t.detach().clone() for t in kept if not t.is_leaf}
-    return copy.deepcopy(model, known)
+    return [t for module in model.modules() for t in vars(module).values() if isinstance(t, torch.Tensor)]
