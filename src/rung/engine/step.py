@@ -53,6 +53,7 @@ class Step:
         self._called = model if called is None else called
         self.workload, self.model, self.plan, self.device = workload, model, plan, device
         self._amp = torch.bfloat16 if plan.bf16 else workload.amp
+        self._lays_back = plan.channels_last
         self._own = OwnDtype(model) if plan.bf16 and workload.mode == "infer" else None
         self._forward = Compiled(self._plain_forward, model, plan, device.arch, new_shapes, dynamic)
         compiles_backward = plan.compiles_backward and can_be_compiled(self._called)
@@ -136,7 +137,7 @@ class Step:
     def _computed(self, batch: Any, amp: torch.dtype | None) -> tuple[torch.Tensor | None, Any]:
         with autocast(self.device, amp):
             output = self.workload.forward(self._called, batch)
-            if self.plan.channels_last:
+            if self._lays_back:
                 output = outputs_as_without(output, batch)
             loss = self.workload.loss(output, batch) if self.workload.loss and self.training else None
         if self.training and not self.workload.output:

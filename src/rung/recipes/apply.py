@@ -246,7 +246,8 @@ class Applied:
 
     def undo(self) -> None:
         """Puts torch's process-wide settings back, blocks that were compiled, the model's own switches, and the layout of its weights and
-        of the optimizer's states; nothing else was ever changed."""
+        of the optimizer's states; nothing else was ever changed. Under channels-last, wrap the model in DistributedDataParallel anew afterwards:
+        its buckets are for the layout that the weights had."""
         self._compiled.undo()  # first what was bound last
         if self._step:
             self._step.undo()
