@@ -72,6 +72,15 @@ def test_no_answer_between_the_planned_looks_but_one_when_time_is_up() -> None:
     assert found.cut
 
 
+def test_one_restart_decides_no_pair_of_many() -> None:
+    one = {("A", "B"): [0.3], ("A", "C"): [-0.1], ("B", "C"): [-0.4]}
+    found = rank(one, looks=COMPARE, margin=0.01, last=True)
+    assert found is not None
+    assert [p.answer for p in found.pairs] == ["undecided"] * 3
+    assert found.ranks == {"A": 1, "B": 1, "C": 1}
+    assert found.cut
+
+
 @given(st.lists(st.floats(-1, 1), min_size=10, max_size=60), st.floats(-0.5, 0.5))
 def test_a_p_value_and_an_interval_tell_the_same_story(values: list[float], shift: float) -> None:
     for interval, above in ((t_interval, t_above), (signed_rank_interval, signed_rank_above)):

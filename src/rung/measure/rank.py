@@ -62,12 +62,14 @@ def rank(
     spent = planned(n, looks, last)
     if spent is None:
         return None
-    differ = {pair: 2 * min(p := method.above(x, 0.0), 1 - p) for pair, x in ratios.items()}
+    differ = {
+        pair: min(1.0, 2 * min(method.above(x, 0.0), method.above([-v for v in x], 0.0))) for pair, x in ratios.items()
+    }
     levels = _holm(differ, spent)
     alike = {}
     if margin is not None:
         edge = math.log1p(margin)
-        alike = {pair: max(method.above(x, -edge), 1 - method.above(x, edge)) for pair, x in ratios.items()}
+        alike = {pair: max(method.above(x, -edge), method.above([-v for v in x], -edge)) for pair, x in ratios.items()}
     same = _holm(alike, spent)
     pairs = []
     for pair, x in ratios.items():
