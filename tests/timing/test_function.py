@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from rung.errors import UsageError
 from rung.hardware.device import Device
 from rung.measure.clock import Block
 from rung.timing.function import Function
+from rung.timing.timed import loops_in_step
 
 GPU = Device("cuda", 0, "cuda:0", "a GPU", "sm_90", 1 << 30, 1)
 
@@ -121,3 +123,28 @@ def test_a_target_may_make_its_inputs_once_and_return_what_is_timed(tmp_path: Pa
     assert (made, called) == ([5], [5] * 4)
     with pytest.raises(UsageError, match="needs returns a function, which can be called itself"):
         Function().open(f"{tmp_path / 'ops.py'}:needs")
+
+
+def test_a_function_whose_first_calls_are_slow_is_called_as_often_a_sample_as_one_that_is_always_fast() -> None:
+    def loops(slow_calls: int) -> int:
+        called = 0
+
+        def call() -> None:
+            nonlocal called
+            called += 1
+            if called <= slow_calls:
+                time.sleep(0.001)
+
+        timed = Function(call, "mine", "cpu")
+        timed.open()
+        said = timed.warm(1.0)["loops"]
+        assert said == timed.loops
+        return int(said)
+
+    assert min(loops(slow_calls=0), loops(slow_calls=8)) > 10
+
+
+def test_samples_of_sides_of_about_one_speed_are_as_many_calls() -> None:
+    assert loops_in_step([100, 150], [200, 130]) == 200
+    assert loops_in_step([100, 300], [200, 70]) == 0
+    assert loops_in_step([100, 150], [200, 0]) == 0  # another revision's worker does not say it

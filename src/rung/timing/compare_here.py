@@ -35,7 +35,7 @@ from rung.timing.compare import LETTERS, document, lowered, verdict_of
 from rung.timing.duel import unexplained
 from rung.timing.function import Function, named
 from rung.timing.function_witness import OnInputs
-from rung.timing.timed import Opened, TimedBlock, Warmed
+from rung.timing.timed import Opened, TimedBlock, Warmed, loops_in_step
 
 Document = ComparisonDocument | RankingDocument
 
@@ -194,10 +194,9 @@ def _in_step(sides: Sequence[Function]) -> int:
     """How many calls a block of each side has. The fastest of more samples is faster, and the mean of fewer calls scatters
     more, whatever is called: so blocks have as many calls, and samples of sides of about one speed do, too."""
     estimates = [side.estimate() for side in sides]
-    if max(estimates) < 2 * min(estimates):
-        loops = max(side.loops for side in sides)
-        for side in sides:
-            side.loops = loops
+    loops = loops_in_step(estimates, [side.loops for side in sides])
+    for side in sides:
+        side.loops = loops or side.loops
     return _calls_a_block(max(estimates))
 
 

@@ -83,7 +83,17 @@ class Function(Timed):
         if not self.device.is_gpu:
             rough = min(self._clocked() for _ in range(MINIMUM_RUNS))
             self.loops = max(1, round(SHORT / max(rough, 1))) if rough < SHORT / 2 else 1
-        return self._until_steady(seconds - (time.perf_counter() - begin), self._first)
+        found = self._until_steady(seconds - (time.perf_counter() - begin), self._first)
+        if not self.device.is_gpu and self.loops * self._estimate < SHORT / 2:
+            # The first calls were slower than all later ones: what they showed made samples too short for the clock.
+            self.use_loops(max(1, round(SHORT / max(self._estimate, 1))))
+            found["runs"] += MINIMUM_RUNS * self.loops
+        return {**found, "loops": self.loops}
+
+    def use_loops(self, loops: int) -> None:
+        """Sets how many calls a sample is, and estimates anew what one takes."""
+        self.loops = loops
+        self._estimate = min(self._clocked() for _ in range(MINIMUM_RUNS))
 
     def estimate(self) -> float:
         """Nanoseconds that a sample takes, once warm. On a GPU the timer is chosen for it, unless it was: a kernel may be far shorter

@@ -21,7 +21,7 @@ from rung.records.record import record_of
 from rung.side import Setup, Side
 from rung.timing.duel import Duel
 from rung.timing.tasks import Task
-from rung.timing.timed import Opened, TimedBlock, Warmed
+from rung.timing.timed import Opened, TimedBlock, Warmed, loops_in_step
 from rung.timing.workers import open_side
 
 progress = logging.getLogger(__name__)
@@ -122,6 +122,10 @@ class Start:
         estimates = {}
         for side in self.workers:
             estimates[side] = yield Asked(side, "estimate")
+        loops = {side: self.state[side].loops for side in self.workers}
+        in_step = loops_in_step(list(estimates.values()), list(loops.values()))
+        for side in (side for side in self.workers if in_step and loops[side] != in_step):
+            yield Asked(side, "use_loops", {"loops": in_step})
         counts = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}
         rounds = FEWEST_ROUNDS if briefly else _rounds(_once(estimates.values(), gpu), gpu)
         got: dict[str, list[tuple[float, CoreTime]]] = {}

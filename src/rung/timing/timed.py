@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -38,7 +39,7 @@ class Warmed(Part, kw_only=True):
     """What was seen until it was steady, by this version or by that of another revision. first_run_seconds: of the run before; memory:
     bytes at most, by kind; doubts: why the time may not be the one that is meant; original: elements of inputs that a recipe leaves
     alone; applied: what the rungs did, which these ask (`rung.rungs.Evidence`); apart: what is wrong with how ranks train together; forked:
-    by a process that had imported torch."""
+    by a process that had imported torch; loops: calls of a plain function in a sample, 0 where that is not known."""
 
     first_run_seconds: Seconds
     runs: int
@@ -49,6 +50,7 @@ class Warmed(Part, kw_only=True):
     applied: dict[str, Any] = msgspec.field(default_factory=dict)
     apart: list[str] = msgspec.field(default_factory=list)
     forked: bool = False
+    loops: int = 0
 
 
 class TimedBlock(Part, kw_only=True):
@@ -75,6 +77,12 @@ class Drawn(Part, kw_only=True):
     joules: float
     seconds: float
     clock: float | None = None
+
+
+def loops_in_step(estimates: Sequence[float], loops: Sequence[int]) -> int:
+    """How many calls a sample of each side is to be, so that sides of about one speed have as many: the mean of fewer calls scatters more. 0
+    where they differ too much for that, or where it is not known of one. estimates: nanoseconds of a call, by side."""
+    return max(loops) if min(loops) > 0 and max(estimates) < 2 * min(estimates) else 0
 
 
 class Timed:
