@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 from rung.engine.disturbed import elements
 from rung.errors import WorkloadError
 from rung.hardware import pick
+from rung.verify import audit as audits
 from rung.verify.audit import audit, elements_called, one_shape_only
 from rung.workload import Workload
 
@@ -231,3 +233,12 @@ def test_a_model_that_cannot_be_copied_is_refused_by_its_attribute(kind: Callabl
 
     said = refused(model=lambda: nn.Sequential(Locked()))
     assert f"0.held of its model, a {type(kind()).__name__}, cannot be copied (" in said
+
+
+def test_weights_that_would_fill_a_gpu_are_not_copied_in_float32() -> None:
+    """Workers that others time load the same model beside the audit."""
+    workload = Workload("x", lambda: nn.Linear(4, 4), lambda seed: torch.randn(2, 4), amp=torch.bfloat16)
+    step: Any = SimpleNamespace(workload=workload, device=replace(CPU, kind="cuda", memory=1000))  # and no model
+    audits._in_full_precision(step, {"weight": torch.ones(4, 4)}, None)  # type: ignore[arg-type]
+    with pytest.raises(WorkloadError, match="it is compared in float32 first"):
+        audits._in_full_precision(step, {"weight": torch.ones(3, 4)}, None)  # type: ignore[arg-type]

@@ -4,8 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import nn
 
-from rung.verify.reference import full_precision
+from rung.hardware.device import cpu
+from rung.verify.reference import full_precision, own_precision
+from rung.workload import Workload
 
 cudnn = torch.backends.cudnn
 newer = pytest.mark.skipif(not hasattr(cudnn, "conv"), reason="this torch has the older setting only")
@@ -46,3 +49,9 @@ def test_tf32_for_all_backends_is_off_inside() -> None:
     with full_precision():
         assert (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision) == ("ieee", "ieee")
     assert (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision) == ("tf32", "tf32")
+
+
+@pytest.mark.parametrize(("dtype", "own"), [(torch.float16, "bf16"), (torch.float32, "exact"), (torch.int64, "exact")])
+def test_a_module_without_weights_has_the_precision_of_its_inputs(dtype: torch.dtype, own: str) -> None:
+    workload = Workload("product", nn.Identity, lambda seed: (torch.ones(2, 2, dtype=dtype), 3))
+    assert own_precision(workload, nn.Identity(), cpu()) == own

@@ -20,6 +20,8 @@ from rung.verify.reference import LOW, exactly, full_precision, in_float32
 from rung.workload import Workload, seeded_model, shapes
 from rung.workload.base import copied, refuse_uncopyable
 
+FEW = 0.05  # of a GPU's memory, up to which the weights in float32 are copied beside what others load
+
 
 def _apart(one: Seen, other: Seen) -> bool:
     """Whether an output or the loss of two runs differs by more than rounding."""
@@ -65,6 +67,8 @@ def _in_full_precision(step: Step, weights: dict[str, torch.Tensor], seen: Seen)
     tensors = (*weights.values(), *pytree.tree_leaves(workload.inputs(1)))
     if not workload.amp and not any(isinstance(t, torch.Tensor) and t.dtype in LOW for t in tensors):
         return
+    if device.is_gpu and 4 * sum(t.numel() for t in weights.values()) > FEW * device.memory:
+        return  # others load the model beside this, and would lack the memory that a copy takes
     raised = exactly(workload)
     try:
         with full_precision():

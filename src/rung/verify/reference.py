@@ -154,7 +154,10 @@ def _raised(t: torch.Tensor) -> torch.Tensor:
 
 def own_precision(workload: Workload, model: nn.Module, device: Device) -> Numerics:
     """The precision that the untouched workload itself runs in."""
-    if workload.amp or any(p.dtype in LOW for p in model.parameters()):
+    weights = list(model.parameters())
+    # Without weights it computes in the dtype of its inputs.
+    held = weights or [t for t in pytree.tree_leaves(workload.inputs(0)) if isinstance(t, torch.Tensor)]
+    if workload.amp or any(t.dtype in LOW for t in held):
         return "bf16"
     if not device.is_gpu or matmul_precision_name() == "highest" or _all_double(state(model).values()):
         return "exact"
