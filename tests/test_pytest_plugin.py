@@ -60,6 +60,30 @@ def test_benchmarks_are_tabled_saved_and_compared(session, pytester: pytest.Pyte
     slow.stdout.fnmatch_lines(["*slower than in the saved run; the limit is 90.0%*", "not run this time: *test_named*"])
 
 
+TWICE = """
+import time
+def test_two(rung_bench):
+    rung_bench(lambda: time.sleep(FIRST))
+    rung_bench(lambda: time.sleep(0.001))
+"""
+
+
+def test_two_benchmarks_of_one_test_are_told_apart_and_what_differs_around_them_is_said(  # type: ignore[no-untyped-def]
+    session, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(test_twice=TWICE.replace("FIRST", "0.001"))
+    session(0.001, "--rung-save", "base.json", "test_twice.py").assert_outcomes(passed=1)
+    saved = json.loads((pytester.path / "base.json").read_text())
+    assert [r["test"] for r in saved["benchmarks"]] == ["test_twice.py::test_two", "test_twice.py::test_two #2"]
+    for row in saved["benchmarks"]:
+        row["environment"]["python"] = "2.7"
+    (pytester.path / "base.json").write_text(json.dumps(saved))
+    pytester.makepyfile(test_twice=TWICE.replace("FIRST", "0.02"))
+    slow = session(0.001, "--rung-compare", "base.json", "--rung-fail-if-slower", "90%", "test_twice.py")
+    slow.assert_outcomes(failed=1)
+    slow.stdout.fnmatch_lines(["differs in python: 2.7 and *", "not run this time: *test_two #2"])
+
+
 def test_skipped_benchmarks_are_called_once_and_wrong_use_is_told(session, pytester: pytest.Pytester) -> None:  # type: ignore[no-untyped-def]
     done = session(0.002, "--rung-skip")
     done.assert_outcomes(passed=3)

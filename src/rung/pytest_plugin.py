@@ -72,6 +72,7 @@ def rung_bench(request: pytest.FixtureRequest) -> Callable[..., Measurement | No
     """`rung_bench(call, name=None, **options)`: measures a callable without arguments, with the options of `rung.bench`,
     and returns its Measurement; None under --rung-skip and under xdist's -n, where the call is made once."""
     config = request.config
+    keys: set[str] = set()
 
     def measure(call: Callable[[], object], name: str | None = None, **options: Any) -> Measurement | None:
         if config.getoption("--rung-skip") or hasattr(config, "workerinput"):
@@ -84,21 +85,32 @@ def rung_bench(request: pytest.FixtureRequest) -> Callable[..., Measurement | No
 
         options.setdefault("seconds", config.getoption("--rung-time"))
         found = bench(call, name=name or request.node.name, **options)
-        key = request.node.nodeid + (f" [{name}]" if name else "")
+        key = _new_key(request.node.nodeid + (f" [{name}]" if name else ""), keys)
+        # A test that is run again has its measurement replaced.
+        rows = config.stash[OURS] = [row for row in config.stash[OURS] if row.test != key]
         if BASE not in config.stash:
-            config.stash[OURS].append(replace(found.document, test=key))
+            rows.append(replace(found.document, test=key))
         else:
             from rung.report.benchmarks import change
-            from rung.timing.saved import against
+            from rung.timing.saved import against, kept_of
 
-            seen = against(found.document, config.stash[BASE].get(key))
-            config.stash[OURS].append(replace(found.document, test=key, against=seen))
+            seen = against(kept_of(found.document), config.stash[BASE].get(key))
+            rows.append(replace(found.document, test=key, against=seen))
             limit = config.getoption("--rung-fail-if-slower")
             if limit and seen and seen.apart and seen.change >= limit:
                 pytest.fail(f"{change(seen)} than in the saved run; the limit is {limit:.1%}.", pytrace=False)
         return found
 
     return measure
+
+
+def _new_key(wanted: str, keys: set[str]) -> str:
+    """A key that no measurement of this test has: "#2" and so on for further ones of one name. It is added to `keys`."""
+    count = 1
+    while (key := wanted if count == 1 else f"{wanted} #{count}") in keys:
+        count += 1
+    keys.add(key)
+    return key
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -108,7 +120,15 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     from rung.report.benchmarks import session_lines
 
     terminalreporter.write_sep("=", "benchmarks")
-    for line in session_lines(rows, config.stash.get(BASE, None)):
+    base = config.stash.get(BASE, None)
+    if base is None:
+        lines = session_lines(rows)
+    else:
+        from rung.timing.saved import beside
+
+        seen = beside(rows, base)
+        lines = session_lines(rows, base, seen.differs, seen.warnings)
+    for line in lines:
         terminalreporter.write_line(line)
     path = config.getoption("--rung-save")
     if path:

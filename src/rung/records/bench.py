@@ -158,10 +158,19 @@ class Benchmarks(Part, kw_only=True, tag_field="kind", tag="benchmarks"):
 
 
 class Kept(msgspec.Struct, kw_only=True):
-    """What has to be known of a measurement, of this version or an earlier one, to be compared with another."""
+    """What has to be known of a measurement, of this version or an earlier one, to be compared with another. count: of its samples; None
+    stands for what is not known."""
 
     time: Interval
     status: str = "complete"
+    measured: bool = True
+    samples: list[float] | None = None
+    count: int | None = None
+    options: dict[str, object] | None = None
+    rungs: list[str] | None = None
+    mode: str | None = None
+    timer: dict[str, object] | None = None
+    over_ranks: dict[str, object] | None = None
     test: str = ""
     target: str = ""
     workload: str = ""

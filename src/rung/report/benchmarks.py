@@ -13,8 +13,14 @@ from rung.report import units
 from rung.report.bench import between
 
 
-def session_lines(rows: Sequence[Bench], base: Mapping[str, Any] | None = None) -> list[str]:
-    """One line a benchmark, in the order in which they ran; notes below. base: the saved measurements, by test."""
+def session_lines(
+    rows: Sequence[Bench],
+    base: Mapping[str, Any] | None = None,
+    differs: Mapping[str, Sequence[Any]] | None = None,
+    warnings: Sequence[str] = (),
+) -> list[str]:
+    """One line a benchmark, in the order in which they ran; notes below. base: the saved measurements, by test; differs, warnings: what is
+    not the same around them (`rung.timing.saved.beside`)."""
     lines = [["benchmark", "median", "95 % interval", "samples", *(["against saved"] if base is not None else [])]]
     for row in rows:
         cells = [_short(row.test or ""), units.duration(row.time.value), between(row), str(len(row.samples))]
@@ -24,6 +30,8 @@ def session_lines(rows: Sequence[Bench], base: Mapping[str, Any] | None = None) 
     return [
         *columns(lines),
         *notes,
+        *difference_lines(differs or {}),
+        *(units.clean(f"note: {warning}") for warning in warnings),
         *([f"not run this time: {', '.join(map(units.clean, missing))}"] if missing else []),
     ]
 

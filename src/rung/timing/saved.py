@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -24,6 +25,8 @@ from rung.renamed import with_current_names
 from rung.runs import to_json
 from rung.side import Side
 
+# Of fewer samples the smallest and the largest hold the median less often than 19 times in 20: 1 - 2 / 2**n.
+FEWEST = 6
 TWO_TIMES = (
     "two processes at two times: what the machine did in between is part of the change; `rung compare A B` on the "
     "targets runs both together."
@@ -39,12 +42,12 @@ def read(path: Path) -> dict[str, Kept]:
     """The measurements of a file that `--rung-save` or `rung bench --json` wrote, by the name of test or workload."""
     wrote = "give what `rung bench --json` or `pytest --rung-save` wrote."
     try:
-        found = msgspec.json.decode(path.read_bytes())
+        decoded = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise InputError(f"{path} could not be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON ({error}); {wrote}") from error
-    rows = found.get("benchmarks", found) if isinstance(found, dict) else found
+    rows = decoded.get("benchmarks", decoded) if isinstance(decoded, dict) else decoded
     rows = [row for row in (rows if isinstance(rows, list) else [rows]) if not _is_partial(row)]
     try:
         kept = msgspec.convert(rows, list[Kept])
@@ -52,7 +55,14 @@ def read(path: Path) -> dict[str, Kept]:
         raise InputError(f"{path} holds no measurement ({error}); {wrote}") from error
     if not kept or any(min(row.time.value, row.time.low, row.time.high) <= 0 for row in kept):
         raise InputError(f"{path} holds no measurement; {wrote}")
-    return {_name(row): row for row in kept}
+    found: dict[str, Kept] = {}
+    for row in kept:
+        if (name := _name(row)) in found:
+            raise InputError(
+                f"{path} holds two measurements of {name}, which nothing tells apart; measure and save them anew, each under a name of its own."
+            )
+        found[name] = row
+    return found
 
 
 def _is_partial(row: object) -> bool:
@@ -63,14 +73,60 @@ def _name(row: Kept) -> str:
     return " ".join([row.test or row.target or row.workload, *(f"{k}={v}" for k, v in row.point.items())])
 
 
-def against(row: Bench | Kept, base: Kept | None) -> Change | None:
+def against(row: Kept, base: Kept | None) -> Change | None:
     """How a measurement differs from an earlier one: `change` of the median (a share, positive where it is slower),
-    and whether their 95 % intervals are `apart`; None without an earlier one."""
+    and whether their 95 % intervals are `apart`, which takes enough samples of both; None without an earlier one."""
     if not base:
         return None
     old, new = base.time, row.time
-    apart = new.low > old.high or new.high < old.low
+    apart = (new.low > old.high or new.high < old.low) and not (_weak(base) or _weak(row))
     return Change(before=old.value, after=new.value, change=new.value / old.value - 1, apart=apart)
+
+
+def kept_of(row: Bench) -> Kept:
+    """A measurement of now, as one that was read."""
+    return msgspec.convert(plain(row), Kept)
+
+
+def doubts(name: str, old: Kept, new: Kept, sides: tuple[str, str] = ("A", "B")) -> list[str]:
+    """Why a change may mean nothing: too few samples, or different work. sides: what the old and the new measurement are called."""
+    found = []
+    for side, row in zip(sides, (old, new), strict=True):
+        if why := _weak(row):
+            found.append(f"{name}: {side} {why}: no difference is clear.")
+    a, b = _work(old), _work(new)
+    differing = {what: (a[what], b[what]) for what in a if what in b and a[what] != b[what]}
+    return found + [
+        f"{name}: {' and '.join(sides)} measured different work: {what} {before} and {after}."
+        for what, (before, after) in differing.items()
+    ]
+
+
+def _weak(row: Kept) -> str:
+    """Why no difference from this measurement is clear; empty where one may be."""
+    if not row.measured:
+        return "was measured with a preset that only tries"
+    count = row.count if row.samples is None else len(row.samples)
+    if count is None or count >= FEWEST:
+        return ""
+    return f"has {count} sample{'' if count == 1 else 's'}, and {FEWEST} are needed"
+
+
+def _work(row: Kept) -> dict[str, str]:
+    """What two measurements of the same work have in common, as far as it is known."""
+    options = None if row.options is None else [f"{name}={value}" for name, value in sorted(row.options.items())]
+    lists = {"options": options, "rungs": row.rungs}
+    ranks = (row.over_ranks or {}).get("ranks")
+    timer = row.timer or {}
+    known = {
+        "target": row.target,
+        "mode": row.mode,
+        **{what: " ".join(values) or "none" for what, values in lists.items() if values is not None},
+        "timer": timer.get("name"),
+        "caches": ("cold" if timer.get("cold") else "warm") if timer else None,
+        "ranks": str(len(ranks)) if isinstance(ranks, list) else "1" if row.mode else None,
+    }
+    return {what: str(value) for what, value in known.items() if value}
 
 
 def compare_saved(a: Path, b: Path) -> Saved:
@@ -83,7 +139,8 @@ def compare_saved(a: Path, b: Path) -> Saved:
         raise InputError(f"{a} and {b} have no measurement in common.")
     rows = [_row(name, old, new) for name in both]
     environments = [side[both[0]].environment or {} for side in (old, new)]
-    return _saved(str(a), str(b), rows, old, new, environments, [TWO_TIMES])
+    warnings = [doubt for name in both for doubt in doubts(name, old[name], new[name])]
+    return _saved(str(a), str(b), rows, old, new, environments, [*warnings, TWO_TIMES])
 
 
 def _saved(
@@ -115,6 +172,7 @@ def compare_entries(a: Entry, b: Entry) -> Saved:
         warnings = [f"A is of something else: {next(iter(old))}", *warnings]
         old = {next(iter(new)): next(iter(old.values()))}
     rows = [_row(name, old, new) for name in new if name in old]
+    warnings += [doubt for row in rows for doubt in doubts(row.name, old[row.name], new[row.name])]
     if not rows:
         raise UsageError(
             f"entries {a.id} and {b.id} have no time of the same thing; `rung runs show` shows what they have."
@@ -130,8 +188,33 @@ def _times(entry: Entry) -> dict[str, Kept]:
     for figure in (figure for figure in entry.measured if figure.name == "time"):
         words = [figure.target, *(f"{k}={v}" for k, v in (figure.options | figure.variant).items())]
         low, high = (0.0, math.inf) if figure.low is None or figure.high is None else (figure.low, figure.high)
-        found[" ".join(words)] = Kept(time=Interval(value=figure.value, low=low, high=high))
+        found[" ".join(words)] = Kept(time=Interval(value=figure.value, low=low, high=high), count=_count(entry))
     return found
+
+
+def _count(entry: Entry) -> int | None:
+    """How many samples the time of `rung bench` is of; None where the entry does not say it."""
+    summary = (entry.document or {}).get("summary") if entry.of == "bench" else None
+    count = summary.get("count") if isinstance(summary, Mapping) else None
+    return count if isinstance(count, int) else None
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A session's measurements beside those that were saved. differs: in the environment, as in `Saved`; warnings: why changes may mean
+    nothing."""
+
+    differs: dict[str, list[Any]]
+    warnings: list[str]
+
+
+def beside(rows: Sequence[Bench], base: Mapping[str, Kept]) -> Beside:
+    """What differs around the measurements that both have. rows: each with its `test`."""
+    both = {row.test: kept_of(row) for row in rows if row.test and row.test in base}
+    environments = [side[name].environment or {} for name in list(both)[:1] for side in (base, both)]
+    sides = ("the saved run", "this run")
+    warnings = [doubt for name, new in both.items() for doubt in doubts(name, base[name], new, sides)]
+    return Beside(differences(environments), warnings)
 
 
 def _row(name: str, old: Mapping[str, Kept], new: Mapping[str, Kept]) -> SavedRow:
