@@ -172,6 +172,11 @@ def test_a_target_can_be_a_plain_function_with_options() -> None:
         (lambda: rung.compare(timed_functions.long, timed_functions.longer, verify=True), "give inputs="),
         (lambda: rung.bench(timed_functions.long, rungs=["compile"]), "takes no options"),
         (lambda: rung.bench(timed_functions.long, preset="best"), "there is no preset 'best'"),
+        (lambda: rung.bench(timed_functions.long, seconds=math.nan), "seconds=nan is not a time"),
+        (lambda: rung.bench(timed_functions.long, seconds=0), "seconds=0 is not a time"),
+        (lambda: rung.bench(timed_functions.long, precision=-1), "precision=-1 is not a share"),
+        (lambda: rung.compare(timed_functions.long, timed_functions.longer, margin=-1), "margin=-1 is not a share"),
+        (lambda: rung.compare(timed_functions.long, timed_functions.longer, seconds=-1), "seconds=-1 is not a time"),
         (lambda: rung.bench("x.py:y", rungs=["compile"], recipe="r.toml"), "not both"),
         (lambda: rung.bench(AT_HAND), "a Workload cannot be handed to a fresh process"),
         (lambda: rung.compare(AT_HAND, AT_HAND), "a Workload cannot be handed to a fresh process"),
@@ -183,7 +188,7 @@ def test_a_target_can_be_a_plain_function_with_options() -> None:
         (lambda: rung.climb(), "got nothing: give a torch"),
         (lambda: rung.climb(resume="run", rungs=["compile"]), "continues with the options that the climb was started with: leave rungs out"),
     ],
-    ids=["one", "mixed", "lambda", "verify", "rungs", "preset", "recipe", "bench it", "compare it", "function", "inputs of a target",
+    ids=["one", "mixed", "lambda", "verify", "rungs", "preset", "no end", "no time", "precision", "margin", "less than no time", "recipe", "bench it", "compare it", "function", "inputs of a target",
          "no inputs", "constant inputs", "options", "nothing", "resume"],
 )  # fmt: skip
 def test_wrong_use_is_one_sentence(call, says: str) -> None:  # type: ignore[no-untyped-def]

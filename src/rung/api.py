@@ -8,6 +8,7 @@ polars.DataFrame(result.rows())
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -84,6 +85,8 @@ def bench(
     from rung.timing.bench import bench_here
 
     not_in_a_worker("rung.bench")
+    _check_times(seconds=seconds, deadline=deadline)
+    _check_share("precision", precision)
     how: dict[str, Any] = {"preset": preset, "precision": precision, "seconds": seconds, "device": device,
                            "timer": timer, "cold": cold, "work": Told(flops, flops_in, nbytes)}  # fmt: skip
     if callable(what):
@@ -144,6 +147,8 @@ def compare(
     from rung.timing.compare_here import by_name, compare_here
 
     not_in_a_worker("rung.compare")
+    _check_times(seconds=seconds, deadline=deadline)
+    _check_share("margin", margin)
     calls = [w for w in what if callable(w)]
     if calls and len(calls) < len(what):
         raise UsageError("callables and targets cannot be compared with each other; give one kind.")
@@ -175,6 +180,18 @@ def compare(
         *sides, device=device, margin=margin, verify=verify, budget=seconds, deadline=deadline, say=say
     )
     return Comparison(found)
+
+
+def _check_times(**times: float | None) -> None:
+    """What is a time for the command line has to be one here."""
+    for name, value in times.items():
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(f"{name}={value} is not a time; give a number of seconds above 0.")
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise UsageError(f"{name}={value} is not a share between 0 and 1; 0.01 is 1 %.")
 
 
 def _side(target: str, options: Mapping[str, Any] | None, rungs: Sequence[str], recipe: Any, call: bool) -> Side:

@@ -509,6 +509,20 @@ def test_a_sweep_is_a_table_and_a_csv(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["bench", *small, "--sweep", "batch-size"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--sweep", "n=1,2", "--sweep", "n=3"], "--sweep n was given twice"),
+        (["--sweep", "a_b=1,2", "--a-b", "9"], "the option would have two values"),
+    ],
+)
+def test_an_option_is_given_its_values_in_one_place(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "tiny-transformer", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which is always full")
 def test_an_answer_that_does_not_fit_on_the_disk_is_one_sentence() -> None:
     with open("/dev/full", "w") as full:

@@ -158,3 +158,24 @@ def test_the_command_verifies_them_too(tmp_path: Path, capsys: pytest.CaptureFix
     ):
         assert main(["compare", *words]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_limit_below_what_counts_as_the_same_lowers_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "ops.py"
+    path.write_text(OPERATORS)
+    sides = [f"{path}:old", f"{path}:new", "--call", "--inputs", f"{path}:inputs", "--device", "cpu", "--json"]
+    for words, margin in (([], 0.01), (["--fail-if-slower", "0.5%"], 0.005), (["--fail-if-slower", "5%"], 0.01)):
+        main(["compare", *sides, "--budget", "0.2", *words])
+        assert json.loads(capsys.readouterr().out)["comparison"]["margin"] == margin
+
+
+def test_a_function_may_be_compared_with_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "ops.py"
+    path.write_text(OPERATORS)
+    shared = ["--call", "--inputs", f"{path}:inputs", "--device", "cpu", "--budget", "0.2", "--json"]
+    assert main(["compare", f"{path}:old", f"{path}:old", *shared]) == 0
+    found = capsys.readouterr()
+    assert json.loads(found.out)["b"]["target"] == f"{path}:old #2"
+    assert "A and B are the same" in found.err
+    assert main(["compare", f"{path}:old", f"{path}:new", f"{path}:old", *shared]) == 0
+    assert list(json.loads(capsys.readouterr().out)["sides"]) == ["a", "b", "c"]

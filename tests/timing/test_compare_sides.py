@@ -9,8 +9,9 @@ import pytest
 from climbing import MICRO, rung
 
 from rung.cli.main import main
+from rung.records.compare import ComparedSide
 from rung.side import Side
-from rung.timing.compare import idle
+from rung.timing.compare import document, failure, idle
 from rung.timing.timed import Warmed
 
 SUMS = """
@@ -232,6 +233,13 @@ def test_three_functions_are_ranked_against_the_first(functions: Path) -> None:
     assert "rank" in done.stdout
     assert "speedup over A" in done.stdout
     assert "pairs judged together (Holm)" in done.stdout
+
+
+def test_the_side_that_computes_something_else_is_named() -> None:
+    sides = {name: ComparedSide(target=name, options={}, rungs=[], env={}) for name in "ABC"}
+    known = {"margin": 0.01, "results_compared": True, "seconds": 1.0}
+    result = document(sides, verdict="not equal", not_equal="C", **known)
+    assert failure(result, None, False) == "C does not compute what A computes."
 
 
 def warmed(applied: dict[str, Any]) -> Warmed:

@@ -110,3 +110,10 @@ def test_two_measurements_of_one_name_in_a_file_are_refused(tmp_path: Path) -> N
     (tmp_path / "twice.json").write_text(json.dumps({"benchmarks": [one, one]}))
     with pytest.raises(InputError, match=r"two measurements of m\.py:make"):
         read(tmp_path / "twice.json")
+
+
+@pytest.mark.parametrize("option", ["--markdown", "--junit=x.xml", "--html=x.html", "--fail-if-inconclusive"])
+def test_what_two_files_cannot_give_is_refused(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = str(kept(tmp_path / "a.json", 1e6))
+    assert main(["compare", a, a, option]) == 2
+    assert f"{option.partition('=')[0]} needs a comparison that runs now" in capsys.readouterr().err

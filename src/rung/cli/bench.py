@@ -134,6 +134,9 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")
     options = target_options(parsed)
+    points = grid(parsed.sweep)
+    if twice := next((name for name in points if name.replace("_", "-") in {o.replace("_", "-") for o in options}), ""):
+        raise UsageError(f"--sweep {twice} and --{twice}: the option would have two values; give one of the two.")
     check_ranks(parsed)
     check_early(parsed.target, parsed.device)
     stop_when_asked()
@@ -154,7 +157,7 @@ def run(parsed: argparse.Namespace) -> int:
     if len(parsed.nproc_per_node) > 1:
         each = over_ranks(side, parsed.nproc_per_node, lambda side, count: measure(side, launcher=torchrun(count)))
     else:
-        each = sweep(side, grid(parsed.sweep), partial(measure, launcher=launcher_of(parsed)))
+        each = sweep(side, points, partial(measure, launcher=launcher_of(parsed)))
     results: list[Bench | Failed] = []
     stop: BaseException | None = None
     try:
@@ -213,10 +216,12 @@ def show(results: Sequence[Bench | Failed], parsed: argparse.Namespace) -> None:
 
 def grid(sweeps: Sequence[str]) -> dict[str, list[str]]:
     """`NAME=A,B` of every --sweep."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for text in sweeps:
         name, equals, values = text.partition("=")
         if not equals or not name or not all(values.split(",")):
             raise UsageError(f"--sweep {text}: write NAME=A,B,... with a name of the target's options.")
+        if name.replace("_", "-") in (other.replace("_", "-") for other in found):
+            raise UsageError(f"--sweep {name} was given twice; give all its values in one: --sweep {name}=A,B,...")
         found[name] = values.split(",")
     return found

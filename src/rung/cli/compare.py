@@ -32,6 +32,7 @@ from rung.cli.remember import remembered
 from rung.cli.slurm import add_options
 from rung.errors import UsageError
 
+SAME = "A and B are the same: this measures which differences are the machine's. To compare two, name both: rung compare A B"
 HERE = 20.0  # seconds of timing in one process, unless --budget says otherwise
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ def add(commands: Any, help_text: str) -> None:
         help="with --call: a function that makes the arguments from a seed; Rung verifies all sides first, in this process",
     )
     parser.add_argument(
-        "--gradients", action="store_true", help="with --inputs: verify and time gradients of the inputs, too"
+        "--gradients",
+        action="store_true",
+        help="with --inputs: verify gradients of the inputs, too; only the call is timed",
     )
     parser.add_argument("--base", metavar="REV", help="A is the code of this git revision")
     parser.add_argument("--verify", action=argparse.BooleanOptionalAction, help="first check that B computes what A computes")  # fmt: skip
@@ -100,7 +103,7 @@ def add(commands: Any, help_text: str) -> None:
         type=share,
         default=0.01,
         metavar="1%",
-        help="a difference below this counts as the same (default: 1%%)",
+        help="a difference below this counts as the same (default: 1%%; never more than --fail-if-slower)",
     )
     parser.add_argument(
         "--fail-if-slower",
@@ -146,6 +149,11 @@ def run(parsed: argparse.Namespace) -> int:
         if typed(parsed, "--fail-if-slower"):
             raise UsageError("--fail-if-slower judges B against A; leave the other sides out.")
         parsed.fail_if_slower = None
+    if parsed.fail_if_slower and parsed.fail_if_slower < parsed.same_within:
+        # What is called the same could be slower by the limit, and would pass.
+        if typed(parsed, "--same-within"):
+            say(f"--same-within is {parsed.fail_if_slower:.3g} here, the limit of --fail-if-slower")
+        parsed.same_within = parsed.fail_if_slower
     if parsed.json and parsed.markdown:
         raise UsageError("--json and --markdown both print the result: give one of them.")
     result = on_inputs(parsed) if parsed.inputs else in_processes(parsed)
@@ -181,7 +189,13 @@ def on_inputs(parsed: argparse.Namespace) -> Comparison | Ranking:
         )
     check_ranks(parsed)
     no_rest(parsed.rest)
-    calls = {name: function(name) for name in (parsed.a, parsed.b, *parsed.more)}
+    calls: dict[str, Callable[..., Any]] = {}
+    targets = (parsed.a, parsed.b, *parsed.more)
+    for k, target in enumerate(targets):
+        again = targets[:k].count(target)
+        calls[f"{target} #{again + 1}" if again else target] = function(target)
+    if len(set(targets)) == 1:
+        say(SAME)
     inputs = function(parsed.inputs)
     with live(parsed.budget):
         return compare_here(
@@ -219,9 +233,7 @@ def in_processes(parsed: argparse.Namespace) -> Comparison | Ranking:
     b = side(parsed.b or parsed.a, options, parsed.recipe, parsed.rungs, parsed.env, parsed.call)
     rest_of_them = [side(c, options, parsed.recipe, parsed.rungs, parsed.env, parsed.call) for c in parsed.more]
     if a == b and not parsed.base:
-        say(
-            "A and B are the same: this measures which differences are the machine's. To compare two, name both: rung compare A B"
-        )
+        say(SAME)
     with ExitStack() as stack:
         if parsed.base:
             a = stack.enter_context(at_revision(a, parsed.base))
@@ -249,10 +261,10 @@ def saved(parsed: argparse.Namespace) -> int:
 
     if parsed.more:
         raise UsageError("give two files of measurements; more than two cannot be compared.")
-    if parsed.markdown or parsed.junit:
-        raise UsageError(
-            "--markdown and --junit need a comparison that runs now; for two files of measurements, use --json."
-        )
+    refused = {"--markdown": parsed.markdown, "--junit": parsed.junit, "--html": parsed.html}
+    refused["--fail-if-inconclusive"] = typed(parsed, "--fail-if-inconclusive")
+    if wrong := next((option for option, given in refused.items() if given), ""):
+        raise UsageError(f"{wrong} needs a comparison that runs now; for two files of measurements, use --json.")
     result = compare_saved(regular_file(parsed.a), regular_file(parsed.b))
     print(to_json(plain(result)) if parsed.json else "\n".join(saved_lines(result)))
     slower = [row.change for row in result.rows if row.apart]

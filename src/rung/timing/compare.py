@@ -145,7 +145,7 @@ def failure(result: Comparison | Ranking, slower: float | None, inconclusive: bo
     """Why a job that asked for this comparison fails, as a sentence; empty where it does not. slower: the share by which B may not be
     slower, if any; inconclusive: whether it fails where that cannot be told."""
     if result.verdict == "not equal":
-        return "B does not compute what A computes."
+        return f"{result.not_equal or 'B'} does not compute what A computes."
     if inconclusive and result.verdict == "inconclusive":
         return "the budget ended before it was clear whether B is slower (--fail-if-inconclusive)."
     if slower is None or result.verdict != "slower" or not isinstance(result, Comparison) or not result.comparison:
