@@ -80,6 +80,17 @@ def test_a_comparison_has_the_times_of_both_sides_and_the_speedup() -> None:
     assert "restarts" not in (entry.document or {})
 
 
+def test_comparisons_on_other_inputs_are_of_other_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    called = [Call(call=True, inputs=inputs) for inputs in ("", "ops.py:small", "ops.py:large")]
+    variants = [entry_of("compare", document("compare"), call).measured[0].variant for call in called]
+    assert variants == [
+        {"mode": "call"},
+        {"mode": "call", "inputs": f"{tmp_path}/ops.py:small"},
+        {"mode": "call", "inputs": f"{tmp_path}/ops.py:large"},
+    ]
+
+
 def test_a_side_of_another_revision_is_named_by_it_and_not_by_its_checkout() -> None:
     whole = document("compare")
     whole["a"] |= {"target": "/tmp/checkout/ops.py:two", "env": {"PYTHONPATH": "/tmp/checkout", "N": "2"}}
@@ -137,6 +148,8 @@ def test_an_entry_is_a_record_that_can_be_written(name: str) -> None:
         ("tiny-transformer", "tiny-transformer"),
         ("hf:Qwen/Qwen3-0.6B", "hf:Qwen/Qwen3-0.6B"),
         ("package.module:name", "package.module:name"),
+        ("here:name", "{here}/here.py:name"),
+        ("folder.module:name", "{here}/folder/module.py:name"),
         ("model.py:make", "{here}/model.py:make"),
         ("../b/model.py:make", "{up}/b/model.py:make"),
         ("kernelbench:a/1.py", "kernelbench:{here}/a/1.py"),
@@ -144,4 +157,7 @@ def test_an_entry_is_a_record_that_can_be_written(name: str) -> None:
 )
 def test_a_file_is_named_by_its_whole_path(target: str, full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for file in ("here.py", "folder/module.py"):
+        (tmp_path / file).touch()
     assert full_target(target) == full.format(here=tmp_path, up=tmp_path.parent)

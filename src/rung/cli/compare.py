@@ -159,7 +159,8 @@ def run(parsed: argparse.Namespace) -> int:
     result = on_inputs(parsed) if parsed.inputs else in_processes(parsed)
     why = failure(result, parsed.fail_if_slower, bool(parsed.fail_if_inconclusive))
     shown = plain(result)
-    with remembered("compare", shown, target=parsed.a, call=parsed.call, base=parsed.base or ""):
+    how = {"target": parsed.a, "call": parsed.call, "base": parsed.base or "", "inputs": parsed.inputs or ""}
+    with remembered("compare", shown, **how):
         if parsed.json:
             print(to_json(shown))
         else:

@@ -12,7 +12,7 @@ from rung.cli.common import say
 
 
 @contextlib.contextmanager
-def remembered(of: str, *documents: Mapping[str, Any], target: str = "", call: bool = False, base: str = "") -> Iterator[None]:  # fmt: skip
+def remembered(of: str, *documents: Mapping[str, Any], **called: Any) -> Iterator[None]:
     """For the lines that give out a result: afterwards it is in the history, also where nobody reads them to their end. The answer comes first,
     because the history may have to wait for other commands. Arguments as for `remember`.
     """
@@ -20,10 +20,12 @@ def remembered(of: str, *documents: Mapping[str, Any], target: str = "", call: b
         yield
     finally:
         for document in documents:
-            remember(of, document, target=target, call=call, base=base)
+            remember(of, document, **called)
 
 
-def remember(of: str, document: Mapping[str, Any], *, target: str = "", call: bool = False, base: str = "") -> None:
+def remember(
+    of: str, document: Mapping[str, Any], *, target: str = "", call: bool = False, base: str = "", inputs: str = ""
+) -> None:
     """Keeps the result of a command in the history, where that is on. What goes wrong is said on stderr.
 
     Args:
@@ -32,6 +34,7 @@ def remember(of: str, document: Mapping[str, Any], *, target: str = "", call: bo
         target: As it was typed.
         call: Whether the target is a plain function.
         base: The git revision of A in a comparison.
+        inputs: What makes the arguments of functions that are compared, as it was typed.
     """
     try:
         from rung.config import keeps_history
@@ -40,6 +43,6 @@ def remember(of: str, document: Mapping[str, Any], *, target: str = "", call: bo
 
         if keeps_history():
             command = shlex.join(["rung", *sys.argv[1:]])
-            open_history(say=say).add(entry_of(of, document, Call(command, target, call, base)))
+            open_history(say=say).add(entry_of(of, document, Call(command, target, call, base, inputs)))
     except Exception as error:
         say(f"note: this run was not added to the history: {str(error).rstrip('.')}. RUNG_HISTORY=off keeps none.")

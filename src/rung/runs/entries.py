@@ -27,12 +27,13 @@ _LARGE_IN_RESULT = ("restarts", "history", "breakdown", "recipe_text", "shapes")
 @dataclass(frozen=True)
 class Call:
     """How a command was called. target: as typed; call: whether it is a plain function; base: the git revision of which `rung compare
-    --base` took A."""
+    --base` took A; inputs: what makes the arguments of the functions that it compared, as typed."""
 
     command: str = ""
     target: str = ""
     call: bool = False
     base: str = ""
+    inputs: str = ""
 
 
 def entry_of(of: str, document: Document, call: Call) -> Entry:
@@ -52,10 +53,13 @@ def entry_of(of: str, document: Document, call: Call) -> Entry:
 
 
 def full_target(target: str) -> str:
-    """With the absolute path of its file: `model.py:make` of two folders are two workloads."""
+    """With the absolute path of its file: `model.py:make` of two folders are two workloads, and so are `model:make` of two folders that
+    have a `model.py`."""
     found = re.fullmatch(r"(kernelbench:)?(.+?\.py)(:[^:/]*)?", target)
     if not found:
-        return target
+        module, colon, name = target.partition(":")
+        file = os.path.abspath(module.replace(".", os.sep) + ".py")
+        return f"{file}:{name}" if colon and os.path.isfile(file) else target
     return f"{found[1] or ''}{os.path.abspath(found[2])}{found[3] or ''}"
 
 
@@ -126,6 +130,7 @@ def _variant(side: Document, call: Call, base: str) -> dict[str, str]:
         "rungs": "+".join(side["rungs"]),
         "mode": "call" if call.call else "",
         "revision": base,
+        "inputs": full_target(call.inputs),
         **{f"${name}": value for name, value in env.items()},
     }
 
