@@ -1,5 +1,6 @@
 """Functions that are fast because they cheat: each known way is refused by `rung.compare(f, g, inputs=make)`, and named."""
 
+import functools
 import inspect
 import re
 import threading
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import rung
+import rung.measure.as_launched
 import rung.measure.clock
 from rung.errors import WorkloadError
 from rung.timing.function import Function
@@ -166,6 +168,8 @@ def clocks() -> Iterator[None]:
     kept += [(torch.cuda, name, getattr(torch.cuda, name)) for name in ("synchronize", "Event")]
     kept += [(rung.measure.clock, "time_block", rung.measure.clock.time_block)]
     kept += [(torch.cuda.Event, "elapsed_time", torch.cuda.Event.elapsed_time)]
+    kept += [(rung.measure.as_launched, "time_block", rung.measure.as_launched.time_block)]
+    kept += [(kind, "block", kind.block) for kind in (rung.measure.as_launched.Clock, rung.measure.as_launched.Events)]
     yield
     torch.set_num_threads(threads)
     for holder, name, value in kept:
@@ -189,6 +193,15 @@ CLOCKS: dict[str, Callable[[], Call]] = {
     "torch.cuda.synchronize": lambda: changed(torch.cuda, "synchronize", lambda real: lambda *_: None),
     "rung.measure.clock.time_block": lambda: changed(
         rung.measure.clock, "time_block", lambda real: lambda *given: real(*given)
+    ),
+    "rung.measure.as_launched.time_block": lambda: changed(
+        rung.measure.as_launched, "time_block", lambda real: functools.partial(real)
+    ),
+    "rung.measure.as_launched.Clock.block": lambda: changed(
+        rung.measure.as_launched.Clock, "block", lambda real: lambda *given: real(*given)
+    ),
+    "rung.measure.as_launched.Events.block": lambda: changed(
+        rung.measure.as_launched.Events, "block", lambda real: functools.partialmethod(real)
     ),
 }
 
@@ -222,6 +235,18 @@ def test_a_clock_that_was_replaced_as_the_file_was_imported_is_no_clock_to_measu
     time.monotonic = time.process_time
     with pytest.raises(WorkloadError, match=r"time\.monotonic is not the real one"):
         Function(lambda: None, "mine", "cpu").open()
+
+
+def test_a_name_that_is_added_to_hide_a_builtin_is_a_clock_that_was_changed() -> None:
+    function = Function(lambda: None, "mine", "cpu")
+    function.open()
+    rung.measure.clock.sum = lambda samples: 0  # type: ignore[attr-defined]
+    try:
+        with pytest.raises(WorkloadError, match=r"rung\.measure\.clock\.sum is not the real one"):
+            function.block(1)
+    finally:
+        del rung.measure.clock.sum  # type: ignore[attr-defined]
+    function.block(1)
 
 
 def test_the_honest_pass_in_the_same_harness() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import rung
 from rung.errors import WorkloadError
+from rung.measure import as_launched, clock, interleave, timers, without_launch
 
 _CLOCKS = (
     "perf_counter_ns",
@@ -26,7 +27,7 @@ _CLOCKS = (
 # What a GPU is timed with: of torch.cuda, and of classes there.
 _OF_TORCH = ("synchronize", "current_stream", "Event", "Stream", "CUDAGraph")
 _METHODS = ("record", "wait", "query", "synchronize", "elapsed_time", "replay")
-_OURS = ("clock", "gpu_clock", "as_launched", "without_launch", "timers", "interleave")
+_OURS = (as_launched, clock, interleave, timers, without_launch)
 _FOLDERS = os.path.dirname(rung.__file__) + os.sep, sysconfig.get_path("stdlib") + os.sep
 
 
@@ -34,7 +35,11 @@ def refuse_tampered(name: str) -> None:
     """Raises WorkloadError where a clock, or what asks it, is another than Python's, torch's or Rung's own. name: of what is timed.
     Takes microseconds where nothing has changed since it was asked last."""
     modules = _loaded()
-    if _good.get("modules") == modules and all(place.get(what) is made for place, what, made in _good["places"]):
+    if (
+        _good.get("modules") == modules
+        and all(place.get(what) is made for place, what, made in _good["places"])
+        and all(len(place) == size for place, size in _good["sizes"])
+    ):
         return
     for what in tampered():
         raise WorkloadError(
@@ -42,7 +47,8 @@ def refuse_tampered(name: str) -> None:
             "that it is in, replaced it; leave it as it is."
         )
     places = [(place, what, place[what]) for _, place, names in _asked() for what in names if what in place]
-    _good.update(modules=modules, places=places)
+    places += [(place, what, made) for _, place, first in _FIRST for what, made in first.items()]
+    _good.update(modules=modules, places=places, sizes=[(place, len(place)) for _, place, _ in _FIRST])
 
 
 _good: dict[str, Any] = {}  # what was found to be the real ones
@@ -55,25 +61,39 @@ def tampered() -> list[str]:
         for what in (name for name in names if name in place):
             if not _real(label, what, place[what]):
                 found.append(f"{label}.{what}")
-    return found
+    for label, place, first in _FIRST:
+        now = _tools(place)
+        found += [f"{label}.{what}" for what in {**first, **now} if now.get(what) is not first.get(what)]
+    return list(dict.fromkeys(found))
 
 
 def _loaded() -> list[str]:
-    return [name for name in ("torch.cuda", *(f"rung.measure.{name}" for name in _OURS)) if name in sys.modules]
+    return [name for name in ("torch.cuda",) if name in sys.modules]
+
+
+def _tools(place: Mapping[str, Any]) -> dict[str, Any]:
+    """What can be called there, and the clock's module: also what stands in the place of a function and is none, such as a partial."""
+    return {name: made for name, made in place.items() if name == "time" or callable(made)}
+
+
+def _ours() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Rung's modules that tell times, and the classes in them."""
+    for module in _OURS:
+        yield module.__name__, vars(module)
+        for name, made in list(vars(module).items()):
+            if isinstance(made, type) and made.__module__ == module.__name__:
+                yield f"{module.__name__}.{name}", vars(made)
+
+
+# As they are where `rung.measure` is first imported, before any of its modules can be changed.
+_FIRST = [(label, place, _tools(place)) for label, place in _ours()]
 
 
 def _asked() -> Iterator[tuple[str, Mapping[str, Any], Iterable[str]]]:
-    """Modules and classes that tell times, with their names and what in them is looked at."""
+    """Python's and torch's modules and classes that tell times, with what in them is looked at."""
     yield "time", vars(time), _CLOCKS
     for name in _loaded():
         module = vars(sys.modules[name])
-        if name != "torch.cuda":
-            yield (
-                name,
-                module,
-                [what for what, made in module.items() if what == "time" or isinstance(made, types.FunctionType)],
-            )
-            continue
         yield name, module, _OF_TORCH
         for kind in _OF_TORCH:
             if isinstance(made := module.get(kind), type):
@@ -81,17 +101,9 @@ def _asked() -> Iterator[tuple[str, Mapping[str, Any], Iterable[str]]]:
 
 
 def _real(label: str, name: str, made: Any) -> bool:
-    if made is time:
-        return True
     if label == "time":
         return type(made) is types.BuiltinFunctionType and (made.__module__, made.__name__) == ("time", name)
     if isinstance(made, type):
         return made.__module__.startswith("torch.")
-    folders = (
-        (*_FOLDERS, os.path.dirname(os.path.dirname(sys.modules["torch.cuda"].__file__ or "")) + os.sep)
-        if label.startswith("torch")
-        else _FOLDERS
-    )
-    return name != "time" and (
-        not isinstance(made, types.FunctionType) or made.__code__.co_filename.startswith(folders)
-    )
+    torch = os.path.dirname(os.path.dirname(sys.modules["torch.cuda"].__file__ or "")) + os.sep
+    return not isinstance(made, types.FunctionType) or made.__code__.co_filename.startswith((*_FOLDERS, torch))
