@@ -55,6 +55,20 @@ def test_a_call_shorter_than_the_clock_can_see_is_timed_in_batches() -> None:
     assert 0 < batch * sum(found.samples) < elapsed
 
 
+def test_a_very_slow_call_is_made_a_few_times_and_not_said_to_drift() -> None:
+    calls = 0
+
+    def slow() -> None:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.6)
+
+    found = rung.bench(slow, seconds=0.1)
+    assert calls <= 6
+    assert "only 1 sample: too few to tell whether it was warm; raise --time." in found.notes
+    assert "never" not in str(found)
+
+
 def test_what_a_callable_raises_is_raised_as_it_is() -> None:
     def broken() -> None:
         raise KeyError("mine")

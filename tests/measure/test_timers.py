@@ -58,6 +58,12 @@ def test_the_record_says_how_it_was_timed() -> None:
     assert choose(lambda: None, CPU, "auto", True)[1]["cold"] >= LEAST
 
 
+def test_a_call_that_is_known_to_be_slow_is_not_made_to_plan_with() -> None:
+    called: list[None] = []
+    timer, facts = choose(lambda: called.append(None), CPU, "auto", False, known=2e9)
+    assert (timer.name, facts["sample_ns"], called) == ("clock", 2e9, [])
+
+
 def slope(call: Any) -> float:
     """Nanoseconds a call: graphs of 1,000 and 2,000 launches, the textbook way."""
     graphs = []

@@ -31,7 +31,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     """Every timer that is chosen, on a machine that has a GPU."""
     found: list[tuple[str, bool]] = []
 
-    def choose(step: Any, device: Device, wanted: str, cold: bool) -> tuple[Recorded, dict[str, Any]]:
+    def choose(step: Any, device: Device, wanted: str, cold: bool, known: float) -> tuple[Recorded, dict[str, Any]]:
         found.append((wanted, cold))
         return Recorded(), {"name": "graph", "cold": None, "sample_ns": 5000}
 

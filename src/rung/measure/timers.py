@@ -18,6 +18,7 @@ from rung.measure.without_launch import Batch, Graph
 NAMES = ("auto", "events", "graph", "batch")
 
 SHORT = 100_000  # ns of one call with its synchronization: below, launching is a part of it that shows
+SLOW = 500_000_000  # ns of one call: from there on, launching is nothing beside it
 
 
 class Timer(Protocol):
@@ -60,11 +61,15 @@ def timer_for(step: Step, device: Device, wanted: str = "auto", flush: Step | No
     return Events(step, device, flush) if flush else Batch(step, device)
 
 
-def choose(step: Step, device: Device, wanted: str, cold: bool) -> tuple[Timer, dict[str, Any]]:
+def choose(step: Step, device: Device, wanted: str, cold: bool, known: float = 0.0) -> tuple[Timer, dict[str, Any]]:
     """`timer_for`, and what the record and the planning of samples need of it: its facts, `cold` (bytes written before
-    every call, or None) and `sample_ns` (wall time that one sample takes)."""
+    every call, or None) and `sample_ns` (wall time that one sample takes). known: nanoseconds that a call is known to take, 0 where it
+    is not: no call is made to plan with where it takes longer than a whole block of others."""
     flush = flush_for(device) if cold else None
-    timer = timer_for(step, device, wanted, flush)
+    slow = known >= SLOW and wanted in ("auto", "events")
+    timer = timer_for(step, device, "events" if slow and device.is_gpu else wanted, flush)
+    if slow:
+        return timer, {"name": timer.name, "cold": flush.size if flush else None, "sample_ns": known}
     facts = timer.facts()
     timer.block(1)
     begin = time.perf_counter_ns()

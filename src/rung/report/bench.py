@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from msgspec import UNSET
 
+from rung.measure import MINIMUM_RUNS
 from rung.measure.noise import NOISY
 from rung.records.bench import Bench, Climbed, Failed, TimerFacts, Work
 from rung.records.measured import Sensors, Summary
@@ -88,11 +89,19 @@ def bench_rows(result: Bench) -> list[tuple[str, str]]:
         ("first run", f"{first_run} (compiling and loading; not part of the median)"),
         (
             "warm-up",
-            f"{result.warm_up_runs} runs and {len(result.discarded)} discarded samples, {'then steady' if result.steady else 'but never steady'}",
+            f"{result.warm_up_runs} runs and {len(result.discarded)} discarded samples, {_steady(result)}",
         ),
         ("peak memory", units.data_size(units.peak(result.memory))),
         *_sensor_rows(result.sensors, "GPU of rank 0" if result.over_ranks else "GPU"),
     ]
+
+
+def _steady(result: Bench) -> str:
+    if result.steady:
+        return "then steady"
+    return (
+        "but never steady" if len(result.samples) >= 2 * MINIMUM_RUNS else "and too few to tell whether it was steady"
+    )
 
 
 def _climb_rows(climb: Climbed | None) -> list[tuple[str, str]]:

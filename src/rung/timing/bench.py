@@ -17,7 +17,7 @@ from rung.engine.disturbed import of_the_gpu, of_the_process, of_the_samples
 from rung.errors import UsageError
 from rung.hardware.sensors import Watch, sensor_for
 from rung.launch import Caller, Team, log_folder
-from rung.measure import Collected, collect, median_interval
+from rung.measure import MINIMUM_RUNS, Collected, collect, median_interval
 from rung.measure.core_time import total, waiting
 from rung.measure.noise import explain
 from rung.measure.stats import effective_count, trend
@@ -39,6 +39,7 @@ progress = logging.getLogger(__name__)
 
 BLOCK_SECONDS = 0.5
 WARM_SECONDS = 10.0
+FEWEST = 2 * MINIMUM_RUNS  # samples of which it can be told whether they are steady
 # Of the record's figures, for who reads only the file; a time is that of one step.
 UNITS = {"time": "ns", "summary": "ns", "samples": "ns", "discarded": "ns", "first_run_seconds": "s", "memory": "bytes"}
 
@@ -122,6 +123,11 @@ def _preset(name: str) -> Preset:
     if name not in PRESETS:
         raise UsageError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}.")
     return PRESETS[name]
+
+
+def too_few(count: int) -> str:
+    """What to say of so few samples that nobody can tell whether they drift."""
+    return f"only {count} sample{'' if count == 1 else 's'}: too few to tell whether it was warm; raise --time."
 
 
 @dataclass(frozen=True)
@@ -219,7 +225,7 @@ def _enough(
     waited = waiting(total(cores).share_waited)
     notes = [
         *warm.doubts,
-        *of_the_samples(found, moved),
+        *([too_few(len(found.samples))] if len(found.samples) < FEWEST else of_the_samples(found, moved)),
         *([f"{waited}."] if waited else []),
         *of_the_process(disturbed, in_use, len(samples)),
         *of_the_gpu(sensors),

@@ -15,6 +15,7 @@ from rung.hardware import Device, environment, pick
 from rung.hardware.device import cpu, synchronize
 from rung.measure import MINIMUM_RUNS
 from rung.measure.tampered import refuse_tampered
+from rung.measure.timers import SLOW
 from rung.records.record import plain
 from rung.timing.timed import Timed
 from rung.timing.work import roof
@@ -81,7 +82,9 @@ class Function(Timed):
         """Runs until it is steady, or for `seconds`."""
         begin = time.perf_counter()
         if not self.device.is_gpu:
-            rough = min(self._clocked() for _ in range(MINIMUM_RUNS))
+            rough = self._clocked()
+            if rough < SLOW:
+                rough = min(rough, *(self._clocked() for _ in range(MINIMUM_RUNS - 1)))
             self.loops = max(1, round(SHORT / max(rough, 1))) if rough < SHORT / 2 else 1
         found = self._until_steady(seconds - (time.perf_counter() - begin), self._first)
         if not self.device.is_gpu and self.loops * self._estimate < SHORT / 2:

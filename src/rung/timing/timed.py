@@ -94,6 +94,7 @@ class Timed:
 
     device: Device
     loops = 1
+    _estimate = 0.0  # nanoseconds of a step, once warm
     _timer: Timer | None = None
     _launched = 1.0  # share of the last step that was waited for, after which the host had launched it all
 
@@ -147,7 +148,7 @@ class Timed:
         """Chooses how `block` times, says how, and which GPU it is."""
         if self.ranks.world > 1 and self.device.is_gpu and wanted == "auto":
             wanted = "events"  # what others choose by the time that they see may not be the same on all ranks
-        self._timer, facts = choose(self.call, self.device, wanted, cold)
+        self._timer, facts = choose(self.call, self.device, wanted, cold, self._estimate * self.loops)
         self._graphs = graphs_compiled()
         return {**facts, "sample_ns": facts["sample_ns"] / self.loops, "gpu": identity(self.device)}
 
