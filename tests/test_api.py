@@ -153,6 +153,29 @@ def test_calls_that_are_slow_now_and_then_are_not_lost(nap: Callable[[float], No
     assert any("slow calls" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("sides", [2, 3])
+def test_what_is_faster_call_by_call_and_slower_in_all_is_not_called_faster(
+    sides: int, nap: Callable[[float], None]
+) -> None:
+    turn = itertools.count()
+
+    def lumps() -> None:
+        nap(0.0001 if next(turn) % 3 else 0.0035)
+
+    found = rung.compare(lambda: nap(0.001), lumps, *[lambda: nap(0.005)] * (sides - 2), seconds=3)
+    assert found.verdict == "inconclusive"
+    assert any("its work comes in lumps" in note for note in found.notes)
+    if sides == 3:
+        answers = {(p["a"], p["b"]): p["answer"] for p in found["ranking"]["pairs"]}
+        assert answers == {("A", "B"): "undecided", ("A", "C"): "slower", ("B", "C"): "slower"}
+
+
+def test_one_interrupted_call_takes_no_verdict_back(nap: Callable[[float], None]) -> None:
+    turn = itertools.count()
+    found = rung.compare(lambda: nap(0.001), lambda: nap(2.0 if next(turn) == 100 else 0.0005), seconds=5)
+    assert found.verdict == "faster"
+
+
 def test_time_that_is_up_leaves_it_open() -> None:
     found = rung.compare(timed_functions.short, timed_functions.short, seconds=1e-9, margin=1e-6)
     assert found.verdict == "inconclusive"  # one round says nothing of the next

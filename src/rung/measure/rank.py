@@ -7,8 +7,8 @@ strongest of m pairs is tested at a m-th of it, the next at a (m - 1)-th, and so
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rung.measure.compare import Answer, Looks, exponential, planned
@@ -86,6 +86,13 @@ def rank(
     through = n >= looks[-1][0]
     final = last or through or not undecided
     return Ranking(ranks, tuple(pairs), n, 1 - spent, margin, final, last and undecided and not through)
+
+
+def undecide(ranking: Ranking, wrong: Collection[tuple[str, str]]) -> Ranking:
+    """The ranking without the answers of some pairs (a, b)."""
+    pairs = tuple(replace(p, answer="undecided") if (p.a, p.b) in wrong else p for p in ranking.pairs)
+    ranks = {name: 1 + sum(_beats(p, name) for p in pairs) for name in ranking.ranks}
+    return replace(ranking, pairs=pairs, ranks=ranks)
 
 
 def _beats(pair: Pair, name: str) -> bool:

@@ -6,6 +6,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from rung.measure import (
     median_interval,
     rank,
 )
+from rung.measure.rank import undecide
 from rung.records.compare import ComparedSide, Ranked
 from rung.records.compare import Comparison as ComparisonDocument
 from rung.records.compare import Ranking as RankingDocument
@@ -42,6 +44,7 @@ Document = ComparisonDocument | RankingDocument
 # A block is short against what disturbs a machine, so that it disturbs all sides alike, and three calls long where
 # calls are short, so that its median leaves out the one that another process interrupted.
 BLOCK, CALLS = 1.5e6, 3  # ns
+PARTS, MOST = 10, 0.8  # of the timing, and the share of them that shows work in lumps
 SLOW = 20e6  # ns: a call that takes longer is a block by itself
 WARM_SECONDS = 8.0
 ONE_PROCESS = (
@@ -134,6 +137,9 @@ def compare_here(
     slow = _slow_calls(said[0], taken) if cpu else []
     if slow:  # then the typical call is what counts, whatever it does to the interval
         said[:] = [_judged(_by_medians(samples, rounds), list(sides), margin, True) or said[0]]
+    against = _against_the_total(said[0], taken)
+    if against:
+        said[:] = [_undecided(said[0], against)]
     answer = record_of(Compared, said[0]) if len(sides) == 2 else record_of(Ranked, said[0])
     never = [f"{k}: the step time did not settle during warm-up" for k, w in warm.items() if not w.steady]
     return document(
@@ -148,7 +154,7 @@ def compare_here(
         memory={},
         first_run_seconds=lowered({k: w.first_run_seconds for k, w in warm.items()}),
         restarts=[lowered(taken)],
-        warnings=[*never, *unexplained(outside), *slow, *unseen, ONE_PROCESS],
+        warnings=[*never, *unexplained(outside), *slow, *against.values(), *unseen, ONE_PROCESS],
         environment=facts[0].environment,
         differs={},
         seconds=time.monotonic() - began,
@@ -166,9 +172,8 @@ def _verified(
 
 def _slow_calls(said: Comparison | Ranking, taken: Mapping[str, list[float]]) -> list[str]:
     """Where the medians of all calls tell another story than the uninterrupted ones."""
-    pairs = said.pairs if isinstance(said, Ranking) else [Pair("A", "B", said.answer, said.speedup, said.confidence)]
     found = []
-    for pair in pairs:
+    for pair in _pairs(said):
         ratio = statistics.median(taken[pair.a]) / statistics.median(taken[pair.b])
         slack = 1 + 2 * (said.margin or 0)
         if not pair.speedup.low / slack <= ratio <= pair.speedup.high * slack:
@@ -177,6 +182,41 @@ def _slow_calls(said: Comparison | Ranking, taken: Mapping[str, list[float]]) ->
                 "uses the medians."
             )
     return found
+
+
+def _pairs(said: Comparison | Ranking) -> Sequence[Pair]:
+    return said.pairs if isinstance(said, Ranking) else [Pair("A", "B", said.answer, said.speedup, said.confidence)]
+
+
+def _against_the_total(said: Comparison | Ranking, taken: Mapping[str, list[float]]) -> dict[tuple[str, str], str]:
+    """By pair, what to say where all calls together take longer of the side whose typical call is faster, by more than the margin: its work
+    comes in lumps, such as that of many calls in one. A call that was interrupted is no lump: most parts of the timing have to show it."""
+    found = {}
+    for pair in _pairs(said):
+        if pair.answer not in ("faster", "slower"):
+            continue
+        fast, slow = (pair.b, pair.a) if pair.answer == "faster" else (pair.a, pair.b)
+        parts = min(PARTS, said.restarts)
+        longer = statistics.fmean(taken[fast]) / statistics.fmean(taken[slow])
+        totals = [[sum(part) for part in _parts(taken[side], said.restarts, parts)] for side in (fast, slow)]
+        shown = sum(one > other for one, other in zip(*totals, strict=True))
+        if longer > 1 + (said.margin or 0) and shown >= MOST * parts:
+            found[pair.a, pair.b] = (
+                f"a typical call of {fast} is faster than one of {slow}, but all its calls together take {longer:.3g} times as long: its work "
+                "comes in lumps. Compare a function that makes many calls."
+            )
+    return found
+
+
+def _parts(samples: Sequence[float], rounds: int, parts: int) -> list[Sequence[float]]:
+    """The samples of a side in so many parts of whole rounds."""
+    a_round = len(samples) // rounds
+    edges = [k * rounds // parts * a_round for k in range(parts + 1)]
+    return [samples[begin:end] for begin, end in itertools.pairwise(edges)]
+
+
+def _undecided(said: Comparison | Ranking, pairs: Mapping[tuple[str, str], str]) -> Comparison | Ranking:
+    return undecide(said, pairs.keys()) if isinstance(said, Ranking) else replace(said, answer="undecided")
 
 
 def _by_medians(samples: Sequence[list[float]], rounds: int) -> Restart:
