@@ -92,6 +92,18 @@ def test_a_p_value_and_an_interval_tell_the_same_story(values: list[float], shif
             assert p <= 0.025 + 1e-9
 
 
+def test_of_equal_values_it_does_not_count_which_came_first() -> None:
+    x = [0.03] * 75 + [-0.03] * 75
+    assert signed_rank_above(x, 0) == signed_rank_above(x[::-1], 0) == pytest.approx(0.5)
+    for order in (x, x[::-1]):
+        none = [0.0] * len(x)
+        found = rank(
+            {("A", "B"): order, ("A", "C"): none, ("B", "C"): none}, looks=ROUNDS, margin=0.01, method=SIGNED_RANK
+        )
+        assert found is not None
+        assert found.pairs[0].answer not in ("faster", "slower")
+
+
 def test_the_signed_rank_interval_covers_where_a_few_values_are_wild() -> None:
     inside = widths = 0.0
     for seed in range(300):

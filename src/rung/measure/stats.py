@@ -146,10 +146,12 @@ def signed_rank_interval(values: Sequence[float], confidence: float) -> Interval
 
 
 def signed_rank_above(values: Sequence[float], shift: float) -> float:
-    """The one-sided p-value of "the centre is above `shift`", as small as the evidence for it is strong."""
+    """The one-sided p-value of "the centre is above `shift`", as small as the evidence for it is strong. Values that are as far from it
+    share the mean of their ranks: which of them came first says nothing."""
     x = np.asarray(values, dtype=float) - shift
     n = len(x)
-    ranks = np.argsort(np.argsort(np.abs(x))) + 1.0
+    _, place, count = np.unique(np.abs(x), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(count) - (count - 1) / 2)[place]
     above = float(ranks[x > 0].sum() + ranks[x == 0].sum() / 2)
     return normal_cdf(-(above - n * (n + 1) / 4) / _signed_rank_error(n))
 
