@@ -213,6 +213,21 @@ def test_a_cast_to_a_fixed_dtype_is_refused_with_what_to_cast_to() -> None:
     assert audit(right, CPU) == []
 
 
+@pytest.mark.parametrize(
+    "said", ["CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "HIP error: 2"]
+)
+def test_a_device_that_lacks_memory_for_float32_refuses_nothing(said: str) -> None:
+    """Others load the model beside the audit."""
+
+    class Short(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.weight.dtype == torch.float32:
+                raise RuntimeError(said)
+            return super().forward(x.to(self.weight.dtype))
+
+    assert audit(workload(model=lambda: Short(WIDTH, WIDTH, dtype=torch.bfloat16)), CPU) == []
+
+
 def test_an_output_whose_shape_rounding_decides_is_refused() -> None:
     def chosen(model: Any, batch: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor = model(batch.repeat(64, 1) * torch.linspace(1, 2, 64 * 64)[:, None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from rung.verify.reference import LOW, exactly, full_precision, in_float32
 from rung.workload import Workload, seeded_model, shapes
 from rung.workload.base import copied, refuse_uncopyable
 
+# What a device and its libraries say where memory is short, among other things.
+DEVICE = re.compile(r"(?i)\b(cuda|hip) error|cublas|cudnn|hipblas|rocblas|miopen")
 FEW = 0.05  # of a GPU's memory, up to which the weights in float32 are copied beside what others load
 
 
@@ -80,6 +83,8 @@ def _in_full_precision(step: Step, weights: dict[str, torch.Tensor], seen: Seen)
     except torch.OutOfMemoryError:  # which says nothing of what it computes
         return
     except Exception as error:
+        if DEVICE.search(str(error)):  # neither does this, where others take memory meanwhile
+            return
         raise WorkloadError(
             f"workload {workload.name!r}: it is compared in float32 first, and with weights and inputs in float32 it raised "
             f"{type(error).__name__}: {first_line(error)}; where it casts to a fixed dtype, cast to that of the weights, as in "
