@@ -14,7 +14,7 @@ from rung.analysis.captures import joined
 from rung.analysis.classified import scores_of
 from rung.analysis.host_time import HostCalls, host_calls
 from rung.analysis.overview import gpu_names
-from rung.analysis.per_step import before_steps, common_steps, divisor_of, of_steps, per_step
+from rung.analysis.per_step import common_steps, divisor, of_steps, per_step
 from rung.analysis.steps import found_steps
 from rung.analysis.timeline import timeline
 from rung.errors import UsageError
@@ -217,7 +217,7 @@ def whole_steps(trace: Trace, steps: int | None, name: str = "base") -> tuple[Tr
     if common_steps(trace)[1]:
         trace, steps, note = per_step(trace)
         return trace, steps, f"{name}: {note}"
-    steps, before = divisor_of(found_steps(trace), *before_steps(trace))
+    steps, before = divisor(trace)
     if not before:
         return trace, steps, ""
     note = f"{name}: work that was launched before the recorded steps is left out (--{name}-steps N takes the whole recording)."

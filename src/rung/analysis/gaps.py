@@ -25,12 +25,8 @@ DRY: dict[str, pl.DataType] = {
 DISPATCH_NS = (
     10_000  # what the GPU itself may need between two kernels that are both queued: 1 to 2 us, with a barrier more
 )
-LATE = (
-    "data loading",
-    "sync",
-    "profiler",
-    "host",
-)  # causes of gaps that a launch ended which came after the GPU ran dry
+# Causes of gaps that a launch ended which came after the GPU ran dry.
+LATE = ("data loading", "sync", "profiler", "host")
 _LOADING = r"DataLoader|(^|/)torch/utils/data/"
 STALLED_NS = 100_000  # work begins 5 to 20 us after its launch on an idle GPU: this late, it waits for something else
 

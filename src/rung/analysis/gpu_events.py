@@ -8,10 +8,10 @@ from rung.analysis.calls import host_calls
 from rung.analysis.communicators import communicating_kernel, communicating_op
 from rung.analysis.once import once
 from rung.analysis.runtime_roles import role
+from rung.trace.ranks import NO_RANK
 from rung.trace.table import GPU_KINDS, Trace
 
 RUNTIME_COPY = "MEMORY_COPY_|__amd_rocclr_copyBuffer"  # ROCm <= 7.1 records copies as kernels of these names
-NO_RANK = -1  # a join has no equal nulls
 
 
 @once

@@ -7,6 +7,7 @@ from dataclasses import replace
 import polars as pl
 
 from rung.analysis.gpu_events import gpu_events
+from rung.analysis.once import once
 from rung.analysis.steps import found_steps, step_at, step_spans
 from rung.analysis.timeline import BEFORE, timeline
 from rung.errors import UsageError
@@ -40,6 +41,7 @@ def divisor(trace: Trace) -> tuple[int, str]:
     return divisor_of(found_steps(trace), *before_steps(trace))
 
 
+@once
 def common_steps(trace: Trace) -> tuple[set[int], str]:
     """The steps that all processes recorded, and which of these recorded fewer than there are; nothing where all recorded as many."""
     spans = step_spans(trace).with_columns(pl.col("pid").cast(pl.String))
@@ -103,15 +105,11 @@ def of_steps(trace: Trace, wanted: set[int] | None) -> Trace:
     launched_in = step_at(trace, gpu_events(trace).select("rank", pid="process", at="launched"))
     kept = [events.filter(on_gpu)["row"].filter(launched_in.is_in(chosen["step"].implode()).fill_null(False))]
     for rank, pid, ts, end in chosen.select("rank", pl.col("pid").cast(pl.String), "ts", "end").iter_rows():
-        others = (
-            spans.filter(of_rank(rank), pl.col("pid") != pid)["pid"].unique().cast(pl.String)
-        )  # that mark steps of their own
-        mine = (
-            (of_rank(rank), ~pl.col("pid").cast(pl.String).is_in(others.implode()))
-            if others.len()
-            else (of_rank(rank),)
-        )
-        kept.append(events.filter(~on_gpu, *mine, pl.col("ts") < end, pl.col("end") > ts)["row"])
+        mine = events.filter(~on_gpu, of_rank(rank), pl.col("ts") < end, pl.col("end") > ts)
+        others = spans.filter(of_rank(rank), pl.col("pid") != pid)["pid"].unique().cast(pl.String)
+        if others.len():  # which mark steps of their own
+            mine = mine.filter(~pl.col("pid").cast(pl.String).is_in(others.implode()))
+        kept.append(mine["row"])
     rows = pl.concat(kept).unique().sort()
     low, high = int(chosen["ts"].to_numpy().min()), int(chosen["end"].to_numpy().max())
     return replace(

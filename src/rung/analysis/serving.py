@@ -5,13 +5,13 @@ from __future__ import annotations
 import polars as pl
 
 from rung.analysis.costs.call import roof
-from rung.analysis.gpu_events import NO_RANK
 from rung.analysis.once import once
 from rung.analysis.origins import origins
 from rung.analysis.recorded_steps import SHAPES, recorded_steps
 from rung.analysis.roofline import peaks_of_trace
 from rung.analysis.server_steps import IDLE, PREFILL
 from rung.analysis.work import work
+from rung.trace.ranks import NO_RANK
 from rung.trace.table import Trace
 
 ALL, PARTLY = "all", "partly inferred"

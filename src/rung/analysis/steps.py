@@ -6,11 +6,11 @@ import numpy as np
 import polars as pl
 
 from rung.analysis.once import once
+from rung.trace.ranks import NO_RANK
 from rung.trace.table import Trace
 
 STEP = r"^ProfilerStep#(\d+)$"
 OPTIMIZER_STEP = "Optimizer.step#"  # how torch marks one
-_NO_RANK = -1  # a join has no equal nulls
 _BACKWARD = "autograd::engine::evaluate_function"
 
 
@@ -39,7 +39,7 @@ def step_at(trace: Trace, moments: pl.DataFrame) -> pl.Series:
     """
     spans = step_spans(trace)
     several = spans.group_by("rank").agg(pl.col("pid").n_unique()).filter(pl.col("pid") > 1)
-    rank = pl.col("rank").fill_null(_NO_RANK)
+    rank = pl.col("rank").fill_null(NO_RANK)
     marked_by_several = rank.is_in(several.select(rank).to_series().implode())
     process = pl.when(marked_by_several).then(pl.col("pid").cast(pl.String)).otherwise(pl.lit("")).alias("process")
     asked = moments.select("at", rank, process).with_row_index("row").sort("at", nulls_last=True)

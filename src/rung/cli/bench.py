@@ -135,7 +135,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise UsageError("give --recipe or --rungs, not both.")
     options = target_options(parsed)
     points = grid(parsed.sweep)
-    if twice := next((name for name in points if name.replace("_", "-") in {o.replace("_", "-") for o in options}), ""):
+    if twice := next((name for name in points if _spelled(name) in map(_spelled, options)), ""):
         raise UsageError(f"--sweep {twice} and --{twice}: the option would have two values; give one of the two.")
     check_ranks(parsed)
     check_early(parsed.target, parsed.device)
@@ -214,6 +214,11 @@ def show(results: Sequence[Bench | Failed], parsed: argparse.Namespace) -> None:
             say(partial_line(r.summary) + (f" They are in {parsed.csv}." if saved else ""))
 
 
+def _spelled(name: str) -> str:
+    """An option's name in one of its two spellings: `a_b` and `a-b` are one."""
+    return name.replace("_", "-")
+
+
 def grid(sweeps: Sequence[str]) -> dict[str, list[str]]:
     """`NAME=A,B` of every --sweep."""
     found: dict[str, list[str]] = {}
@@ -221,7 +226,7 @@ def grid(sweeps: Sequence[str]) -> dict[str, list[str]]:
         name, equals, values = text.partition("=")
         if not equals or not name or not all(values.split(",")):
             raise UsageError(f"--sweep {text}: write NAME=A,B,... with a name of the target's options.")
-        if name.replace("_", "-") in (other.replace("_", "-") for other in found):
+        if _spelled(name) in map(_spelled, found):
             raise UsageError(f"--sweep {name} was given twice; give all its values in one: --sweep {name}=A,B,...")
         found[name] = values.split(",")
     return found

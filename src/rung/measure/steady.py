@@ -15,6 +15,7 @@ import numpy as np
 from rung.measure.stats import effective_count
 
 MINIMUM_RUNS = 3
+TELLING = 2 * MINIMUM_RUNS  # samples, below which nobody can tell whether they are steady
 MOST_RUNS = 400
 TOLERANCE = 0.01  # segments whose means differ by less than this are the same state
 DRIFT = 0.005  # what moves by less than this from end to end does not drift
@@ -86,7 +87,7 @@ def steady_from(samples: Sequence[float]) -> int | None:
     """
     x = np.asarray(samples, dtype=float)
     n = len(x)
-    if n < 2 * MINIMUM_RUNS:
+    if n < TELLING:
         return None
     group = -(-n // MOST_POINTS) if n > 2 * MOST_POINTS else 1
     skipped = n % group

@@ -34,9 +34,9 @@ _FOLDERS = os.path.dirname(rung.__file__) + os.sep, sysconfig.get_path("stdlib")
 def refuse_tampered(name: str) -> None:
     """Raises WorkloadError where a clock, or what asks it, is another than Python's, torch's or Rung's own. name: of what is timed.
     Takes microseconds where nothing has changed since it was asked last."""
-    modules = _loaded()
+    cuda = "torch.cuda" in sys.modules
     if (
-        _good.get("modules") == modules
+        _good.get("cuda") == cuda
         and all(place.get(what) is made for place, what, made in _good["places"])
         and all(len(place) == size for place, size in _good["sizes"])
     ):
@@ -48,7 +48,7 @@ def refuse_tampered(name: str) -> None:
         )
     places = [(place, what, place[what]) for _, place, names in _asked() for what in names if what in place]
     places += [(place, what, made) for _, place, first in _FIRST for what, made in first.items()]
-    _good.update(modules=modules, places=places, sizes=[(place, len(place)) for _, place, _ in _FIRST])
+    _good.update(cuda=cuda, places=places, sizes=[(place, len(place)) for _, place, _ in _FIRST])
 
 
 _good: dict[str, Any] = {}  # what was found to be the real ones
@@ -65,10 +65,6 @@ def tampered() -> list[str]:
         now = _tools(place)
         found += [f"{label}.{what}" for what in {**first, **now} if now.get(what) is not first.get(what)]
     return list(dict.fromkeys(found))
-
-
-def _loaded() -> list[str]:
-    return [name for name in ("torch.cuda",) if name in sys.modules]
 
 
 def _tools(place: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,11 +88,10 @@ _FIRST = [(label, place, _tools(place)) for label, place in _ours()]
 def _asked() -> Iterator[tuple[str, Mapping[str, Any], Iterable[str]]]:
     """Python's and torch's modules and classes that tell times, with what in them is looked at."""
     yield "time", vars(time), _CLOCKS
-    for name in _loaded():
-        module = vars(sys.modules[name])
-        yield name, module, _OF_TORCH
+    if cuda := sys.modules.get("torch.cuda"):
+        yield "torch.cuda", vars(cuda), _OF_TORCH
         for kind in _OF_TORCH:
-            if isinstance(made := module.get(kind), type):
+            if isinstance(made := vars(cuda).get(kind), type):
                 yield f"torch.cuda.{kind}", vars(made), _METHODS
 
 

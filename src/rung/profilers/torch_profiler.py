@@ -56,7 +56,7 @@ class Recorder:
         from torch.profiler import ProfilerActivity, profile, schedule
 
         self.written: list[str] = []
-        self._path = path
+        self._path, self._several = path, options.repeat > 1
         self._profile = profile(
             activities=[ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.is_gpu else []),
             schedule=schedule(wait=options.wait, warmup=options.warm, active=options.active, repeat=options.repeat),
@@ -72,6 +72,11 @@ class Recorder:
         self._profile.start()
 
     def step(self) -> None:
+        if (
+            not self._several
+        ):  # in a training loop: each change of the filters has Python show warnings again that it shows once
+            self._profile.step()
+            return
         with warnings.catch_warnings():
             # Each round is written before the next. Told to keep all (acc_events), torch makes a Python object of every event, which takes most
             # of the time that a recording takes (benchmarks/profilers/recording.py).

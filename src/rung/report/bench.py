@@ -10,8 +10,9 @@ from itertools import pairwise
 
 from msgspec import UNSET
 
-from rung.measure import MINIMUM_RUNS
 from rung.measure.noise import NOISY
+from rung.measure.stats import FEWEST
+from rung.measure.steady import TELLING
 from rung.records.bench import Bench, Climbed, Failed, TimerFacts, Work
 from rung.records.measured import Sensors, Summary
 from rung.report import units
@@ -21,7 +22,6 @@ from rung.report.tables import markdown
 BARS = "▁▂▃▄▅▆▇█"
 BINS = 40
 MODES = {"call": "one call"}
-FEWEST = 6  # samples: the median lies between the smallest and the largest in 1 - 2 / 2**6 of all cases, which is 95 % or more
 
 
 def bench_lines(result: Bench) -> list[str]:
@@ -99,9 +99,7 @@ def bench_rows(result: Bench) -> list[tuple[str, str]]:
 def _steady(result: Bench) -> str:
     if result.steady:
         return "then steady"
-    return (
-        "but never steady" if len(result.samples) >= 2 * MINIMUM_RUNS else "and too few to tell whether it was steady"
-    )
+    return "but never steady" if len(result.samples) >= TELLING else "and too few to tell whether it was steady"
 
 
 def _climb_rows(climb: Climbed | None) -> list[tuple[str, str]]:

@@ -209,9 +209,8 @@ def count(value: Any) -> str:
     known = number(value)
     if known is None:
         return NONE
-    if abs(known) < 10_000 and math.isclose(
-        known, round(known), rel_tol=1e-9
-    ):  # a mean of whole numbers may miss it by a bit
+    # A mean of whole numbers may miss one by a bit.
+    if abs(known) < 10_000 and math.isclose(known, round(known), rel_tol=1e-9):
         return str(round(known))
     return " ".join(_scaled(known, _COUNTS)).rstrip()
 

@@ -17,10 +17,11 @@ from rung.engine.disturbed import of_the_gpu, of_the_process, of_the_samples
 from rung.errors import UsageError
 from rung.hardware.sensors import Watch, sensor_for
 from rung.launch import Caller, Team, log_folder
-from rung.measure import MINIMUM_RUNS, Collected, collect, median_interval
+from rung.measure import Collected, collect, median_interval
 from rung.measure.core_time import total, waiting
 from rung.measure.noise import explain
 from rung.measure.stats import effective_count, trend
+from rung.measure.steady import TELLING
 from rung.measure.summary import summarize
 from rung.records.bench import Bench, OverRanks, TimerFacts, Work
 from rung.records.measured import Interval, Sensors
@@ -39,7 +40,6 @@ progress = logging.getLogger(__name__)
 
 BLOCK_SECONDS = 0.5
 WARM_SECONDS = 10.0
-FEWEST = 2 * MINIMUM_RUNS  # samples of which it can be told whether they are steady
 # Of the record's figures, for who reads only the file; a time is that of one step.
 UNITS = {"time": "ns", "summary": "ns", "samples": "ns", "discarded": "ns", "first_run_seconds": "s", "memory": "bytes"}
 
@@ -225,7 +225,7 @@ def _enough(
     waited = waiting(total(cores).share_waited)
     notes = [
         *warm.doubts,
-        *([too_few(len(found.samples))] if len(found.samples) < FEWEST else of_the_samples(found, moved)),
+        *([too_few(len(found.samples))] if len(found.samples) < TELLING else of_the_samples(found, moved)),
         *([f"{waited}."] if waited else []),
         *of_the_process(disturbed, in_use, len(samples)),
         *of_the_gpu(sensors),

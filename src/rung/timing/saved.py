@@ -14,6 +14,7 @@ import msgspec
 
 from rung.errors import InputError, UsageError
 from rung.hardware.environment import differences
+from rung.measure.stats import FEWEST
 from rung.recipes.recipe import Recipe
 from rung.records.bench import Bench, Benchmarks, Change, Climbed, ClimbFigures, Kept
 from rung.records.climb import Result
@@ -25,8 +26,6 @@ from rung.renamed import with_current_names
 from rung.runs import to_json
 from rung.side import Side
 
-# Of fewer samples the smallest and the largest hold the median less often than 19 times in 20: 1 - 2 / 2**n.
-FEWEST = 6
 TWO_TIMES = (
     "two processes at two times: what the machine did in between is part of the change; `rung compare A B` on the "
     "targets runs both together."

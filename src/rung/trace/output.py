@@ -13,6 +13,7 @@ from typing import BinaryIO, cast
 import polars as pl
 
 from rung.errors import InputError
+from rung.trace.ranks import NO_RANK
 from rung.trace.table import GPU_KINDS, Trace
 
 
@@ -59,9 +60,6 @@ def whole(path: Path) -> Iterator[BinaryIO]:
             partial.unlink(missing_ok=True)
 
 
-_NO_RANK = -1  # a join has no equal nulls
-
-
 def launches(trace: Trace) -> pl.DataFrame:
     """Pairs of rows (`launch`, `gpu`), in the order of the GPU events.
 
@@ -69,7 +67,7 @@ def launches(trace: Trace) -> pl.DataFrame:
     runtime calls carry one id (an HSA call inside a HIP call), the first row is the launch.
     """
     events = trace.events.lazy().with_row_index("row").filter(pl.col("correlation").is_not_null())
-    key = (pl.col("rank").fill_null(_NO_RANK), pl.col("correlation"))
+    key = (pl.col("rank").fill_null(NO_RANK), pl.col("correlation"))
     calls = (
         events.filter(pl.col("kind") == "runtime")
         .select(*key, launch="row")
@@ -93,7 +91,7 @@ def counters_by_row(trace: Trace) -> tuple[dict[int, list[tuple[str, float]]], p
     if not trace.counters.height:
         return {}, trace.counters
     keys = ["of", "correlation", "device", "kernel"]
-    of = pl.col("rank").fill_null(_NO_RANK).alias("of")
+    of = pl.col("rank").fill_null(NO_RANK).alias("of")
     kernels = (
         trace.events.with_row_index("row")
         .filter(pl.col("kind") == "kernel")

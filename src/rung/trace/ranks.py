@@ -12,6 +12,7 @@ import polars as pl
 from rung.trace.table import Trace
 from rung.trace.unread import Unread
 
+NO_RANK = -1  # stands for no rank where tables are joined, because a join has no equal nulls
 _IN_NAME = re.compile(r"rank[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 

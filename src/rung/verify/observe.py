@@ -265,11 +265,13 @@ def equal(a: Any, b: Any) -> bool:
 
 def own_copy(batch: Batch) -> Batch:
     """A batch whose tensors and arrays are copies."""
-    return pytree.tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else _copied_array(t), batch)
 
+    def copied(part: Any) -> Any:
+        if isinstance(part, torch.Tensor):
+            return part.clone()
+        return part.copy() if isinstance(part, np.ndarray) else part
 
-def _copied_array(value: Any) -> Any:
-    return value.copy() if isinstance(value, np.ndarray) else value
+    return pytree.tree_map(copied, batch)
 
 
 def identical(a: torch.Tensor, b: torch.Tensor) -> bool:

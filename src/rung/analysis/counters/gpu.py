@@ -75,11 +75,9 @@ def _peaks(properties: Mapping[str, Any], arch: str, units: int) -> Peaks | None
 def _memory(properties: Mapping[str, Any]) -> int:
     """Bytes of its memory, as the agents of rocprofv3 say in JSON; 0 where nothing does."""
     banks = properties.get("mem_banks")
-    sizes = (
-        [_number(bank.get("size_in_bytes")) for bank in banks if isinstance(bank, dict)]
-        if isinstance(banks, list)
-        else []
-    )
+    if not isinstance(banks, list):
+        return 0
+    sizes = [_number(bank.get("size_in_bytes")) for bank in banks if isinstance(bank, dict)]
     return int(max((size for size in sizes if size), default=0.0))
 
 
