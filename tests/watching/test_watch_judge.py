@@ -132,6 +132,29 @@ def test_a_rank_that_wrote_in_an_earlier_job_alone_is_missing_and_not_silent() -
     assert texts(found) == ["1 of 2 ranks has not reported: rank 1"]
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_rank_of_a_job_that_was_started_again_at_once_is_missing_from_the_new_one(ended: bool) -> None:
+    began = NOW - 100
+    old = [line(1, began - 8 - 5 * k, began=began - 900, step=9000, own_ns=30 * MS) for k in reversed(range(6))]
+    old.append(line(1, began - 8, began=began - 900, step=9000, own_ns=30 * MS, ended=ended))
+    found = said(lines(0, began=began, step=59), old)
+    assert (found.step, texts(found)) == (59, ["1 of 2 ranks has not reported: rank 1"])
+
+
+def test_a_rank_that_began_long_before_the_others_is_waited_for() -> None:
+    began = NOW - 3
+    early = [line(1, NOW - 4 - 5 * k, began=began - 60) for k in reversed(range(6))]
+    assert [rank.rank for rank in said(lines(0, 1, began=began), early).ranks] == [0, 1]
+    early[-1] = line(1, NOW - 4, began=began - 60, ended=True)
+    assert [rank.rank for rank in said(lines(0, 1, began=began), early).ranks] == [0]
+
+
+def test_a_rank_that_stopped_as_the_others_began_is_silent() -> None:
+    began = NOW - 100
+    found = said(lines(0, began=began), [line(1, began - 5, began=began - 10)])
+    assert texts(found) == ["rank 1 on node-1 has not reported for 105 s"]
+
+
 def test_a_job_that_stands_still_names_the_rank_that_is_behind() -> None:
     waits = [line(0, idle=90, step=41, stands="train.py:30, in main")]
     stuck = [line(1, idle=95, step=40, stands="data.py:7, in read")]
@@ -143,6 +166,15 @@ def test_a_job_that_stands_still_names_the_rank_that_is_behind() -> None:
     assert texts(said([more[0]], same, [more[1]])) == [
         "no rank has finished a step for 90 s; rank 1 on node-1 is at data.py:7, in read"
     ]
+
+
+def test_where_as_many_ranks_stand_at_each_of_several_places_none_of_them_is_named_alone() -> None:
+    reads, waits = [line(0, idle=60, stands="data.py:7, in read")], [line(1, idle=60, stands="train.py:30, in main")]
+    one, two = "rank 0 on node-0 is at data.py:7, in read", "rank 1 on node-1 is at train.py:30, in main"
+    assert texts(said(reads, waits)) == [f"no rank has finished a step for 60 s; {one}, {two}"]
+    apart = [[line(k, idle=60, world=5, stands=f"train.py:{k}, in main")] for k in range(5)]
+    (text,) = texts(said(*apart))
+    assert text.endswith("rank 2 on node-2 is at train.py:2, in main, and others at 2 more")
 
 
 def test_long_steps_do_not_stand_still() -> None:

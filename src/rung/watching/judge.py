@@ -35,9 +35,7 @@ def judged(folder: Path, ranks: Sequence[Sequence[Sample]], now: float) -> Watch
     """
     newest_at = max(lines[-1].at for lines in ranks)
     last = max((lines[-1] for lines in ranks), key=lambda line: (line.began, line.at))  # of the process that began last
-    # Others are of an earlier job in the same folder.
-    earliest = min(last.at, last.began - _patience(last))
-    ours = [lines for lines in ranks if lines[-1].rank < last.world and lines[-1].at >= earliest]
+    ours = [lines for lines in ranks if lines[-1].rank < last.world and _of_this_job(lines[-1], last, newest_at)]
     paces = {lines[-1].rank: pace for lines in ours if (pace := _pace(lines))}
     medians = {rank: statistics.median(pace) for rank, pace in paces.items()}
     # Of two ranks, the faster: their mean would hide half of what they differ by.
@@ -66,6 +64,19 @@ def judged(folder: Path, ranks: Sequence[Sequence[Sample]], now: float) -> Watch
         exposed_ns=statistics.median(exposed) if exposed else None, least_exposed_ns=min(exposed, default=None),
         cost=statistics.median(costs) if costs else None, findings=found, notes=list(_notes(seen, last, costs)), ranks=seen,
     )  # fmt: skip
+
+
+def _of_this_job(line: Sample, last: Sample, newest_at: float) -> bool:
+    """Whether a rank's newest line is of the job that `last` is of, and not of an earlier one in the same folder."""
+    if line.at >= min(last.at, last.began):
+        return True
+    if line.ended:
+        return False
+    patience = _patience(last)
+    if last.began - line.began <= patience:  # it began with the others and stopped writing at once
+        return True
+    # It may be a rank that began early and is about to write its next line.
+    return last.began - line.at <= patience and newest_at - last.began <= patience
 
 
 def _patience(line: Sample) -> float:
@@ -143,9 +154,19 @@ def _stalled(seen: Sequence[WatchedRank], last: Sample, step_ns: float | None) -
         more = f" and {len(first) - 1} more are" if len(first) > 1 else " is"
         text += f": {_name(one)}{more} at step {behind + 1}{_at(one)}, the others are ahead"
     elif places := Counter(rank.stands for rank in stuck if rank.stands).most_common():
-        rarest = next(rank for rank in stuck if rank.stands == places[-1][0])
-        text += f"; {_name(rarest)} is at {rarest.stands}" if len(places) > 1 else f"; all are at {rarest.stands}"
+        text += f"; {_where_they_stand(stuck, places)}"
     return [Finding(kind="stalled", ranks=[rank.rank for rank in stuck], text=text)]
+
+
+def _where_they_stand(stuck: Sequence[WatchedRank], places: Sequence[tuple[str, int]]) -> str:
+    """places: how many ranks stand at each, the most first."""
+    if len(places) == 1:
+        return f"all are at {places[0][0]}"
+    # Most ranks wait for the one that does something else. Of two places with as many ranks, either may be the one that waits.
+    named = places[-1:] if places[-1][1] < places[-2][1] else places[:FEW]
+    ranks = [next(rank for rank in stuck if rank.stands == place) for place, _ in named]
+    more = f", and others at {len(places) - FEW} more" if len(named) == FEW < len(places) else ""
+    return ", ".join(f"{_name(rank)} is at {rank.stands}" for rank in ranks) + more
 
 
 def _stragglers(
