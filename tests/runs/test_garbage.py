@@ -90,6 +90,48 @@ def test_a_directory_in_use_of_another_or_with_files_of_the_users_stays(store: S
     locked.unlock()
 
 
+def recording(folder: Path) -> Path:
+    (folder / "recording").mkdir(parents=True)
+    (folder / "plan.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize("by_link", [False, True])
+@pytest.mark.parametrize("tagged", [False, True])
+def test_an_old_entry_takes_no_recording_that_another_entry_keeps(
+    store: SqliteHistory, tmp_path: Path, tagged: bool, by_link: bool
+) -> None:
+    folder = recording(tmp_path / "real" / "out")
+    (tmp_path / "link").symlink_to("real")
+    old = add(store, str(folder), of="profile")
+    keeps = add(
+        store,
+        str(tmp_path / "link" / "out" if by_link else folder),
+        "2020-02-02T00:00:00+00:00" if tagged else NEW,
+        "profile",
+    )
+    if tagged:
+        store.tag(keeps, ["keep"])
+    found = collect(store, older_than=30, do=True)
+    assert found.removed == []
+    whys = {one.entry: one.why for one in found.kept}
+    assert whys[old] == f"entry {keeps} is of the same directory, and is newer or has a tag"
+    assert (folder / "plan.json").exists()
+    assert len(store.entries()) == 2
+
+
+def test_two_old_entries_of_one_directory_both_go(store: SqliteHistory, tmp_path: Path) -> None:
+    folder = recording(tmp_path / "out")
+    other = recording(tmp_path / "other")
+    for created in (OLD, "2020-02-02T00:00:00+00:00"):
+        add(store, str(folder), created, "profile")
+    add(store, str(other), "2020-03-03T00:00:00+00:00", "profile")
+    assert len(collect(store, older_than=30, do=True).removed) == 3
+    assert not folder.exists()
+    assert not other.exists()
+    assert store.entries() == []
+
+
 def test_a_link_within_an_old_directory_is_not_followed(store: SqliteHistory, tmp_path: Path) -> None:
     climbed(store, tmp_path / "old")
     (tmp_path / "mine").mkdir()

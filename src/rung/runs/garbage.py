@@ -32,15 +32,18 @@ def collect(store: History, older_than: float | None = None, do: bool = False) -
     """
     removed, kept = list[Removed](), list[Removed]()
     now = datetime.now(timezone.utc)
-    for entry in reversed(store.entries()):
+    entries = store.entries()
+    wanted = _wanted(entries, older_than, now)
+    for entry in reversed(entries):
         if entry.directory is None or (store.shared and entry.host != os.uname().nodename):
             continue
         directory = Path(entry.directory)
         gone = not directory.exists() and not directory.is_symlink()
-        old = older_than is not None and _age(entry, now) > timedelta(days=older_than)
-        if not gone and not old:
+        if not gone and not _old(entry, older_than, now):
             continue
         why_not = f"it has a tag: {', '.join(entry.tags)}" if entry.tags else "" if gone else _why_not(entry, directory)
+        if not why_not and not gone and entry.of != "climb" and (other := wanted.get(os.path.realpath(directory))):
+            why_not = f"entry {other} is of the same directory, and is newer or has a tag"
         if why_not:
             kept.append(Removed(entry=entry.id, directory=None if gone else entry.directory, why=why_not))
         elif gone:
@@ -53,6 +56,24 @@ def collect(store: History, older_than: float | None = None, do: bool = False) -
                 _remove(Path(one.directory))
             store.remove([one.entry])
     return Collected(store=store.name, done=do, removed=removed, kept=kept)
+
+
+def _old(entry: Entry, older_than: float | None, now: datetime) -> bool:
+    return older_than is not None and _age(entry, now) > timedelta(days=older_than)
+
+
+def _wanted(entries: list[Entry], older_than: float | None, now: datetime) -> dict[str, int]:
+    """The directories that an entry keeps, by their real paths, with the number of that entry.
+
+    A recording does not say when it was made. Where several were made in one directory, nothing tells whose it is now.
+    """
+    if older_than is None:
+        return {}
+    return {
+        os.path.realpath(entry.directory): entry.id
+        for entry in entries
+        if entry.directory is not None and (entry.tags or not _old(entry, older_than, now))
+    }
 
 
 def _age(entry: Entry, now: datetime) -> timedelta:
@@ -93,6 +114,8 @@ def _remove(directory: Path) -> None:
     try:
         shutil.rmtree(directory)
     except OSError as error:
+        if not os.path.lexists(directory):  # an earlier entry was of it, too, or another process has removed it
+            return
         raise InputError(
             f"{error.filename} could not be removed: {error.strerror}; remove {directory} by hand."
         ) from error
