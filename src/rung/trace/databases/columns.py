@@ -126,7 +126,7 @@ class Database:
     def _batches(self, table: str, source: str, expressions: list[str]) -> Iterator[list[pl.Series]]:
         names = [f"c{i}" for i in range(len(expressions))]
         cells = ", ".join(f"{text} AS {name}" for text, name in zip(expressions, names, strict=True))
-        inner = f"SELECT t.rowid AS r, {cells} FROM {source} WHERE t.rowid >= ? ORDER BY t.rowid LIMIT {_BATCH}"
+        inner = f"SELECT t.rowid AS r, {cells} FROM {source} WHERE t.rowid >= :start ORDER BY t.rowid LIMIT {_BATCH}"
 
         def batch(id: str, columns: list[str], rows: str) -> str:
             return (
@@ -135,12 +135,14 @@ class Database:
 
         counted = batch("r", names, f"({inner})")
         # A range of ids needs no row to pass through a subquery, a third of the time. It wants ids without large gaps.
-        ranged = batch("t.rowid", expressions, f"{source} WHERE t.rowid BETWEEN ?1 AND ?1 + {_BATCH - 1}")
+        ranged = batch("t.rowid", expressions, f"{source} WHERE t.rowid BETWEEN :start AND :start + {_BATCH - 1}")
         start, seen, dense = -_INT64, 0, False
         while start < _INT64:
             self._steps_left = self._steps_allowed()
             try:
-                count, first, last, *texts = self._connection.execute(ranged if dense else counted, (start,)).fetchone()
+                count, first, last, *texts = self._connection.execute(
+                    ranged if dense else counted, {"start": start}
+                ).fetchone()
                 if not count and dense:
                     dense = False
                     continue
@@ -164,14 +166,14 @@ class Database:
 
     def _cell_by_cell(self, inner: str, start: int, count: int) -> list[pl.Series | None]:
         """A batch that holds more than integers: 5 times slower."""
-        rows = self._connection.execute(inner, (start,)).fetchmany(count)
+        rows = self._connection.execute(inner, {"start": start}).fetchmany(count)
         return [_series(cells) for cells in list(zip(*rows, strict=True))[1:]]
 
     def _before_damage(self, table: str, inner: str, start: int) -> Iterator[list[pl.Series]]:
         rows = []
         try:
             self._steps_left = self._steps_allowed()
-            for row in self._connection.execute(inner, (start,)):
+            for row in self._connection.execute(inner, {"start": start}):
                 rows.append(row)
                 if len(rows) > self._size // _SMALLEST_ROW:
                     break
