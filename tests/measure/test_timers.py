@@ -13,6 +13,7 @@ from rung.errors import UsageError
 from rung.hardware import pick
 from rung.hardware.device import Device
 from rung.measure.as_launched import Clock
+from rung.measure.clock import leaves_idle
 from rung.measure.timers import LEAST, TIMES, Flush, choose, flush_for, last_level_cache, timer_for
 
 CPU = Device("cpu", 0, "cpu", "a CPU", "x86_64", 1 << 30, 1)
@@ -102,6 +103,29 @@ def test_a_short_kernel_is_timed_without_its_launch(what: str) -> None:
     assert timer.name == "graph"
     assert 0.97 * min(true) < said < 1.03 * max(true)
     assert 0.5 * said < statistics.median(timer_for(call, device, "batch").block(5).samples) < 20 * said
+
+
+@gpu
+@pytest.mark.parametrize(
+    ("what", "idle"),
+    [("nothing", True), ("sleep", True), ("in place", False), ("other stream", False), ("waits", False)],
+)
+def test_whether_calls_leave_the_gpu_idle_is_told(what: str, idle: bool) -> None:
+    x, other = torch.zeros(1000, device="cuda"), torch.cuda.Stream()
+
+    def elsewhere() -> torch.Tensor:
+        with torch.cuda.stream(other):
+            return x + 1
+
+    call = {
+        "nothing": lambda: None,
+        "sleep": lambda: time.sleep(0.002),
+        "in place": lambda: x.add_(1),
+        "other stream": elsewhere,
+        "waits": lambda: x.sum().item(),
+    }[what]
+    call()
+    assert all(leaves_idle(call, pick("cuda:0")) == idle for _ in range(5))
 
 
 @gpu

@@ -77,6 +77,40 @@ def launch(step: Step, device: Device) -> float:
     return took / 20
 
 
+BESIDE = 10_000  # ns between two events with nothing between them, at most: an H100 says 2 us
+QUEUED = 50  # calls at most: of a kernel each they take ten times as long as what is between two events
+QUEUED_NS = 100_000_000  # that they take at most, by the host's clock
+
+
+def leaves_idle(step: Step, device: Device) -> bool:
+    """Whether a GPU has nothing to do for calls of this step: they take none of its memory, and behind a kernel that spins until they have
+    returned, the events before and after them lie side by side. False, too, where that cannot be told: a call waits for the GPU, or takes
+    long."""
+    taken = _blocks_taken(device)
+    begin = time.perf_counter_ns()
+    step()
+    took = max(time.perf_counter_ns() - begin, 1)
+    if took > QUEUED_NS:
+        return False
+    synchronize(device)
+    count = int(max(1, min(QUEUED, QUEUED_NS // took)))
+    before, after = event(), event()
+    spin(device, 2 * count * took + 1e6)
+    before.record()
+    repeat(count, step)
+    spun = not before.query()
+    after.record()
+    synchronize(device)
+    return spun and elapsed(before, after) < BESIDE and _blocks_taken(device) == taken
+
+
+def _blocks_taken(device: Device) -> int:
+    """Blocks of memory that this process has asked for on the GPU so far, freed ones among them."""
+    import torch
+
+    return int(torch.cuda.memory_stats(device.index).get("allocation.all.allocated", 0))
+
+
 def from_idle_to_idle(step: Step, device: Device) -> int:
     """Nanoseconds of one call, from an idle device to an idle device; the shortest of a few."""
     found = []

@@ -14,6 +14,7 @@ from rung.errors import UsageError
 from rung.hardware import Device, environment, pick
 from rung.hardware.device import cpu, synchronize
 from rung.measure import MINIMUM_RUNS
+from rung.measure.clock import leaves_idle
 from rung.measure.tampered import refuse_tampered
 from rung.measure.timers import SLOW
 from rung.records.record import plain
@@ -73,7 +74,10 @@ class Function(Timed):
         torch = sys.modules.get("torch")
         if self._wanted:
             return pick(self._wanted)
-        return pick(f"cuda:{torch.cuda.current_device()}") if torch and torch.cuda.is_initialized() else cpu()
+        if not torch or not torch.cuda.is_initialized():
+            return cpu()
+        gpu = pick(f"cuda:{torch.cuda.current_device()}")
+        return cpu() if leaves_idle(self._call, gpu) else gpu  # others in this process may have used it
 
     def first(self) -> float:
         return self._first
