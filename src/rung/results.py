@@ -216,6 +216,7 @@ class Climbed(_Result[climb.ClimbRun]):
             UsageError: where the climb kept nothing.
         """
         from rung.recipes.apply import apply
+        from rung.workload import Workload
         from rung.workload.load import load
 
         if self.recipe is None:
@@ -224,7 +225,8 @@ class Climbed(_Result[climb.ClimbRun]):
             return apply(model, self.recipe, **how)
         manifest = self.document.manifest
         live = load(manifest.target, manifest.options or {}) if self._live is None else self._live
-        return apply(live, self.recipe, **{**self._how, **how})
+        climbed_on = {"device": manifest.request.get("device")} if isinstance(live, Workload) else {}
+        return apply(live, self.recipe, **{**climbed_on, **self._how, **how})
 
     def rows(self) -> list[dict[str, Any]]:
         """One row an attempt (`rung`, `verdict`, `speedup`, `low`, `high`, `why`), for `polars.DataFrame` or `pandas.DataFrame`."""

@@ -17,6 +17,7 @@ from torch import nn
 import rung
 from rung.engine.dynamo import SHAPES
 from rung.errors import InputError, UsageError
+from rung.hardware.device import cpu
 from rung.recipes.recipe import Recipe
 from rung.rewrites import Surgeon
 from rung.workload import Workload
@@ -162,6 +163,16 @@ def test_a_precision_set_by_the_newer_api_is_no_obstacle() -> None:
     torch.testing.assert_close(rung.apply(model, [])(x), model(x))
 
 
+def test_a_workloads_model_is_made_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("rung.recipes.apply.pick", lambda wanted: asked.append(wanted) or cpu())
+    workload = Workload("plain", lambda: nn.Linear(8, 8), lambda seed: torch.randn(4, 8))
+    assert next(rung.apply(workload, [], device="cpu").model.parameters()).device.type == "cpu"
+    assert asked == ["cpu"]
+    with pytest.raises(UsageError, match="a model stays where it is"):
+        rung.apply(nn.Linear(8, 8), [], device="cpu")
+
+
 @pytest.mark.parametrize("name", ["capture", "model-sdpa", "static-cache", "fp8-linears", "pdl"])
 def test_what_is_impossible_here_is_warned_of_and_the_rest_is_applied(name: str) -> None:
     model, x = Two(), torch.randn(4, 8)
@@ -190,7 +201,10 @@ def test_a_setting_that_this_torch_does_not_have_is_left_out(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("name", "why"), [("fused-optimizer", "RMSprop has no fused form"), ("capture", "a CPU has no graphs")]
 )
-def test_a_rung_that_the_optimizer_cannot_have_is_left_out(name: str, why: str) -> None:
+def test_a_rung_that_the_optimizer_cannot_have_is_left_out(
+    name: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rung.recipes.apply.pick", lambda *wanted: cpu())
     with pytest.warns(UserWarning, match=f"^{name} is not in effect: {why}"):
         applied = rung.apply(
             nn.Linear(8, 8),

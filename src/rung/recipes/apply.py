@@ -277,6 +277,7 @@ def apply(
     output: bool = True,
     dynamic: bool | None = None,
     numerics: Numerics | None = None,
+    device: str | None = None,
 ) -> Applied:
     """A model under a recipe.
 
@@ -299,7 +300,7 @@ def apply(
     step is Python, which no graph replays. With one, a recipe with `capture` runs its steps uncaptured.
 
     Args:
-        target: the model, which stays on its device; or a Workload, whose model is made on the best device there is. A model that you
+        target: the model, which stays on its device; or a Workload, whose model is made on `device`. A model that you
             have wrapped in DistributedDataParallel is called as it is: a rung about the exchange is in effect where you gave that its
             arguments (`Recipe.read(...).ddp`) or its hook, and else is left out with a warning that says what to give.
         recipe: a file, a `Recipe`, a rung's name, or several. "auto" takes the recipe that a climb has verified for a model of this
@@ -310,6 +311,7 @@ def apply(
             recipe. The rung dynamic-shapes makes one graph for all shapes, the first among them.
         numerics: of "auto": exact, tf32, bf16 or fp8, what may change at most; the fastest such recipe is taken. Left out, the one
             that changes the least.
+        device: of a Workload, where its model is made; left out, the best device there is.
 
     Returns:
         What to call in the place of the model. The model itself stays as it was. Save and load that one.
@@ -323,9 +325,11 @@ def apply(
     if numerics is not None and not _automatic(recipe):
         raise UsageError('rung.apply takes numerics= with "auto" alone: any other recipe says what it may change.')
     if isinstance(target, Workload):
-        workload, device = target, pick()
-        model = seeded_model(workload).to(device.torch_name)
+        workload, where = target, pick(device)
+        model = seeded_model(workload).to(where.torch_name)
     else:
+        if device is not None:
+            raise UsageError("rung.apply takes device= with a Workload alone: a model stays where it is.")
         if optimizer is not None and not callable(optimizer):
             raise UsageError(
                 f"rung.apply got {type(optimizer).__name__} as optimizer=: give a function that makes it, as lambda parameters: torch.optim.AdamW(parameters)."
@@ -336,15 +340,15 @@ def apply(
             raise UsageError(
                 f"rung.apply got a {type(target).__name__}: give the torch.nn.Module itself, or a rung.Workload."
             )
-        model, device = target, device_of(target)
+        model, where = target, device_of(target)
         mode: Mode = "train" if loss else "infer"
         workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer, output=output)
-    here = _facts(model, workload.mode, device)
-    found, wanted = recipe_for(recipe, model, workload.mode, device, numerics)
+    here = _facts(model, workload.mode, where)
+    found, wanted = recipe_for(recipe, model, workload.mode, where, numerics)
     made = _Made(workload.optimizer) if workload.optimizer else None
     workload = replace(workload, optimizer=made)
     optimizers = [made_by(workload, model) for _ in range(2)]
-    left_out = impossible(wanted.rungs, device, model, optimizers[0])
+    left_out = impossible(wanted.rungs, where, model, optimizers[0])
     if optimizers[0] is not None and optimizers[0] is optimizers[1]:
         left_out |= _would_leave_behind(optimizers[0], [name for name in wanted.rungs if name not in left_out])
     whole = workload.mode == "train" or isinstance(target, Workload)
@@ -354,7 +358,7 @@ def apply(
         )
     plan = replace(wanted, rungs=tuple(name for name in wanted.rungs if name not in left_out)).plan
     stepped = whole or forward is not call_model  # a step is more than a call of the model then
-    applied = Applied(model, plan, device, workload if stepped else None, dynamic)
+    applied = Applied(model, plan, where, workload if stepped else None, dynamic)
     if not whole:  # a model alone may be called in either mode
         here["mode"] = ""
     for text in [*differences(wanted.made_for, here), *left_out.values()]:
