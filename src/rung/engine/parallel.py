@@ -154,7 +154,9 @@ def _blocks(model: torch.nn.Module) -> list[list[torch.nn.Module]]:
 
 
 def _is_called(module: torch.nn.Module) -> bool:
-    """Lists and dictionaries of modules are not."""
+    """Lists and dictionaries of modules are not, unless they have a forward and `fully_shard` takes such."""
+    if isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict) and not torch_versions.shards_called_lists():
+        return False
     return type(module).forward is not torch.nn.Module.forward
 
 

@@ -64,6 +64,14 @@ def shards_on_cpu() -> bool:
     return hasattr(torch.cpu.Stream, "record_event")
 
 
+def shards_called_lists() -> bool:
+    """Whether `fully_shard` takes a list of modules that has a forward of its own. Torch up to 2.11 refuses every list (tried with 2.6, 2.11
+    and 2.13)."""
+    import torch
+
+    return bool(torch.__version__ >= (2, 12))
+
+
 def tree_key(spec: Any) -> Hashable:
     """A pytree's structure as a key of a dict: the TreeSpec itself, where this torch gives it a hash (2.6 does not)."""
     return spec if _specs_are_hashable() else _spelled(spec)
