@@ -223,7 +223,8 @@ def asked(parsed: argparse.Namespace) -> tuple[Any, Any, list[str], float]:
         target = Target(Path(command[0]).name, command)
     tool = parsed.tool
     if parsed.counters and not tool and not wanted:
-        tool = "ncu" if which("ncu") and not which("rocprofv3") else "rocprofv3"
+        amds = parsed.arch or which("rocprofv3") or not which("ncu")  # --arch names GPUs of AMD's alone
+        tool = "rocprofv3" if amds else "ncu"
     wanted = chosen(target, tool, wanted)
     sampled = parsed.power or parsed.vram or parsed.rate or wanted.sample
     return target, wanted, notes, (parsed.rate or rate) if sampled else 0.0
