@@ -1,6 +1,7 @@
-"""Starts `rung` as a user does, in a process of its own; what is far apart is told so by fewer rounds."""
+"""Starts `rung` as a user does, in a process of its own that sees no GPU; what is far apart is told so by fewer rounds."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,10 @@ from typing import Any
 import psutil
 
 MICRO = f"{Path(__file__).with_name('micro.py')}:make"
+WITHOUT_GPU = {
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "HIP_VISIBLE_DEVICES": "-1",
+}  # what is told of a climb is told of one on a CPU
 SHORT = "from rung.timing import start; from rung.cli.main import command; start.ROUNDS_SECONDS['cpu'] = 0; command()"
 
 
@@ -19,7 +24,8 @@ def command(*arguments: str) -> list[str]:
 
 def rung(*arguments: str, cwd: Path, seconds: float = 580) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
-    return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=seconds)
+    env = {**os.environ, **WITHOUT_GPU}
+    return subprocess.run(command(*arguments), cwd=cwd, capture_output=True, text=True, timeout=seconds, env=env)
 
 
 def attempts(run: Path) -> dict[str, dict[str, Any]]:

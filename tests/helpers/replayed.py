@@ -59,6 +59,9 @@ def command(*arguments: str) -> list[str]:
 class Replayed:
     """Answers as `rung.ladder.candidate.Candidate` did."""
 
+    def preload(self, target: str, device: str | None) -> None:
+        """On a machine of many cores a worker is started ahead."""
+
     def open(
         self,
         target: str,

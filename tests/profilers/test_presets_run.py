@@ -34,6 +34,8 @@ RUNS += [
 @pytest.mark.parametrize(("name", "rocm"), RUNS)
 def test_every_preset_is_run_and_analysed_to_the_end(name, rocm, tools_on_path, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # The sensors of this machine, where it has any, know nothing of the time at which the stand-ins say that they recorded.
+    monkeypatch.setattr("rung.profilers.recording._sampling", lambda folder, rate: (None, []))
     tools_on_path(*AMD, *NVIDIA, rocm=rocm)
     code = main(["profile", "--preset", name, "--arch", "gfx942", "--out", "out", "--json", "--", "true"])
     said = capsys.readouterr()

@@ -53,7 +53,7 @@ class Leaky(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         time.sleep(0.005)
-        kept.append(torch.ones(100_000))
+        kept.append(torch.ones(100_000, device=x.device))
         out: torch.Tensor = self.scaled(self.linear(x), 1 + self.calls // 100)
         return out
 

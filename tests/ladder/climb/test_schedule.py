@@ -487,7 +487,8 @@ def test_a_small_step_is_guessed_to_be_prepared_soon(tmp_path: Path) -> None:
     assert guessed(kernels=1) == guessed(kernels=10)
 
 
-def test_what_compiling_took_here_says_more_than_the_number_of_kernels(tmp_path: Path) -> None:
+def test_what_compiling_took_here_says_more_than_the_number_of_kernels(tmp_path: Path, cores: Cores) -> None:
+    cores(2)
     made, long, short = state(tmp_path), rung("long", 0.5, prepares=80), rung("short", 0.5)
 
     def guessed() -> float:
