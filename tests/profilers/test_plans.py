@@ -12,7 +12,7 @@ from rung.cli.main import main
 from rung.profilers import nsight, rocprof, rocprof_compute, rocprof_sys, rocprofv3
 from rung.profilers.plan import NotPlanned, Plan, Request, Run, shown
 from rung.profilers.presets import presets
-from rung.profilers.tools import Tool, architectures, find, rocm_version
+from rung.profilers.tools import Tool, architectures, find, fits_one_pass, rocm_version
 
 APP = ("python", "train.py", "--", "--epochs", "1")
 OUT = Path("/out/recording")
@@ -178,6 +178,35 @@ def test_rocprofv3_and_rocprof_and_their_versions_are_told_apart(tools_on_path, 
     assert find("rocprof").legacy == "v2"
     assert find("nsys") is None
     assert rocm_version(str(folder / "rocprofv2")) == (6, 3)
+
+
+def planned_runs(capsys, arch):
+    assert main(["profile", "--preset", "compute", "--arch", arch, "--dry-run", "--json", "--", "true"]) == 0
+    return [run["what"] for run in json.loads(capsys.readouterr().out)["runs"]]
+
+
+def test_a_check_of_counters_that_sees_no_gpu_does_not_split_them_up(tools_on_path, capsys, monkeypatch):
+    folder = tools_on_path("rocprofv3")
+    by_the_tables = planned_runs(capsys, "gfx942")
+    tools_on_path("rocprofv3", "rocprofv3-avail")
+    monkeypatch.setenv("STANDIN_FAILS", "no-avail")
+    assert planned_runs(capsys, "gfx942") == by_the_tables
+    monkeypatch.delenv("STANDIN_FAILS")
+    tool = find("rocprofv3")
+    many = tuple(f"SQ_{k}" for k in range(9))
+    assert (fits_one_pass(tool, many[:8]), fits_one_pass(tool, many)) == (True, False)
+    (folder / "rocprofv3-avail").write_text("#!/bin/sh\necho no agents found >&2; exit 1\n")
+    assert fits_one_pass(tool, many) is None
+
+
+def test_a_gpu_that_is_not_here_is_planned_for_without_asking_the_one_that_is(tools_on_path, capsys, monkeypatch):
+    tools_on_path("rocprofv3", "rocprofv3-avail")
+    asked_of = []
+    monkeypatch.setattr("rung.profilers.tools.fits_one_pass", lambda *words: asked_of.append(words))
+    planned_runs(capsys, "gfx90a")
+    assert not asked_of
+    planned_runs(capsys, "gfx942")
+    assert asked_of
 
 
 def test_architectures_are_those_that_the_driver_lists(tmp_path):

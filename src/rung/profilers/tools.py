@@ -152,6 +152,14 @@ def fits_one_pass(tool: Tool, counters: tuple[str, ...]) -> bool | None:
     path = _avail(tool)
     if not path:
         return None
+    checked = _checked(path, counters)
+    # It ends alike where it sees no GPU: then it refuses one counter alone, too.
+    if checked is False and len(counters) > 1 and not _checked(path, counters[:1]):
+        return None
+    return checked
+
+
+def _checked(path: str, counters: tuple[str, ...]) -> bool | None:
     try:
         done = subprocess.run([path, "pmc-check", "-d", "0", *counters], capture_output=True, timeout=_SECONDS,
                               check=False, stdin=subprocess.DEVNULL)  # fmt: skip
