@@ -180,6 +180,16 @@ def test_rocprofv3_and_rocprof_and_their_versions_are_told_apart(tools_on_path, 
     assert rocm_version(str(folder / "rocprofv2")) == (6, 3)
 
 
+def test_the_version_beside_a_tool_is_its_own_whatever_rocm_path_names(tmp_path, monkeypatch):
+    for version in ("7.0.0", "6.4.1"):
+        (tmp_path / version / ".info").mkdir(parents=True)
+        (tmp_path / version / ".info" / "version").write_text(version)
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path / "7.0.0"))
+    assert rocm_version(str(tmp_path / "6.4.1" / "bin" / "rocprof-sys-run")) == (6, 4)
+    assert rocm_version(str(tmp_path / "bin" / "rocprof-sys-run")) == (7, 0)
+    assert rocm_version() == (7, 0)
+
+
 def planned_runs(capsys, arch):
     assert main(["profile", "--preset", "compute", "--arch", arch, "--dry-run", "--json", "--", "true"]) == 0
     return [run["what"] for run in json.loads(capsys.readouterr().out)["runs"]]

@@ -88,10 +88,10 @@ def _version(name: str, path: str) -> tuple[int, ...] | None:
 
 
 def rocm_version(beside: str | None = None) -> tuple[int, ...] | None:
-    """(7, 0) as `.info/version` of ROCm says; looked for in $ROCM_PATH, beside a tool's own folder, and in /opt/rocm."""
-    roots = [Path(text) for text in (os.environ.get("ROCM_PATH"), "/opt/rocm") if text]
-    if beside:
-        roots.insert(1 if os.environ.get("ROCM_PATH") else 0, Path(beside).resolve().parent.parent)
+    """(7, 0) as `.info/version` of ROCm says; looked for beside a tool's own folder, in $ROCM_PATH, and in /opt/rocm."""
+    # Of several ROCms, $ROCM_PATH may name another than the one whose tool is first on PATH.
+    roots = [Path(beside).resolve().parent.parent] if beside else []
+    roots += [Path(text) for text in (os.environ.get("ROCM_PATH"), "/opt/rocm") if text]
     for root in roots:
         try:
             found = re.match(r"(\d+)\.(\d+)", (root / ".info" / "version").read_text())
