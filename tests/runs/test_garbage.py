@@ -132,6 +132,14 @@ def test_two_old_entries_of_one_directory_both_go(store: SqliteHistory, tmp_path
     assert store.entries() == []
 
 
+def test_what_a_killed_climb_was_writing_keeps_no_directory(store: SqliteHistory, tmp_path: Path) -> None:
+    climbed(store, tmp_path / "old")
+    (tmp_path / "old" / ".result.json.0123456789abcdef.partial").write_text("{")
+    climbed(store, tmp_path / "mine")
+    (tmp_path / "mine" / ".notes.partial").write_text("mine")
+    assert [one.directory for one in collect(store, older_than=1, do=True).removed] == [str(tmp_path / "old")]
+
+
 def test_a_link_within_an_old_directory_is_not_followed(store: SqliteHistory, tmp_path: Path) -> None:
     climbed(store, tmp_path / "old")
     (tmp_path / "mine").mkdir()

@@ -2,15 +2,17 @@
 
 import json
 import math
+import multiprocessing
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from rung.errors import InputError, UsageError
 from rung.records.climb import Attempt
-from rung.runs import Run, runs_below, write_whole
+from rung.runs import Run, runs_below, store, write_whole
 
 
 def test_what_is_written_is_read_and_what_is_not_finite_becomes_null(tmp_path: Path) -> None:
@@ -114,3 +116,56 @@ def test_a_file_goes_through_a_pipe_and_a_link_which_stay(tmp_path: Path) -> Non
 def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="could not be written: Is a directory"):
         write_whole(tmp_path, "text")
+
+
+def _write_often(path: Path, letter: str, failed: "multiprocessing.Queue[str]") -> None:
+    for _ in range(40):
+        try:
+            write_whole(path, letter * 400_000)
+        except InputError as error:
+            failed.put(str(error))
+    failed.put("")
+
+
+def test_two_processes_that_write_one_file_leave_it_whole(tmp_path: Path) -> None:
+    path, failed = tmp_path / "report.html", multiprocessing.get_context("spawn").Queue()
+    write_whole(path, "x" * 400_000)
+    writers = [
+        multiprocessing.get_context("spawn").Process(target=_write_often, args=(path, letter, failed))
+        for letter in "ab"
+    ]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert {len(text := path.read_text()), len(set(text))} == {400_000, 1}
+    assert [failed.get(timeout=10) for _ in writers] == ["", ""]
+    assert os.listdir(tmp_path) == ["report.html"]
+
+
+def test_a_file_has_the_permissions_of_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    write_whole(tmp_path / "whole", "text")
+    assert (tmp_path / "whole").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_name_may_be_as_long_as_the_file_system_takes(tmp_path: Path) -> None:
+    write_whole(tmp_path / ("é" * 127), "text")
+    assert (tmp_path / ("é" * 127)).read_text() == "text"
+
+
+def test_what_a_killed_process_was_writing_is_removed_once_it_is_old(tmp_path: Path) -> None:
+    names = {name: tmp_path / name for name in (".f.partial", ".f.0123456789abcdef.partial", ".g.partial", ".f.mine")}
+    for path in names.values():
+        path.write_text("")
+    write_whole(tmp_path / "f", "text")
+    assert set(os.listdir(tmp_path)) == {"f", *names}
+    for path in names.values():
+        os.utime(path, (old := time.time() - 2 * store.ABANDONED, old))
+    write_whole(tmp_path / "f", "text")
+    assert set(os.listdir(tmp_path)) == {"f", ".g.partial", ".f.mine"}
+
+
+def test_a_text_that_cannot_be_written_leaves_no_part_of_it(tmp_path: Path) -> None:
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(tmp_path / "f", "x" * 100_000 + "\ud800")
+    assert os.listdir(tmp_path) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 from rung.errors import InputError, RungError
 from rung.records.history import Collected, Entry, Removed
 from rung.runs.history import History
-from rung.runs.store import Run
+from rung.runs.store import Run, is_partial
 
 # What Rung writes at the top of a run directory, and of a recording. With anything else in it, a directory is left to its owner.
 OF_A_CLIMB = {
@@ -88,7 +88,7 @@ def _why_not(entry: Entry, directory: Path) -> str:
     if directory.is_symlink() or not directory.is_dir():
         return "it is a link or a file"
     try:
-        names = {path.name for path in directory.iterdir()}
+        names = {path.name for path in directory.iterdir() if not is_partial(path.name)}
         if entry.of == "climb":
             run = Run.open_(directory)
             if run.read("manifest.json").get("created") != entry.created:

@@ -16,8 +16,11 @@ import fcntl
 import json
 import math
 import os
+import re
+import secrets
 import shlex
 import shutil
+import time
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
@@ -48,6 +51,7 @@ RECORDS: dict[str, type[msgspec.Struct]] = {
     "result.json": Result,
     "attempts": Attempt,
 }
+ABANDONED = 86400.0  # seconds; a partial file of that age is of a process that was killed
 
 
 def write_whole(path: Path, text: str, otherwise: str = "choose another --out") -> None:
@@ -64,19 +68,37 @@ def write_whole(path: Path, text: str, otherwise: str = "choose another --out") 
 
 
 def _put(path: Path, place: Path, text: str, otherwise: str) -> None:
-    partial = place.with_name(f".{place.name}.partial")
+    # A name of its own, because another process may write this file, too. A long name is cut: all of it has to fit into 255 bytes.
+    begin = f".{place.name[:50]}."
+    partial = place.with_name(f"{begin}{secrets.token_hex(8)}.partial")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        partial.unlink(missing_ok=True)  # of a killed process; or a stranger's link, which would lead elsewhere
+        _remove_abandoned(place.parent, begin)
         with partial.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, place)
-    except OSError as error:
+    except BaseException as error:  # Ctrl-C, too, or a text that is not Unicode
         with contextlib.suppress(OSError):  # on a read-only disk, or where the folder is a file, that cannot be, either
             partial.unlink()
-        raise _not_written(path, error, otherwise) from error
+        if isinstance(error, OSError):
+            raise _not_written(path, error, otherwise) from error
+        raise
+
+
+def _remove_abandoned(folder: Path, begin: str) -> None:
+    """Removes the partial files of killed processes, of the files whose partial names begin so."""
+    ours = re.compile(re.escape(begin) + r"([0-9a-f]{16}\.)?partial")
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # what cannot be removed is in nobody's way
+        for entry in entries:
+            if ours.fullmatch(entry.name) and time.time() - entry.stat(follow_symlinks=False).st_mtime > ABANDONED:
+                os.unlink(entry.path)
+
+
+def is_partial(name: str) -> bool:
+    """Whether a file of this name is one that Rung was writing when it was killed, or still writes."""
+    return re.fullmatch(r"\..*\.[0-9a-f]{16}\.partial", name) is not None
 
 
 def _not_written(path: Path, error: OSError, otherwise: str) -> InputError:
