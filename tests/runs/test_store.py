@@ -1,5 +1,7 @@
 """Run directories: whole files, clear errors, one climber at a time."""
 
+import errno
+import fcntl
 import json
 import math
 import multiprocessing
@@ -79,6 +81,26 @@ def test_two_climbs_cannot_share_a_directory(tmp_path: Path) -> None:
     Run(run.directory).lock()
     with pytest.raises(UsageError, match="not empty"):
         Run.create(tmp_path, "x", run.directory)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_climb_goes_on_where_the_file_system_has_no_locks(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    run = Run.create(tmp_path, "x")
+    run.lock()
+    run.unlock()
+
+
+def test_a_lock_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, "x")
+    (run.directory / ".lock").mkdir()  # which nobody can open, be it root
+    with pytest.raises(InputError, match=r"\.lock: Is a directory; .* check the free space and the permissions"):
+        run.lock()
 
 
 def test_a_directory_that_is_a_file_is_named(tmp_path: Path) -> None:

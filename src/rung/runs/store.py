@@ -169,13 +169,23 @@ class Run:
 
     def lock(self) -> None:
         """Keeps a second climb out of this directory for as long as this process lives."""
-        self._lock = (self.directory / ".lock").open("a")  # which empties nothing
+        path = self.directory / ".lock"
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            lock = path.open("a")  # which empties nothing
+        except OSError as error:
+            raise InputError(
+                f"{path}: {error.strerror}; a climb writes to its directory, so check the free space and the permissions."
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
             raise UsageError(
                 f"{self.directory} is being climbed by another process; wait for it, or stop it."
             ) from None
+        except OSError:  # a file system without locks, as Lustre may be: a climb there goes on without one
+            pass
+        self._lock = lock
 
     @property
     def locked(self) -> bool:
