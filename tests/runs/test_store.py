@@ -26,9 +26,9 @@ def test_what_is_written_is_read_and_what_is_not_finite_becomes_null(tmp_path: P
 
 def test_attempts_come_back_in_order(tmp_path: Path) -> None:
     run = Run.create(tmp_path, "x")
-    for k in (2, 1, 10):
+    for k in (2, 101, 1, 99, 10, 100):
         run.add_attempt(Attempt(number=k, rung="r", verdict="kept", against="baseline"))
-    assert [a.number for a in run.attempts()] == [1, 2, 10]
+    assert [a.number for a in run.attempts()] == [1, 2, 10, 99, 100, 101]
 
 
 def test_a_partial_file_left_by_a_kill_is_no_attempt(tmp_path: Path) -> None:

@@ -252,7 +252,9 @@ class Run:
         self.write(f"attempts/{attempt.number:02d}-{attempt.rung}.json", attempt)
 
     def _attempt_files(self) -> list[str]:
-        return [f"attempts/{path.name}" for path in sorted((self.directory / "attempts").glob("[0-9]*.json"))]
+        """In the order of their numbers, which have two digits or more."""
+        names = [path.name for path in (self.directory / "attempts").glob("[0-9]*.json")]
+        return [f"attempts/{name}" for name in sorted(names, key=lambda name: (_leading_number(name), name))]
 
     def _read(self, name: str) -> tuple[dict[str, Any], Any]:
         """What a file holds, and its record. Raises InputError where it is damaged."""
@@ -290,6 +292,11 @@ class Run:
             "plan": self.maybe("plan.json"),
             "result": self.maybe("result.json"),
         }
+
+
+def _leading_number(name: str) -> int:
+    found = re.match("[0-9]+", name)
+    return int(found[0]) if found else 0
 
 
 def runs_below(root: Path) -> list[Run]:
