@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from rung.hardware.sensors import Reading, Watch, commands, joules, sensor_for, sensors_here
+from rung.hardware.device import Device
+from rung.hardware.sensors import Reading, Watch, commands, identity, joules, sensor_for, sensors_here
 from rung.hardware.sensors.amdsmi import AmdSmi
 from rung.hardware.sensors.commands import AmdSmiCommand, RocmSmiCommand
+from rung.hardware.sensors.kfd import bus_of
 from rung.hardware.sensors.nvml import Nvml
 from rung.hardware.sensors.sysfs import Sysfs
 from rung.records.measured import Range
@@ -211,7 +214,57 @@ def test_nvml_memory_in_use_is_without_what_the_driver_keeps(monkeypatch: pytest
 
 def test_no_sensor_is_no_error() -> None:
     assert sensor_for(None) is None
-    assert sensor_for({"vendor": "amd", "uuid": None, "bus": "0000:ff:00.0", "index": 9}) is None
+    assert sensor_for({"vendor": "amd", "uuid": None, "bus": "0000:ff:00.0"}) is None
+
+
+def driver(root: Path, *buses: int) -> Path:
+    """/sys of a host whose driver lists two CPUs, then GPUs on these buses."""
+    for node, place in enumerate([0, 0, *(bus << 8 for bus in buses)]):
+        folder = root / f"class/kfd/kfd/topology/nodes/{node}"
+        folder.mkdir(parents=True)
+        (folder / "properties").write_text(
+            f"cpu_cores_count 0\nsimd_count {1024 if place else 0}\nlocation_id {place}\ndomain 0\n"
+        )
+        (folder / "gpu_id").write_text(f"{place}\n")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("variables", "count", "bus"),
+    [
+        ({}, 3, "05"),
+        ({}, 2, None),  # something hides a GPU, and who knows which
+        ({"ROCR_VISIBLE_DEVICES": "2,0"}, 2, "75"),
+        ({"HIP_VISIBLE_DEVICES": "1,2", "CUDA_VISIBLE_DEVICES": "0"}, 2, "65"),
+        ({"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": " 0 , 2"}, 2, "65"),
+        ({"ROCR_VISIBLE_DEVICES": "2,1,0", "HIP_VISIBLE_DEVICES": "1,0"}, 2, "65"),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-36a1", "HIP_VISIBLE_DEVICES": "0"}, 1, None),
+        ({"HIP_VISIBLE_DEVICES": "0,1,7"}, 2, None),
+    ],
+)
+def test_torch_s_number_of_an_amd_gpu_leads_to_its_address_where_that_is_certain(
+    variables: dict[str, str], count: int, bus: str | None, tmp_path: Path
+) -> None:
+    found = bus_of(1, count, variables, driver(tmp_path, 0x75, 0x05, 0x65))
+    assert found == (f"0000:{bus}:00.0" if bus else None)
+
+
+def test_torch_before_2_9_says_no_address_and_a_gpu_that_may_be_another_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: types.SimpleNamespace(name="MI300X"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setitem(sys.modules, "amdsmi", fake_amdsmi({"current_socket_power": 1}))
+    device = Device("cuda", 0, "amd", "MI300X", "gfx942", 1, 304)
+    places = driver(tmp_path, 0x05, 0x0C)
+    monkeypatch.setattr("rung.hardware.sensors.find.bus_of", lambda *words: bus_of(*words, places))
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
+    monkeypatch.delenv("ROCR_VISIBLE_DEVICES", raising=False)
+    found = sensor_for(identity(device))
+    assert found is not None
+    assert found.bus == "0000:0c:00.0"
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "GPU-36a1")
+    assert sensor_for(identity(device)) is None
 
 
 class Scripted:
@@ -338,7 +391,7 @@ def test_a_way_that_sees_the_gpu_and_not_its_power_gives_way_to_the_next(
     monkeypatch.setitem(sys.modules, "pynvml", None)  # no NVIDIA GPU
     commands._answers.cache_clear()
     assert [sensor.source for sensor in sensors_here()] == ["amd-smi", "amd-smi"]
-    found = sensor_for({"vendor": "amd", "uuid": None, "bus": "0000:05:00.0", "index": 0})
+    found = sensor_for({"vendor": "amd", "uuid": None, "bus": "0000:05:00.0"})
     assert found is not None
     assert found.source == "amd-smi"
 

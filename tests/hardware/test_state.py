@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rung.hardware import environment, pick, state
-from rung.hardware.device import cpu
+from rung.hardware.device import Device, cpu
 from rung.hardware.environment import differences
 from rung.hardware.state import crowded
 
@@ -38,21 +38,53 @@ def test_the_kernel_s_settings_are_read_and_what_is_missing_is_left_out(kernel: 
     assert len(now["load"]) == 3
 
 
+def named(monkeypatch: pytest.MonkeyPatch, vendor: str, bus: str | None, uuid: str | None = None) -> Device:
+    monkeypatch.setattr(state, "identity", lambda device: {"vendor": vendor, "uuid": uuid, "bus": bus})
+    return replace(cpu(), kind="cuda", vendor=vendor)
+
+
 def test_an_amd_gpu_is_read_from_the_kernel(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "_pci", lambda device: "0000:c1:00.0")
+    device = named(monkeypatch, "amd", "0000:c1:00.0")
     card = "sys/bus/pci/devices/0000:c1:00.0"
     put(kernel, f"{card}/hwmon/hwmon3/power1_cap", "750000000\n")
     put(kernel, f"{card}/hwmon/hwmon3/temp1_input", "41000\n")
     put(kernel, f"{card}/pp_dpm_sclk", "0: 500Mhz\n1: 1207Mhz *\n2: 2100Mhz\n")
     put(kernel, f"{card}/current_compute_partition", "SPX\n")
     put(kernel, "sys/module/amdgpu/version", "6.10.5\n")
-    for pid in ("1", "2"):
-        (kernel / f"sys/class/kfd/kfd/proc/{pid}").mkdir(parents=True)
-    settings, now = state.state(replace(cpu(), kind="cuda", vendor="amd"))
+    settings, now = state.state(device)
     assert (settings["gpu_power_cap"], settings["gpu_clock_most"]) == (750, 2100)
     assert (settings["gpu_driver"], settings["gpu_partition"]) == ("6.10.5", "SPX")
     assert (now["gpu_clock"], now["gpu_temperature"]) == (1207, 41)
-    assert now["gpu_other_processes"] in (1, 2)
+    put(kernel, f"{card}/hwmon/hwmon3/temp2_input", "45000\n")  # the junction, which MI300 has alone
+    assert state.state(device)[1]["gpu_temperature"] == 45
+
+
+def test_processes_on_an_amd_gpu_are_those_that_hold_its_memory(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = named(monkeypatch, "amd", "0000:c1:00.0")
+    for node, (place, number) in enumerate(((0xC100, 1111), (0xC600, 2222)), start=1):
+        folder = f"sys/class/kfd/kfd/topology/nodes/{node}"
+        put(kernel, f"{folder}/properties", f"simd_count 1216\nlocation_id {place}\ndomain 0\n")
+        put(kernel, f"{folder}/gpu_id", f"{number}\n")
+    users = "sys/class/kfd/kfd/proc"
+    for pid, here, elsewhere in ((99999991, 0, 4096), (99999992, 4096, 0)):
+        put(kernel, f"{users}/{pid}/vram_1111", f"{here}\n")
+        put(kernel, f"{users}/{pid}/vram_2222", f"{elsewhere}\n")
+    assert state.state(device)[1]["gpu_other_processes"] == 1
+    for number in (1111, 2222):  # a driver that does not say who holds what
+        for path in kernel.glob(f"{users}/*/vram_{number}"):
+            path.unlink()
+    assert "gpu_other_processes" not in state.state(device)[1]
+
+
+def test_a_gpu_is_asked_for_by_its_address_or_uuid_and_never_by_torch_s_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tmp_path / "asked"
+    fake_tool(tmp_path, monkeypatch, f'echo "$2" >> {asked}')
+    state.state(named(monkeypatch, "nvidia", None, "GPU-1"))
+    state.state(named(monkeypatch, "nvidia", "0000:41:00.0", "GPU-1"))
+    state.state(named(monkeypatch, "nvidia", None))
+    assert asked.read_text().split() == ["GPU-1", "0000:41:00.0"]
 
 
 def fake_tool(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -60,7 +92,6 @@ def fake_tool(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Non
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    monkeypatch.setattr(state, "_pci", lambda device: "0000:41:00.0")
 
 
 def test_an_nvidia_gpu_is_asked_through_its_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +101,7 @@ def test_an_nvidia_gpu_is_asked_through_its_tool(tmp_path: Path, monkeypatch: py
         '[ "$2" = 0000:41:00.0 ] || exit 9\ncase "$3" in\n--query-gpu*) echo "570.1, 700.00, 1980, Enabled, [N/A], 1755, 38";;\n'
         "*) echo 1; echo 99999999;;\nesac",
     )
-    settings, now = state.state(replace(cpu(), kind="cuda", vendor="nvidia"))
+    settings, now = state.state(named(monkeypatch, "nvidia", "0000:41:00.0"))
     assert (settings["gpu_driver"], settings["gpu_power_cap"], settings["gpu_clock_most"]) == ("570.1", 700, 1980)
     assert (now["gpu_clock"], now["gpu_temperature"], now["gpu_other_processes"]) == (1755, 38, 2)
 
@@ -81,7 +112,7 @@ def test_a_tool_that_does_not_answer_costs_nothing_but_its_facts(
 ) -> None:
     monkeypatch.setattr(state, "PATIENCE", 0.3)
     fake_tool(tmp_path, monkeypatch, script)
-    settings, now = state.state(replace(cpu(), kind="cuda", vendor="nvidia"))
+    settings, now = state.state(named(monkeypatch, "nvidia", "0000:41:00.0"))
     assert "gpu_driver" not in settings
     assert now["load"]
 

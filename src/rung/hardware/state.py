@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rung.hardware.device import Device
+from rung.hardware.sensors import identity
+from rung.hardware.sensors.kfd import nodes
 
 SYS, PROC = Path("/sys"), Path("/proc")
 CROWDED = 0.8  # processes that want to run, for each of the machine's CPUs
@@ -22,8 +24,11 @@ def state(device: Device) -> tuple[dict[str, Any], dict[str, Any]]:
     """What stays as it is until somebody changes it (CPU governor, NUMA balancing, huge pages, and of a GPU its driver,
     power cap in W, highest clock in MHz and modes), and what changes by itself (load, the share of the CPUs that is
     busy, and of a GPU its clock in MHz, temperature in °C and the number of other processes on it)."""
-    gpu = {"nvidia": _nvidia, "amd": _amd}.get(device.vendor)
-    gpu_settings, gpu_now = gpu(device) if gpu else ({}, {})
+    read = {"nvidia": _nvidia, "amd": _amd}.get(device.vendor)
+    # Torch's number is of the GPUs that it is shown: driver and kernel know a GPU by its address, NVIDIA's tool by its UUID, too.
+    gpu = identity(device) if read else None
+    name = (gpu["bus"] or gpu["uuid"]) if gpu else None
+    gpu_settings, gpu_now = read(name) if read and name else ({}, {})
     return _known({**_cpu_settings(), **gpu_settings}), _known({**_cpu_now(), **gpu_now})
 
 
@@ -60,10 +65,10 @@ def _cpu_now() -> dict[str, Any]:
         return {}
 
 
-def _nvidia(device: Device) -> tuple[dict[str, Any], dict[str, Any]]:
+def _nvidia(gpu: str) -> tuple[dict[str, Any], dict[str, Any]]:
     names = ("driver_version", "power.limit", "clocks.max.sm", "persistence_mode", "mig.mode.current", "clocks.sm",
              "temperature.gpu")  # fmt: skip
-    asked = ["nvidia-smi", "-i", _pci(device) or str(device.index)]
+    asked = ["nvidia-smi", "-i", gpu]
     lines = _output([*asked, f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits"])
     values = [v.strip() for v in lines[0].split(",")] if lines else []
     if len(values) != len(names):
@@ -77,10 +82,12 @@ def _nvidia(device: Device) -> tuple[dict[str, Any], dict[str, Any]]:
     )  # fmt: skip
 
 
-def _amd(device: Device) -> tuple[dict[str, Any], dict[str, Any]]:
-    card = SYS / "bus/pci/devices" / _pci(device)
+def _amd(bus: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    card = SYS / "bus/pci/devices" / bus
     cap = next((_number(_line(p)) for p in sorted(card.glob("hwmon/hwmon*/power1_cap"))), None)
-    heat = next((_number(_line(p)) for p in sorted(card.glob("hwmon/hwmon*/temp1_input"))), None)
+    # The junction, the hottest spot. Of older GPUs there is the edge alone.
+    heats = [p for spot in (2, 1) for p in sorted(card.glob(f"hwmon/hwmon*/temp{spot}_input"))]
+    heat = next((_number(_line(p)) for p in heats), None)
     clocks = _lines(card / "pp_dpm_sclk")  # "1: 2100Mhz *": the star marks the present one
     megahertz = [_number(line.partition(":")[2].lower().partition("mhz")[0]) for line in clocks]
     current = next((m for m, line in zip(megahertz, clocks, strict=True) if "*" in line), None)
@@ -90,23 +97,24 @@ def _amd(device: Device) -> tuple[dict[str, Any], dict[str, Any]]:
          "gpu_performance_level": _line(card / "power_dpm_force_performance_level"),
          "gpu_partition": _line(card / "current_compute_partition")},
         {"gpu_clock": current, "gpu_temperature": heat and heat / 1e3,
-         "gpu_other_processes": _others([p.name for p in SYS.glob("class/kfd/kfd/proc/[0-9]*")])},
+         "gpu_other_processes": _others(_users(bus))},
     )  # fmt: skip
 
 
-def _pci(device: Device) -> str:
-    """The PCI address of a GPU ("0000:c1:00.0"), by which driver and kernel know it; empty where torch does not tell."""
-    import torch
+def _users(bus: str) -> list[str] | None:
+    """The processes that hold memory of a GPU: the driver lists each with all GPUs that it sees. None where an older one does not say."""
+    names = [f"vram_{node.number}" for node in nodes(SYS) if node.bus == bus]
+    folders = list(SYS.glob("class/kfd/kfd/proc/[0-9]*"))
+    held = {folder.name: [_number(_line(folder / name)) for name in names] for folder in folders}
+    if folders and not any(amount is not None for amounts in held.values() for amount in amounts):
+        return None
+    return [pid for pid, amounts in held.items() if any(amounts)]
 
-    p = torch.cuda.get_device_properties(device.index)
-    bus, slot = getattr(p, "pci_bus_id", None), getattr(p, "pci_device_id", None)
-    if bus is None or slot is None:
-        return ""
-    return f"{getattr(p, 'pci_domain_id', 0):04x}:{bus:02x}:{slot:02x}.0"
 
-
-def _others(pids: Sequence[str]) -> int:
+def _others(pids: Sequence[str] | None) -> int | None:
     """How many of these processes are not this one or its parents. One in another container may have our number."""
+    if pids is None:
+        return None
     mine = {str(os.getpid()), str(os.getppid())}
     return sum(pid.strip().isdigit() and pid.strip() not in mine for pid in pids)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,13 +10,17 @@ from typing import Any
 from rung.hardware.device import Device
 from rung.hardware.sensors.amdsmi import AmdSmi
 from rung.hardware.sensors.commands import AmdSmiCommand, RocmSmiCommand
+from rung.hardware.sensors.kfd import bus_of
 from rung.hardware.sensors.nvml import Nvml
 from rung.hardware.sensors.reading import Sensor
 from rung.hardware.sensors.sysfs import Sysfs
 
 
 def identity(device: Device) -> dict[str, Any] | None:
-    """Plain values that name a GPU outside of torch, where visibility variables renumber; None for a CPU."""
+    """Plain values that name a GPU outside of torch, which numbers only those that it is shown; None for a CPU.
+
+    vendor; uuid, of NVIDIA alone, and bus, the PCI address, each None where it is not known.
+    """
     if not device.is_gpu:
         return None
     import torch
@@ -24,25 +29,27 @@ def identity(device: Device) -> dict[str, Any] | None:
     uuid = str(getattr(p, "uuid", "")) if device.vendor == "nvidia" else ""
     # pci_bus_id and its kin came with torch 2.9
     numbers = [int(getattr(p, f"pci_{name}_id", -1)) for name in ("domain", "bus", "device")]
+    bus = "{:04x}:{:02x}:{:02x}.0".format(*numbers) if min(numbers) >= 0 else None
+    if bus is None and device.vendor == "amd":
+        bus = bus_of(device.index, torch.cuda.device_count(), os.environ)
     return {
         "vendor": device.vendor,
         "uuid": f"GPU-{uuid.removeprefix('GPU-')}" if uuid else None,
-        "bus": "{:04x}:{:02x}:{:02x}.0".format(*numbers) if min(numbers) >= 0 else None,
-        "index": device.index,
+        "bus": bus,
     }
 
 
 def sensor_for(gpu: dict[str, Any] | None) -> Sensor | None:
-    """Of the GPU with this identity; None where nothing on this machine can read it."""
-    if gpu is None:
+    """Of the GPU with this identity; None where nothing on this machine can read it, or where it is not known which it is."""
+    if gpu is None or not (gpu["uuid"] or gpu["bus"]):
         return None
-    bus, index = gpu["bus"], gpu["index"]
+    bus, unused = gpu["bus"], 0  # a number says which GPU it is only where there is no address
     if gpu["vendor"] == "nvidia":
-        return _made(lambda: Nvml(gpu["uuid"], bus, index))
+        return _made(lambda: Nvml(gpu["uuid"], bus, unused))
     ways = _AMD if gpu["vendor"] == "amd" else ()
     blind = None  # there, and without power: as in a container that lacks part of /sys
     for way in ways:
-        sensor = _made(partial(way, bus, index))
+        sensor = _made(partial(way, bus, unused))
         if sensor and sensor.read().power is not None:
             return sensor
         blind = blind or sensor
