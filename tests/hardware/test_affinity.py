@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.hardware import affinity
-from rung.hardware.affinity import cores_of, share
+from rung.hardware.affinity import cores_of, own_cores, share
 
 
 @pytest.fixture
@@ -31,6 +31,22 @@ def test_threads_of_a_core_and_cores_of_a_node_stay_together() -> None:
     assert cores_of(-1) == set()
     assert [share(set(range(8)), 2, place) for place in (0, 1)] == [{0, 1, 4, 5}, {2, 3, 6, 7}]
     assert [share(cores_of(1), 2, place) for place in (0, 1)] == [{2, 6}, {3, 7}]
+
+
+@pytest.mark.usefixtures("two_nodes")
+@pytest.mark.parametrize(
+    ("allowed", "nodes", "given"),
+    [
+        ({0, 1, 2, 3, 4, 5, 6, 7}, [0, 1, 0, 1], [{0, 4}, {2, 6}, {1, 5}, {3, 7}]),
+        ({0, 1, 4, 5}, [1, 0, 1, 0], [{1}, {0}, {5}, {4}]),  # no core on the second node
+        ({0, 1, 2, 3, 4, 5, 6, 7}, [0, 1, -1], [{1, 2, 5}, {3, 6, 7}, {0, 4}]),  # of one GPU nobody says the node
+        ({0, 4}, [0, 0, 1], [set(), set(), set()]),
+    ],
+)
+def test_ranks_near_a_node_share_its_cores_and_none_has_those_of_another(
+    allowed: set[int], nodes: list[int], given: list[set[int]]
+) -> None:
+    assert [own_cores(allowed, nodes, place) for place in range(len(nodes))] == given
 
 
 @given(st.sets(st.integers(0, 255), min_size=1, max_size=64), st.integers(1, 16))

@@ -31,15 +31,26 @@ def bind(device: Device) -> None:
     mine = [zlib.crc32(socket.gethostname().encode()), zlib.crc32(repr(sorted(allowed)).encode()), node]
     everyone: list[list[int]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(everyone, mine)
-    alike = [rank for rank, other in enumerate(everyone) if other == mine]
-    near = (allowed & cores_of(node)) or allowed
-    own = share(near, len(alike), alike.index(dist.get_rank()))
+    beside = [rank for rank, other in enumerate(everyone) if other[:2] == mine[:2]]
+    own = own_cores(allowed, [everyone[rank][2] for rank in beside], beside.index(dist.get_rank()))
     if not own or own == allowed:
         return
     for task in Path("/proc/self/task").iterdir():  # a new thread has what the one that starts it has
         with contextlib.suppress(OSError):  # it has ended
             os.sched_setaffinity(int(task.name), own)
     _bound = frozenset(own)
+
+
+def own_cores(allowed: set[int], nodes: Sequence[int], place: int) -> set[int]:
+    """The cores of one rank, by its place among the ranks of a host that may use the same cores. nodes: that of each rank's GPU. Empty
+    where there are fewer cores than ranks."""
+    near = {node: frozenset(allowed & cores_of(node) or allowed) for node in nodes}
+    groups = set(near.values())
+    if sum(map(len, groups)) > len(frozenset().union(*groups)):
+        # The job has no core on some GPU's node, so that rank takes cores that are near others: all ranks share all cores.
+        near = dict.fromkeys(near, frozenset(allowed))
+    alike = sorted((node, rank) for rank, node in enumerate(nodes) if near[node] == near[nodes[place]])
+    return share(set(near[nodes[place]]), len(alike), alike.index((nodes[place], place)))
 
 
 def bound() -> bool:
