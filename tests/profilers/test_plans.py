@@ -52,6 +52,22 @@ def test_counters_are_read_apart_from_the_trace_that_gives_the_times():
     assert plan.overhead == "high"
 
 
+def test_options_that_are_passed_on_reach_the_runs_with_counters_too():
+    extra = ("--kernel-iteration-range", "[1-3]", "-E", "own.yaml")
+    plan = rocprofv3.plan(asked(passes=(("SQ_WAVES",), ("SQ_INSTS",)), extra=extra))
+    assert [set(extra) <= set(run.argv[: run.argv.index("--")]) for run in plan.runs] == [True] * 3
+    old = rocprof.plan(asked("rocprof", legacy="v1", passes=(("SQ_WAVES",),), extra=("-m", "own.xml")))
+    assert ["own.xml" in run.argv for run in old.runs] == [True] * 2
+
+
+def test_sampling_beside_counters_is_a_run_of_its_own_where_nothing_else_is_traced():
+    trace, counted = rocprofv3.plan(asked(sources=(), sampling="host_trap", passes=(("SQ_WAVES",),))).runs
+    assert "--pc-sampling-method" in trace.argv
+    assert "--kernel-trace" in trace.argv
+    assert "--pmc" in counted.argv
+    assert "--pc-sampling-method" not in counted.argv
+
+
 def test_before_there_was_an_option_for_them_counters_stand_in_a_file():
     plan = rocprofv3.plan(asked(version=(6, 2), passes=(("SQ_WAVES", "TCC_HIT_sum"), ("SQ_INSTS",))))
     assert plan.files == {

@@ -41,8 +41,8 @@ class Request:
     """command: the program and its arguments; folder: where everything is written, this process's own.
 
     sources: of SOURCES; passes: counters, one group a run of the program; formats: asked for beside the one that is read;
-    sampling: 'host_trap' or 'stochastic', at `rate` samples a second; extra: options passed on as they are; env: variables
-    for the program; kernels: regular expression of those whose counters are read, '' for all; arch: 'gfx942', or '' where it is not known.
+    sampling: 'host_trap' or 'stochastic', at `rate` samples a second; extra: options passed on as they are, to every run; env:
+    variables for the program; kernels: regular expression of those whose counters are read, '' for all; arch: 'gfx942', or '' where it is not known.
     """
 
     command: tuple[str, ...]

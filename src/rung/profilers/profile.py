@@ -247,7 +247,8 @@ def _passes(
     notes += [f"{', '.join(some)}: {why}." for why, some in reasons.items()]
     if not found.counters:
         raise UsageError(f"none of the counters asked for can be read on {arch}: {', '.join(names)}.")
-    if arch != next(iter(listed), ""):  # the first GPU here, if any, is another: what it can read says nothing of this one
+    # The first GPU here may be another: what that one can read says nothing of this one.
+    if arch != next(iter(listed), ""):
         return counters.passes(found.counters, arch)
     return counters.passes(found.counters, arch, lambda group: tools.fits_one_pass(tool, group))
 

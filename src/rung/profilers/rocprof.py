@@ -43,7 +43,7 @@ def plan(request: Request) -> Plan:
     for number, counters in enumerate(request.passes, start=2):
         output = request.folder / f"pass_{number}"
         files[output / "counters.txt"] = f"pmc: {' '.join(counters)}\n"
-        options_of = ["-i", str(output / "counters.txt")]
+        options_of = [*request.extra, "-i", str(output / "counters.txt")]
         runs.append(_run(f"counters {number - 1} of {len(request.passes)}", request, output, options_of))
     return Plan(
         profiler="rocprofv2" if tool.legacy == "v2" else "rocprof",

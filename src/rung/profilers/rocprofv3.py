@@ -44,6 +44,8 @@ def plan(request: Request) -> Plan:
             notes.append(f"{source} left out: {option} came with ROCm {'.'.join(map(str, since))}.")
         else:
             traced.append(option)
+    if request.sampling and request.passes and not traced:
+        traced.append("--kernel-trace")  # no counters are collected in the run that is sampled: it gives the times
     runs, files = [], dict[Path, str]()
     # Numbered only where there are several: readers tell the passes of one program by such names.
     several = bool(request.passes) and bool(traced)
@@ -58,7 +60,7 @@ def plan(request: Request) -> Plan:
         if version < PMC:
             files[output / "counters.txt"] = f"pmc: {' '.join(counters)}\n"
             named = ["-i", str(output / "counters.txt")]
-        options = [*named, "--kernel-trace", *_only(request, notes)]
+        options = [*request.extra, *named, "--kernel-trace", *_only(request, notes)]
         runs.append(_run(what, request, output, options, notes, counters=True))
     return Plan(
         profiler="rocprofv3",
