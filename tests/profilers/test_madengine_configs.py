@@ -7,7 +7,9 @@ import pytest
 from rung.cli.main import main
 from rung.errors import InputError
 from rung.profilers import madengine
-from rung.profilers.presets import preset
+from rung.profilers.presets import _check, preset
+from rung.profilers.tools import EXECUTABLES, PROFILERS
+from rung.toml import shipped
 
 # The shapes of the example configurations that it documents.
 SLURM = {"partition": "amd", "nodes": 1, "gpus_per_node": 4, "time": "02:00:00", "output_dir": "o", "exclusive": True}
@@ -132,6 +134,7 @@ def test_such_a_command_is_run(tools_on_path, tmp_path, capsys, monkeypatch):
             "sampling rate of '0'",
         ),
         ({"tools": [{"name": "rocprof", "env_vars": ["A=1"]}]}, "env_vars must be an object"),
+        ({"tools": [{"name": "own", "cmd": "rocprofv3 --kernel-trace 'x"}]}, "cannot be split into words"),
         ({"tools": [], "distributed": {"nproc_per_node": "all"}}, "distributed must hold numbers"),
         ({"tools": [], "distributed": ["torchrun"]}, "distributed must hold numbers"),
     ],
@@ -153,13 +156,34 @@ def test_presets_of_ones_own_add_and_replace(tmp_path, monkeypatch):
     assert preset("compute").counters == "compute"
 
 
+def test_the_shipped_presets_are_such_tables_and_every_profiler_can_be_named():
+    for name, table in shipped("profilers/presets.toml").items():
+        _check(name, table)
+    assert PROFILERS[1:] == tuple(EXECUTABLES)
+
+
+def test_a_format_that_no_rocprofv3_writes_is_said(tmp_path, capsys):
+    tool = {"name": "own", "cmd": "rocprofv3 --kernel-trace --output-format perfetto --"}
+    words = ["--madengine-config", str(written(tmp_path, {"tools": [tool]})), "--dry-run", "--", "true"]
+    assert main(["profile", *words]) == 2
+    assert "rocprofv3 does not write perfetto: it writes csv, json" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('[a]\nsource = ["kernels"]\n', "source = .* is not known"),
-        ('[a]\nsources = "kernels"\n', "is not known"),
-        ('[a]\nsources = ["kernel"]\n', "'kernel' is not known"),
-        ('[a]\nwith = "perf"\n', "'perf' is not known"),
+        ('[a]\nsource = ["kernels"]\n', "unknown field `source`.*keys are says, with, like, sources"),
+        ('[a]\nsources = "kernels"\n', "got `str` - at .*; sources may be kernels, hip, hsa"),
+        ('[a]\nsources = ["kernel"]\n', "value 'kernel'.*; sources may be kernels, hip"),
+        ('[a]\nwith = "perf"\n', "value 'perf'.*; with may be torch, rocprofv3"),
+        ('[a]\nformats = ["perfetto"]\n', "'perfetto'.*; formats may be csv, json, pftrace"),
+        ('[a]\nsampling = "host-trap"\n', "'host-trap'.*; sampling may be host_trap, stochastic"),
+        ('[a]\nsampling = "host_trap"\nrate = 0\n', r"`int` >= 1 - at `\$.rate`"),
+        ("[a]\nrate = true\n", r"at `\$.rate`"),
+        ("[a]\nenv = { ROCBLAS_LAYER = 6 }\n", r"xpected `str`, got `int` - at `\$.env"),
+        ('[a]\nenv = { "A=B" = "x" }\n', "is not a preset"),
+        ("[a]\nextra = [1]\n", r"xpected `str`, got `int` - at `\$.extra"),
+        ('[a]\nextra = ["\\u0000"]\n', "is not a preset"),
         ('[a]\nlike = "b"\n', "is like 'b'"),
         ("a = 1\n", "is not a table"),
     ],

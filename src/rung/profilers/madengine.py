@@ -126,7 +126,12 @@ def _tool(name: str) -> Preset:
 
 def _custom(path: Path, tool: Mapping[str, Any]) -> Preset:
     """A tool's own `cmd`: a profiler and its options, with or without `--` and madengine's wrapper before it."""
-    words = shlex.split(str(tool["cmd"]))
+    try:
+        words = shlex.split(str(tool["cmd"]))
+    except ValueError as error:
+        raise InputError(
+            f"{path}: cmd {tool['cmd']!r} cannot be split into words ({error}): close what it opens."
+        ) from None
     while words and (words[0] in ("bash", "sh") or words[0].endswith("rocprof_wrapper.sh")):
         words.pop(0)
     if words and words[0].startswith("-"):

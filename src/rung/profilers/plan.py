@@ -6,13 +6,16 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from rung.profilers.tools import Tool
 from rung.records import profile as records
 
 # What a recording may hold beside kernels; each profiler knows its own option for it.
-SOURCES = ("kernels", "hip", "hsa", "markers", "copies", "allocations", "scratch", "rccl", "samples", "metrics")
+Source = Literal["kernels", "hip", "hsa", "markers", "copies", "allocations", "scratch", "rccl", "samples", "metrics"]
+SOURCES: tuple[str, ...] = get_args(Source)
+Format = Literal["csv", "json", "pftrace", "otf2", "rocpd"]  # that rocprofv3 writes
+Method = Literal["host_trap", "stochastic"]  # of sampling the program counter
 # In the folder of a recording: what was run, where it wrote, what the sensors said meanwhile.
 # The answer is written last: without it the recording did not end well.
 PLAN, RECORDING, SAMPLES, ANSWER = "plan.json", "recording", "samples", "profile.json"

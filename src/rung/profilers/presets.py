@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from msgspec import Meta
 
 from rung.errors import InputError, UsageError
 from rung.profilers.counters import own_file, own_path
-from rung.profilers.plan import OVERHEADS, SOURCES
-from rung.profilers.tools import EXECUTABLES, PROFILERS, find
+from rung.profilers.plan import OVERHEADS, SOURCES, Format, Method, Source
+from rung.profilers.tools import EXECUTABLES, PROFILERS, Profiler, find
 from rung.records import profile as records
-from rung.toml import shipped
+from rung.toml import Row, shipped
 
-SENSORS = ("power", "vram")
+Sensor = Literal["power", "vram"]
 
 
 @dataclass(frozen=True)
 class Preset:
-    """tool: a name of PROFILERS; counters: the name of a set, or ''; sample: of SENSORS; the rest as in plan.Request."""
+    """tool: a name of PROFILERS; counters: the name of a set, or ''; sample: sensors; the rest as in plan.Request."""
 
     name: str
     says: str = ""
@@ -78,7 +82,26 @@ class Preset:
 
 
 _LISTS = ("sources", "formats", "sample", "extra")
-_KEYS = {"says": str, "with": str, "counters": str, "sampling": str, "rate": int, "like": str, "env": dict} | dict.fromkeys(_LISTS, list)  # fmt: skip
+Word = Annotated[str, Meta(pattern=r"^[^\x00]*$")]  # no argument and no variable can hold a null
+
+
+class _Table(Row, kw_only=True, frozen=True, rename={"with_": "with"}):
+    """A preset as a file has it. like: another, from which it has what it does not say itself."""
+
+    says: str = ""
+    with_: Profiler = "rocprofv3"
+    like: str = ""
+    sources: tuple[Source, ...] = ()
+    counters: str = ""
+    formats: tuple[Format, ...] = ()
+    sampling: Method | Literal[""] = ""
+    rate: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
+    sample: tuple[Sensor, ...] = ()
+    env: Mapping[Annotated[str, Meta(pattern=r"^[^=\x00]+$")], Word] = msgspec.field(default_factory=dict)
+    extra: tuple[Word, ...] = ()
+
+
+_CHOICES = {"sources": SOURCES, "with": PROFILERS, "formats": get_args(Format), "sampling": get_args(Method), "sample": get_args(Sensor)}  # fmt: skip
 
 
 def presets() -> dict[str, Preset]:
@@ -124,17 +147,17 @@ def _check(where: str, table: Any) -> None:
     """InputError where a preset of the user's has what is none."""
     if not isinstance(table, dict):
         raise InputError(f"{where} is not a table: write [name] and its keys below.")
-    for key, value in table.items():
-        if key not in _KEYS or not isinstance(value, _KEYS[key]):
-            raise InputError(f"{where}: {key} = {value!r} is not known; there are {', '.join(_KEYS)}.")
-    wrong = [
-        *(s for s in table.get("sources", ()) if s not in SOURCES),
-        *(s for s in table.get("sample", ()) if s not in SENSORS),
-        *([table["with"]] if table.get("with", "rocprofv3") not in PROFILERS else []),
-    ]
-    if wrong:
-        raise InputError(f"{where}: {wrong[0]!r} is not known; sources are {', '.join(SOURCES)}; "
-                         f"profilers are {', '.join(PROFILERS)}; sensors are {', '.join(SENSORS)}.")  # fmt: skip
+    try:
+        msgspec.convert(table, _Table)
+    except msgspec.ValidationError as error:
+        said = str(error)
+        key = re.search(r"\$\.(\w+)", said)
+        there = ""
+        if key and key[1] in _CHOICES:
+            there = f"; {key[1]} may be {', '.join(_CHOICES[key[1]])}"
+        elif "unknown field" in said:
+            there = f"; keys are {', '.join(field.encode_name for field in msgspec.structs.fields(_Table))}"
+        raise InputError(f"{where} is not a preset: {said[:1].lower()}{said[1:]}{there}.") from None
 
 
 def preset(name: str) -> Preset:

@@ -85,6 +85,8 @@ def _run(
     wanted = [] if counters else list(request.formats)
     formats = [_read_format(request), *(name for name in wanted if name != _read_format(request))]
     for name in list(formats):
+        if name not in FORMATS:
+            raise NotPlanned(f"rocprofv3 does not write {name}: it writes {', '.join(FORMATS)}.")
         if request.tool.version < FORMATS[name]:
             notes.append(f"{name} left out: it came with ROCm {'.'.join(map(str, FORMATS[name]))}.")
             formats.remove(name)

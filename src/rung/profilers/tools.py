@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from rung.hardware.places import which
 
@@ -23,7 +24,9 @@ EXECUTABLES = {
     "nsys": ("nsys",),
     "ncu": ("ncu",),
 }
-PROFILERS = ("torch", *EXECUTABLES)
+Profiler = Literal["torch", "rocprofv3", "rocprof", "rocprof-compute", "rocprof-sys", "rocprof-sys-sample",
+                   "rocprof-sys-instrument", "rocprof-sys-python", "nsys", "ncu"]  # fmt: skip
+PROFILERS: tuple[str, ...] = get_args(Profiler)
 ASSUMED = (7, 0)  # the ROCm that is planned for where none is installed
 # rocprofiler-sdk's own version → ROCm's, for builds that do not say rocm_version.
 _SDK = {(0, 4): (6, 2), (0, 5): (6, 3), (0, 6): (6, 4), (1, 0): (7, 0), (1, 1): (7, 1), (1, 2): (7, 2)}
