@@ -16,6 +16,7 @@ from ended import gone
 from rung.errors import UsageError
 from rung.launch import Team, WorkerFailed, launcher
 from rung.launch.rank import placed
+from rung.launch.team import _how
 from rung.side import Launcher
 
 HERE = Path(__file__).parent
@@ -97,6 +98,11 @@ def test_a_rank_that_was_killed_is_named_although_the_others_complain(make: Make
 def test_a_rank_that_aborts_for_another_is_not_the_one_that_is_named(make: Make) -> None:
     with pytest.raises(WorkerFailed, match=r"^rank 1 on \S+ was killed by SIGKILL during abort"):
         make(2).call("abort", 60, at=1)
+
+
+def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+    assert _how(signal.SIGKILL) == "was killed by SIGKILL"
+    assert _how(signal.SIGRTMIN + 1) == f"was killed by signal {signal.SIGRTMIN + 1}"
 
 
 def test_ranks_that_somebody_else_ends_are_told_at_once(make: Make) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import time
 from typing import Any
 
@@ -24,6 +25,14 @@ def last_line(text: str) -> str:
     """What to add to a sentence of what a process printed; empty where it printed nothing."""
     lines = text.strip().splitlines()
     return f" Its last line: {lines[-1][:200]}" if lines else ""
+
+
+def signal_name(number: int) -> str:
+    """As in `SIGKILL`. Real-time signals have no names."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class WorkerFailed(WorkloadError):

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 import psutil
 
 from rung.errors import RungError, UsageError
-from rung.launch.channel import Channel, Reply, WorkerFailed, last_line, said, unreadable
+from rung.launch.channel import Channel, Reply, WorkerFailed, last_line, said, signal_name, unreadable
 from rung.launch.fork_server import Forked, ForkServer
 from rung.launch.start import START
 from rung.runs import keep, temporary_folder
@@ -185,7 +185,7 @@ class Worker(Caller):
         except subprocess.TimeoutExpired:
             code = 0
         self.kill()
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         last = last_line(self.log.read_text(errors="replace")) if self.log.exists() else ""
         return WorkerFailed(f"the worker {how} during {said(method)}.{last} Its output: {self.log}", "killed")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.errors import UsageError
-from rung.launch.channel import Channel, Reply, WorkerFailed, last_line, said, unreadable
+from rung.launch.channel import Channel, Reply, WorkerFailed, last_line, said, signal_name, unreadable
 from rung.launch.process import Caller, variables
 from rung.launch.rank import NAMES, TEAM
 from rung.launch.start import START
@@ -398,5 +398,5 @@ def _how(status: int) -> str:
     if status == LOST:
         return "was lost with its host"
     if os.WIFSIGNALED(status):
-        return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+        return f"was killed by {signal_name(os.WTERMSIG(status))}"
     return f"ended with exit code {os.waitstatus_to_exitcode(status)}"
