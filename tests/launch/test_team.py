@@ -1,6 +1,7 @@
 """Several ranks as one worker: what they answer, whose failure is told, and that nothing outlives them."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -103,6 +104,37 @@ def test_a_rank_that_aborts_for_another_is_not_the_one_that_is_named(make: Make)
 def test_a_signal_without_a_name_is_told_by_its_number() -> None:
     assert _how(signal.SIGKILL) == "was killed by SIGKILL"
     assert _how(signal.SIGRTMIN + 1) == f"was killed by signal {signal.SIGRTMIN + 1}"
+
+
+def few_files(world: int, soft: int, hard: int, log: Path) -> "subprocess.CompletedProcess[str]":
+    """A coordinator that may open so many files, with a job of so many ranks."""
+    code = (
+        "import resource, sys\nfrom pathlib import Path\nfrom rung.launch import Team\nfrom rung.side import Launcher\n"
+        f"start = Launcher((sys.executable, {str(HERE / 'start_many.py')!r}, '{world}'), here=True)\n"
+        f"with Team('a:B', Path({str(log)!r}), start, lambda method, answers: answers, joining=60.0) as team:\n"
+        f"    resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
+        f"    print(team.call('who', 60) == list(range({world})))\n"
+    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+def test_a_job_may_have_more_connections_than_the_soft_limit_and_select_allow(tmp_path: Path) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1500:
+        pytest.skip("a process may not open enough files here")
+    done = few_files(520, 100, hard, tmp_path / "log")
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_a_limit_of_files_that_is_too_low_is_told_at_once(tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = few_files(100, 40, 100, tmp_path / "log")
+    assert time.monotonic() - began < 30
+    assert done.stderr.splitlines()[-1] == (
+        f"rung.launch.channel.WorkerFailed: {socket.gethostname()} allows too few open files (at most 100) for the two connections of each "
+        "rank: raise the limit (`ulimit -Hn`, or nofile in /etc/security/limits.conf) or start fewer ranks. The launcher's output: "
+        f"{tmp_path / 'log'}"
+    )
 
 
 def test_ranks_that_somebody_else_ends_are_told_at_once(make: Make) -> None:

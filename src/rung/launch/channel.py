@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import time
 from typing import Any
 
 from rung.errors import WorkloadError
+from rung.launch.descriptors import readable
 
 MOST = 1 << 28  # bytes of an answer; what is longer is none
 # What is called in a worker, in the words of who waits for it.
@@ -98,7 +98,7 @@ class Channel:
         while not self.has_line():
             if self.ended:
                 return True
-            if not select.select([self._replies], [], [], 0)[0]:
+            if not readable([self._replies], 0.0):
                 return False
             self.read()
         return True
@@ -106,7 +106,7 @@ class Channel:
     def line(self, until: float) -> bytes | None:
         """The next answer; None where none is there and it is `until` by `time.monotonic`. Raises EOFError where the other end is closed."""
         while not self.has_line():
-            if not select.select([self._replies], [], [], max(0.0, until - time.monotonic()))[0]:
+            if not readable([self._replies], until - time.monotonic()):
                 return None
             if not self.read():
                 raise EOFError

@@ -13,7 +13,6 @@ import contextlib
 import importlib
 import itertools
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -23,6 +22,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rung.launch.descriptors import readable
 from rung.launch.start import START
 from rung.launch.worker import guarded, serve
 from rung.prctl import end_with_parent
@@ -141,7 +141,7 @@ class Forked:
     def wait(self, timeout: float) -> int:
         """Raises subprocess.TimeoutExpired."""
         if self._code is None:
-            if not select.select([self._ended_fd], [], [], timeout)[0]:
+            if not readable([self._ended_fd], timeout):
                 raise subprocess.TimeoutExpired("a forked worker", timeout)
             said = os.read(self._ended_fd, LONGEST)
             os.close(self._ended_fd)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import psutil
 
 from rung.errors import RungError, UsageError
 from rung.launch.channel import Channel, Reply, WorkerFailed, last_line, said, signal_name, unreadable
+from rung.launch.descriptors import readable
 from rung.launch.fork_server import Forked, ForkServer
 from rung.launch.start import START
 from rung.runs import keep, temporary_folder
@@ -276,7 +276,7 @@ def first_answer(workers: Collection[Caller], seconds: float) -> list[Caller]:
     ready = [worker for worker in workers if worker.answered()]
     if ready or not workers:
         return ready
-    select.select(list(workers), [], [], max(0.0, seconds))
+    readable(workers, seconds)
     return [worker for worker in workers if worker.answered()]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import resource
 import secrets
-import select
 import selectors
 import shlex
 import signal
@@ -21,6 +22,7 @@ from typing import Any
 
 from rung.errors import UsageError
 from rung.launch.channel import Channel, Reply, WorkerFailed, last_line, said, signal_name, unreadable
+from rung.launch.descriptors import make_room
 from rung.launch.process import Caller, variables
 from rung.launch.rank import NAMES, TEAM
 from rung.launch.start import START
@@ -52,6 +54,10 @@ def launcher(text: str) -> Launcher:
     # torchrun is given a script, and starts Python itself.
     agent = any(Path(word).name == "torchrun" or word == "torch.distributed.run" for word in words)
     return Launcher((*words, *([] if agent else [sys.executable]), START), here=False, meets=agent)
+
+
+# The connections of each rank, by its number and whether it serves, with its hello.
+_Doors = dict[tuple[int, bool], tuple[socket.socket, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -193,44 +199,28 @@ class Team(Caller):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._write_log()
         self._selector.close()
         for rank in self._ranks:
             rank.calls.close()
             rank.guard.close()
         self._door.close()
+        self._write_log()  # once there is a file descriptor for it again
 
     def _join(self) -> None:
         """Waits until every rank has connected, and lets them begin."""
-        until = time.monotonic() + self._joining
-        doors: dict[tuple[int, bool], tuple[socket.socket, dict[str, Any]]] = {}
+        doors: _Doors = {}
         guests: dict[socket.socket, _Guest] = {}
-        self._door.setblocking(False)
-        world = 0
-        while not world or len(doors) < 2 * world:
-            self._refuse_if_lost(until, world, {rank for rank, serves in doors if serves})
-            for ready in select.select([self._door, *guests], [], [], LOOKING)[0]:
-                if ready is self._door:
-                    with contextlib.suppress(OSError):
-                        connection = self._door.accept()[0]
-                        connection.setblocking(False)
-                        guests[connection] = _Guest(time.monotonic() + HELLO_SECONDS)
-                elif hello := guests[ready].heard(ready, self._token):
-                    del guests[ready]
-                    ready.setblocking(True)
-                    place = int(hello["rank"]), bool(hello["serves"])
-                    if place in doors or int(hello["world"]) != (world or int(hello["world"])):
-                        self.kill()
-                        raise WorkerFailed(
-                            f"two processes call themselves rank {place[0]}, or one counts {world} ranks and another {hello['world']}: the launcher "
-                            f"must number each rank once. Its output: {self.log}", "killed",
-                        )  # fmt: skip
-                    world, doors[place] = int(hello["world"]), (ready, hello)
-            for gone in [guest for guest, state in guests.items() if state.over(time.monotonic())]:
-                del guests[gone]
-                gone.close()
-        for guest in guests:
-            guest.close()
+        try:
+            with selectors.DefaultSelector() as waiting:
+                world = self._all_ranks(doors, guests, waiting)
+        except BaseException:
+            for connection, _ in doors.values():
+                connection.close()
+            self.kill()
+            raise
+        finally:
+            for guest in guests:
+                guest.close()
         first = doors[0, True][1]
         begin = {"MASTER_ADDR": first["address"], "MASTER_PORT": first["port"]}
         for number in range(world):
@@ -241,6 +231,59 @@ class Team(Caller):
                 self._selector.register(channel, selectors.EVENT_READ)
             with contextlib.suppress(OSError):
                 rank.calls.send(begin)
+
+    def _all_ranks(self, doors: _Doors, guests: dict[socket.socket, _Guest], waiting: selectors.BaseSelector) -> int:
+        """Fills `doors` until every rank has both its connections, and returns how many ranks there are."""
+        until = time.monotonic() + self._joining
+        self._door.setblocking(False)
+        waiting.register(self._door, selectors.EVENT_READ)
+        world = 0
+        while not world or len(doors) < 2 * world:
+            self._refuse_if_lost(until, world, {rank for rank, serves in doors if serves})
+            for key, _ in waiting.select(LOOKING):
+                ready = key.fileobj
+                assert isinstance(ready, socket.socket)
+                if ready is self._door:
+                    if connection := self._accepted(world):
+                        waiting.register(connection, selectors.EVENT_READ)
+                        guests[connection] = _Guest(time.monotonic() + HELLO_SECONDS)
+                elif hello := guests[ready].heard(ready, self._token):
+                    waiting.unregister(ready)
+                    ready.setblocking(True)
+                    place = int(hello["rank"]), bool(hello["serves"])
+                    if place in doors or int(hello["world"]) != (world or int(hello["world"])):
+                        self.kill()
+                        raise WorkerFailed(
+                            f"two processes call themselves rank {place[0]}, or one counts {world} ranks and another {hello['world']}: the launcher "
+                            f"must number each rank once. Its output: {self.log}", "killed",
+                        )  # fmt: skip
+                    if not world:
+                        make_room(2 * int(hello["world"]))
+                    del guests[ready]
+                    world, doors[place] = int(hello["world"]), (ready, hello)
+            for gone in [guest for guest, state in guests.items() if state.over(time.monotonic())]:
+                del guests[gone]
+                waiting.unregister(gone)
+                gone.close()
+        return world
+
+    def _accepted(self, world: int) -> socket.socket | None:
+        """A process that connects; None where it has left again. Raises WorkerFailed where this process can open no more files."""
+        try:
+            connection = self._door.accept()[0]
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                return None
+            if error.errno == errno.EMFILE and make_room(2 * max(1, world)):  # the next look accepts it
+                return None
+            most = f" (at most {resource.getrlimit(resource.RLIMIT_NOFILE)[1]})" if error.errno == errno.EMFILE else ""
+            raise WorkerFailed(
+                f"{socket.gethostname()} allows too few open files{most} for the two connections of each rank: raise the limit "
+                f"(`ulimit -Hn`, or nofile in /etc/security/limits.conf) or start fewer ranks. The launcher's output: {self.log}",
+                "killed",
+            ) from None
+        connection.setblocking(False)
+        return connection
 
     def _refuse_if_lost(self, until: float, world: int, there: set[int]) -> None:
         """Raises WorkerFailed where not all ranks will come."""

@@ -15,7 +15,6 @@ import glob
 import importlib
 import json
 import os
-import select
 import signal
 import time
 import traceback
@@ -23,6 +22,7 @@ from collections.abc import Callable, Collection
 from typing import Any, TextIO
 
 from rung.errors import RungError, first_line, where
+from rung.launch.descriptors import readable
 from rung.prctl import adopt_orphans, end_with_parent
 
 WAKING = (signal.SIGCHLD, signal.SIGTERM)  # what a guard waits for, beside the lifeline
@@ -123,7 +123,7 @@ def guarded(
 def _status(child: int, lifeline_fd: int, woken_fd: int) -> int | None:
     """How the child ended, as `os.waitpid` says it; None where it is to be ended."""
     while True:
-        ready, _, _ = select.select([lifeline_fd, woken_fd], [], [])
+        ready = readable([lifeline_fd, woken_fd])
         if lifeline_fd in ready or signal.SIGTERM in os.read(woken_fd, 4096):
             return None
         status = _collected().get(child)
