@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 
 from rung.hardware.ranks import Ranks
@@ -40,6 +41,14 @@ class Member:
             os.kill(os.getpid(), 9)
         time.sleep(0.5)
         os.abort()
+
+    def fail_and_abort(self, raises: int, aborts: int, message: str) -> None:
+        """One raises, and a moment later one is aborted, as torch's watchdog does after an error of the device."""
+        if self.rank == aborts:
+            threading.Timer(0.5, os.abort).start()
+        if self.rank == raises:
+            raise RuntimeError(message)
+        time.sleep(600)
 
     def variable(self, name: str) -> str:
         return os.environ[name]

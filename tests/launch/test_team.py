@@ -101,6 +101,23 @@ def test_a_rank_that_aborts_for_another_is_not_the_one_that_is_named(make: Make)
         make(2).call("abort", 60, at=1)
 
 
+@pytest.mark.parametrize("aborts", [0, 1])
+def test_an_error_is_told_although_a_rank_is_aborted_after_it(make: Make, tmp_path: Path, aborts: int) -> None:
+    message = "HIP error: an illegal memory access was encountered"
+    with pytest.raises(
+        WorkerFailed, match=rf"^rank 1 of 2 on \S+: RuntimeError: {message} \(.*in fail_and_abort\)$"
+    ) as failed:
+        make(2).call("fail_and_abort", 60, raises=1, aborts=aborts, message=message)
+    assert failed.value.kind == "raised"
+    log = (tmp_path / "log").read_text()
+    assert f"--- rank 1 on {socket.gethostname()}, raised\n{failed.value.traceback.rstrip()}\n" in log
+
+
+def test_a_rank_that_was_aborted_is_told_before_the_connection_that_another_lost_by_it(make: Make) -> None:
+    with pytest.raises(WorkerFailed, match=r"^rank 0 on \S+ was killed by SIGABRT during fail_and_abort"):
+        make(2).call("fail_and_abort", 60, raises=1, aborts=0, message="Connection closed by peer")
+
+
 def test_a_signal_without_a_name_is_told_by_its_number() -> None:
     assert _how(signal.SIGKILL) == "was killed by SIGKILL"
     assert _how(signal.SIGRTMIN + 1) == f"was killed by signal {signal.SIGRTMIN + 1}"

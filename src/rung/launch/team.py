@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import resource
 import secrets
 import selectors
@@ -35,6 +36,10 @@ LOST = -1  # the status of a rank of which nothing is known any more
 LEAVING = 5.0  # seconds in which the ranks say what they printed
 HELLO, HELLO_SECONDS = 4096, 20.0  # bytes, and how long one may take to say them
 LOOKING = 0.5  # seconds between looks at whether the launcher still runs
+# What a rank says whose connection to another one ended: sockets, NCCL and RCCL, gloo, torch's stores.
+LOST_OTHERS = re.compile(
+    r"onnection|[Bb]roken pipe|remote process|unhandled system error|communicator was aborted|gloo/|^Dist(Network|Store)Error:"
+)
 
 
 def torchrun(processes: int) -> Launcher:
@@ -80,6 +85,7 @@ class _Rank:
     guard: Channel
     reply: Reply | None = None
     failed: WorkerFailed | None = None
+    answered_at: float = 0.0  # as `_End.at`
     ended: _End | None = None
 
 
@@ -313,34 +319,32 @@ class Team(Caller):
                     rank.failed = rank.reply.failure
                 except ValueError:
                     rank.failed = unreadable(method, self.log)
+                rank.answered_at = time.monotonic()
         for channel in [channel for rank in self._ranks for channel in (rank.calls, rank.guard) if channel.ended]:
             with contextlib.suppress(KeyError):  # it would be ready to be read for ever
                 self._selector.unregister(channel)
         return all(rank.reply or rank.failed or rank.ended is not None for rank in self._ranks)
 
     def _failure(self, method: str) -> WorkerFailed | None:
-        """What to tell, of all that failed: a rank that died before those that lost their connection to it."""
-        ends = [(end.status, end.at, rank, end) for rank in self._ranks if (end := rank.ended)]
-        dead = [(_follows(status), at, status, rank, end) for status, at, rank, end in ends if status is not None]
-        if dead:
-            _, _, status, rank, end = min(dead, key=lambda one: one[:2])
-            return WorkerFailed(
-                f"rank {rank.number} on {rank.host} {_how(status)} during {said(method)}.{last_line(end.output)} The ranks' output: {self.log}",
-                "killed",
-            )
-        failed = [rank for rank in self._ranks if rank.failed]
-        if not failed:
-            if not ends:
+        """What to tell, of all that failed: the cause, and not what it did to the other ranks."""
+        broken = [(precedence, rank) for rank in self._ranks if (precedence := _precedence(rank))]
+        if not broken:
+            if not any(rank.ended for rank in self._ranks):
                 return None
             return WorkerFailed(
                 f"the launcher, or the process that started it, ended the ranks during {said(method)}.{self._last_line()} Their output: {self.log}",
                 "killed",
             )
-        # What is refused, or lacks memory, is a cause; an error of communication may be what came of it elsewhere.
-        first = min(failed, key=lambda rank: (rank.failed.kind == "raised", "onnection" in str(rank.failed)))  # type: ignore[union-attr]
-        error = first.failed
-        assert error
-        if len(failed) == len(self._ranks) and len({str(rank.failed) for rank in failed}) == 1:
+        _, first = min(broken, key=lambda one: one[0])
+        error, end = first.failed, first.ended
+        if not error:
+            assert end
+            assert end.status is not None
+            return WorkerFailed(
+                f"rank {first.number} on {first.host} {_how(end.status)} during {said(method)}.{last_line(end.output)} The ranks' output: {self.log}",
+                "killed",
+            )
+        if all(rank.failed for rank in self._ranks) and len({str(rank.failed) for rank in self._ranks}) == 1:
             return error
         return WorkerFailed(
             f"rank {first.number} of {len(self._ranks)} on {first.host}: {error}",
@@ -353,14 +357,31 @@ class Team(Caller):
         return last_line(self.log.read_text(errors="replace")) if self.log.exists() else ""
 
     def _write_log(self) -> None:
-        with self.log.open("a") as log:
+        # What failed is told, also where the disk is full.
+        with contextlib.suppress(OSError), self.log.open("a") as log:
             for rank in self._ranks:
                 if rank.ended and rank.ended.output.strip():
                     log.write(f"--- rank {rank.number} on {rank.host}\n{rank.ended.output.rstrip()}\n")
+                if rank.failed and rank.failed.traceback:
+                    log.write(
+                        f"--- rank {rank.number} on {rank.host}, {rank.failed.kind}\n{rank.failed.traceback.rstrip()}\n"
+                    )
 
     def _refuse_if_ended(self, method: str) -> None:
         if self._door.fileno() < 0:
             raise WorkerFailed(f"the ranks were ended before {said(method)}. Their output: {self.log}", "killed")
+
+
+def _precedence(rank: _Rank) -> tuple[int, float] | None:
+    """Smaller for what is rather the cause of what the other ranks did, and then for what was heard of first; None of a rank that has not
+    failed. A rank that ended after it had answered with an error is told by the error: torch's watchdog aborts ranks after one."""
+    if rank.failed:
+        if rank.failed.kind != "raised":  # what is refused, or lacks memory, is a cause
+            return 0, rank.answered_at
+        return 3 if LOST_OTHERS.search(str(rank.failed)) else 1, rank.answered_at
+    if rank.ended and rank.ended.status is not None:
+        return 2 if _follows(rank.ended.status) else 1, rank.ended.at
+    return None
 
 
 class _Guest:
