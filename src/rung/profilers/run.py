@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from rung.errors import WorkloadError
+from rung.prctl import adopt_orphans
 from rung.profilers.plan import IN_WORKLOAD, WORKLOAD, Plan, Run
 
 LINES = 12  # of a log, in the error that it explains
@@ -71,13 +72,15 @@ def _one(plan: Plan, one: Run, log: Path, deadline: float, said: Callable[[str],
     one.output.mkdir(parents=True, exist_ok=True)
     argv = [_workload(plan, one) if word == WORKLOAD else word for word in one.argv]
     label = f"{plan.profiler} ({one.what})"
+    adopt_orphans()  # what it leaves behind becomes our child: so it is found, whatever session it has begun
+    before = _below_us()
     with log.open("wb") as output:
         try:
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                                        env={**os.environ, **one.env}, start_new_session=True)  # fmt: skip
         except OSError as error:
             raise ProfilerFailed(f"{label} could not be started: {argv[0]}: {error.strerror}.") from None
-    with _ended(process):
+    with _ended(process, before):
         code = _waited(process, deadline, lambda seconds: said(f"{label}: {seconds:.0f} s of at most {deadline:g} s"))
     # Only now: what a tool says when it is asked to end belongs to its last lines.
     if code is None:
@@ -157,35 +160,40 @@ def warnings(log: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Afterwards nothing that the process started is running, even in groups of its own."""
-    own = psutil.Process(process.pid) if psutil.pid_exists(process.pid) else None
-    started: list[psutil.Process] = []
+def _ended(process: subprocess.Popen[bytes], before: set[psutil.Process]) -> Iterator[None]:
+    """Afterwards nothing that the process started is running, even in sessions of its own. before: what ran below us until then."""
     try:
         yield
     finally:
-        if process.poll() is None and own is not None:
-            with contextlib.suppress(psutil.Error):
-                started = own.children(recursive=True)
-        for number, seconds in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 0.0)):
-            if not _alive(process, started):
-                break
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, number)
-            for child in started:
-                with contextlib.suppress(psutil.Error):
-                    child.send_signal(number)
+        for number, seconds in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0)):
             until = time.monotonic() + seconds
-            while _alive(process, started) and time.monotonic() < until:
+            asked: set[psutil.Process] = set()
+            while (left := _left(process, before)) and time.monotonic() < until:
+                for one in left - asked:  # one that ends may leave others
+                    with contextlib.suppress(psutil.Error):
+                        one.send_signal(number)
+                asked |= left
                 time.sleep(0.02)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=10)
 
 
-def _alive(process: subprocess.Popen[bytes], started: list[psutil.Process]) -> bool:
+def _left(process: subprocess.Popen[bytes], before: set[psutil.Process]) -> set[psutil.Process]:
+    """What the process has started and runs still, itself among it. Of those that have ended we are told here."""
     process.poll()
-    try:
-        os.killpg(process.pid, 0)
-        return True
-    except (ProcessLookupError, PermissionError):
-        return any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in started)
+    here, found = os.getsid(0), set()
+    for one in _below_us() - before:
+        with contextlib.suppress(psutil.Error, OSError):
+            if (
+                os.getsid(one.pid) == here
+            ):  # another thread's, as a command that reads sensors: the process began a session
+                continue
+            if one.status() != psutil.STATUS_ZOMBIE:
+                found.add(one)
+            elif one.pid != process.pid:
+                os.waitpid(one.pid, os.WNOHANG)
+    return found
+
+
+def _below_us() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
