@@ -90,6 +90,11 @@ def test_what_it_leaves_behind_in_a_session_of_its_own_is_ended_and_what_ran_bef
     assert not [p for p in psutil.Process().children() if p.status() == psutil.STATUS_ZOMBIE]
 
 
+def test_a_real_time_signal_is_told_by_its_number(tmp_path):
+    with pytest.raises(run.ProfilerFailed, match="was killed by signal 35"):
+        run.run(plan_of(tmp_path, ["sh", "-c", "kill -35 $$"]), 30.0)
+
+
 def test_a_program_that_is_not_there_is_told_from_one_that_fails(tmp_path):
     with pytest.raises(run.ProfilerFailed, match="could not be started"):
         run.run(plan_of(tmp_path, ["/nowhere/tool"]), 60.0)

@@ -113,7 +113,9 @@ def _workload(plan: Plan, one: Run) -> str:
 
 def _how(code: int) -> str:
     if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
+        with contextlib.suppress(ValueError):  # a real-time signal has no name
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"was killed by signal {-code}"
     if code == NOT_FOUND:
         return "ended with exit code 127: it, or the program, was not found"
     return f"ended with exit code {code} (its own, or the program's)"
