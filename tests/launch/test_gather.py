@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import resource
 import socket
 from pathlib import Path
 
@@ -103,6 +104,68 @@ def test_what_breaks_off_or_changes_on_its_way_is_named(sha256: str, sent: bytes
     assert says in found
     assert "rank 0 on node-7" in found
     assert os.listdir(folder) == ["recording"]
+
+
+def test_a_file_for_which_there_is_no_room_is_named_and_the_next_one_comes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace, steps = folder / "recording" / "trace", folder / "steps-1.json"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Gathering(folder, here=True) as gathering, monkeypatch.context() as patch:
+        elsewhere(gathering, patch)
+        with writing() as files:
+            place = files.place(str(trace))
+            place.write_bytes(b"x" * 3_000_000)
+            try:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, limits[1]))
+                files.told(place)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            files.place(str(steps)).write_text("{}")
+            files.told(files.place(str(steps)))
+    assert gathering.lacking()[0] == (
+        f"recording/trace could not be written: File too large, of rank 1 on {socket.gethostname()}."
+    )
+    assert steps.read_text() == "{}"
+    assert sorted(os.listdir(folder)) == ["recording", "steps-1.json"]
+    assert os.listdir(folder / "recording") == []
+
+
+def test_a_file_whose_folder_is_a_file_here_is_named_and_the_next_one_comes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "samples").write_text("a file")
+    with Gathering(folder, here=True) as gathering, monkeypatch.context() as patch:
+        elsewhere(gathering, patch)
+        with writing() as files:
+            for name in ("samples/gpu.csv", "steps-1.json"):
+                place = files.place(str(folder / name))
+                place.write_bytes(b"x" * 100_000)
+                files.told(place)
+    assert gathering.lacking()[0].startswith("samples/gpu.csv could not be written: ")
+    assert len(gathering.lacking()) == 2  # and rank 0, which never came
+    assert (folder / "steps-1.json").stat().st_size == 100_000
+
+
+def test_a_link_in_the_place_of_a_partial_file_is_not_followed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = folder.parent / "mine"
+    mine.write_text("precious")
+    (folder / ".trace.partial").symlink_to(mine)
+    with Gathering(folder, here=True) as gathering, monkeypatch.context() as patch:
+        elsewhere(gathering, patch)
+        wrote(str(folder / "trace"), b"new")
+    assert mine.read_text() == "precious"
+    assert (folder / "trace").read_bytes() == b"new"
+    assert not (folder / "trace").is_symlink()
+
+
+def test_there_is_room_for_the_files_of_all_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted: list[int] = []
+    monkeypatch.setattr(gather, "make_room", wanted.append)
+    with Gathering(folder, here=True) as gathering:
+        monkeypatch.setenv(FILES, gathering.variables[FILES])
+        wrote(str(folder / "t"), b"")
+    assert wanted == [4]
 
 
 @pytest.mark.parametrize("name", ["../t", "/no such folder/t"])

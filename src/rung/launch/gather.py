@@ -26,6 +26,7 @@ from typing import BinaryIO
 
 from rung.errors import WorkloadError
 from rung.hardware.ranks import Ranks
+from rung.launch.descriptors import make_room
 from rung.launch.team import REACHED_BY
 
 FILES = "RUNG_FILES"  # a variable: where the coordinator listens, its token, and its folder
@@ -103,6 +104,7 @@ class Gathering:
         if not secrets.compare_digest(str(hello["token"]).encode(), self._token.encode()):
             return
         rank = self._ranks[int(hello["rank"])] = _From(str(hello["host"]), int(hello["world"]))
+        make_room(2 * rank.world)  # a connection and a file of each rank
         while line := heard.readline(LONGEST):
             told = json.loads(line)
             if told.get("done"):
@@ -125,7 +127,11 @@ class Gathering:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as open_:
-                into = open_.enter_context(partial.open("wb")) if sent else None
+                if sent:
+                    partial.unlink(
+                        missing_ok=True
+                    )  # of a killed process; or a stranger's link, which would lead elsewhere
+                into = open_.enter_context(partial.open("xb")) if sent else None
                 source = heard if sent else open_.enter_context(path.open("rb"))
                 while chunk := source.read(min(CHUNK, size - found) if sent else CHUNK):
                     found += len(chunk)
@@ -137,12 +143,20 @@ class Gathering:
                     os.replace(partial, path)
                 return ""
         except OSError as error:
+            if sent:  # the rank sends all of it, and its next file after that
+                _skip(heard, size - found)
             return f"{name} could not be {'written' if sent else 'read'}: {error.strerror}"
         finally:
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # where its folder is a file, say
+                partial.unlink()
         if found != size:
             return f"{name} is cut off: {found:,} of {size:,} bytes arrived"
         return f"{name} changed on the way: its SHA-256 differs"
+
+
+def _skip(heard: BinaryIO, size: int) -> None:
+    while size > 0 and (chunk := heard.read(min(CHUNK, size))):
+        size -= len(chunk)
 
 
 class Writing:
