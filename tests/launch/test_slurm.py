@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rung
-from rung.launch.slurm import State, Wanted, _code, _shown, script, why
+from rung.errors import WorkloadError
+from rung.launch.slurm import State, Wanted, _code, _shown, look, script, submit, why
 from rung.records.slurm_job import SlurmJob
 
 EARLIER = Path(__file__).parents[1] / "data" / "run_directory"
@@ -182,6 +183,51 @@ def test_without_slurm_that_is_said(cluster: Path, monkeypatch: pytest.MonkeyPat
     assert done.returncode == 2
     assert "there is no sbatch here" in done.stderr
     assert not list((cluster / ".rung" / "jobs").iterdir())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "4711",
+        "4711;cluster",
+        "Your job runs in project p1\n4711",
+        "4711;cluster\n42 hours are left",
+        "Submitted batch job 4711",
+    ],
+)
+def test_a_job_is_found_among_what_a_site_has_sbatch_print(
+    said: str, cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, sbatch=said)
+    assert submit(tmp_path / "job.sh") == 4711
+
+
+def test_a_job_that_sbatch_does_not_name_is_told(
+    cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, sbatch="Thank you")
+    with pytest.raises(WorkloadError, match="named no job, and printed 'Thank you': `squeue --me` shows"):
+        submit(tmp_path / "job.sh")
+
+
+def test_where_scontrol_says_nothing_the_accounts_are_asked(
+    cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, scontrol="", sacct="Welcome\nFAILED|3:0|n1")
+    assert look(4711) == State("FAILED", 3, "n1")
+    for answer in ("", "|0:0|n1", "FAILED|x|n1"):
+        programs(tmp_path, monkeypatch, scontrol="JobId=4711", sacct=answer)
+        assert look(4711) is None
+
+
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **said: str) -> None:
+    """SLURM's programs, each of which only prints this."""
+    folder = tmp_path / "printing"
+    folder.mkdir(exist_ok=True)
+    for name, text in said.items():
+        (folder / name).write_text(f"#!/bin/sh\nprintf '%s' '{text}'\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
 def test_the_script_of_a_dry_run_is_the_one_that_runs(cluster: Path) -> None:

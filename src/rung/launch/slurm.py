@@ -189,10 +189,20 @@ def container_runtime() -> str:
     )
 
 
+# What `sbatch --parsable` prints, and what it prints without that.
+_SUBMITTED = re.compile(r"([0-9]+)(?:;\S+)?|Submitted batch job ([0-9]+)(?: on cluster \S+)?")
+
+
 def submit(path: Path) -> int:
-    """Hands a script to SLURM; its number. Raises UsageError where there is no SLURM, or where it refuses."""
+    """Hands a script to SLURM; its number. Raises UsageError where there is no SLURM, WorkloadError where it refuses or names no job."""
     said = _asked("sbatch", "--parsable", str(path))
-    return int(said.split(";")[0])
+    # A site's plugin or wrapper may print lines of its own, before or after.
+    numbers = [found[1] or found[2] for line in said.splitlines() if (found := _SUBMITTED.fullmatch(line.strip()))]
+    if not numbers:
+        raise WorkloadError(
+            f"sbatch took the script but named no job, and printed {said[-300:]!r}: `squeue --me` shows whether there is one, and `scancel` ends it."
+        )
+    return int(numbers[-1])
 
 
 def look(job: int) -> State | None:
@@ -202,14 +212,14 @@ def look(job: int) -> State | None:
     """
     try:
         return _shown(_asked("scontrol", "show", "job", "-o", str(job)))
-    except (UsageError, WorkloadError):
+    except (UsageError, WorkloadError, KeyError, ValueError):  # the last two of an answer that tells of no job
         pass
     try:
         lines = _asked("sacct", "-X", "-n", "-P", "-j", str(job), "-o", "State,ExitCode,NodeList").splitlines()
-        name, code, hosts = lines[0].split("|")
-    except (UsageError, WorkloadError, IndexError, ValueError):
+        name, code, hosts = next(line for line in lines if line.count("|") == 2).split("|")
+        return State(name.split()[0], _code(code), hosts)
+    except (UsageError, WorkloadError, StopIteration, IndexError, ValueError):
         return None
-    return State(name.split()[0], _code(code), hosts)
 
 
 def cancel(job: int) -> None:
