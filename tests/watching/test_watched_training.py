@@ -148,6 +148,62 @@ def test_a_folder_that_cannot_be_written_to_is_warned_of_once_and_the_training_g
     ]
 
 
+def test_a_folder_that_was_deleted_and_a_thread_that_cannot_start_are_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.warns(UserWarning, match="the training goes on"), rung.watch(torch.nn.Linear(2, 2)) as watching:
+        watching.step()
+    monkeypatch.chdir(tmp_path)
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    hooked: list[Pace] = []
+    monkeypatch.setattr(Pace, "close", lambda pace: hooked.append(pace))
+    with pytest.warns(UserWarning, match="can't start new thread"), rung.watch(folder=tmp_path) as watching:
+        watching.step()
+    assert len(hooked) == 1
+
+
+def test_a_warning_that_python_makes_an_error_of_does_not_end_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watching = rung.watch(folder=tmp_path, every=60)
+
+    def fails() -> None:
+        raise RuntimeError("no event could be made")
+
+    monkeypatch.setattr(watching._pace, "step", fails)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        watching.step()
+        watching.step()
+    watching.close()
+    assert [one.message.endswith("may not see it: no event could be made") for one in caplog.records] == [True]
+
+
+def test_what_fails_within_a_backward_is_raised_by_the_next_step_alone() -> None:
+    model = torch.nn.Linear(2, 2)
+    pace, clock = Pace(CPU, model), Behind()
+    pace._clock = clock
+
+    def fails() -> int:
+        raise RuntimeError("no event could be made")
+
+    clock.mark = fails  # type: ignore[method-assign]
+    model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(RuntimeError, match="no event"):
+        pace.step()
+    clock.mark = lambda: 1  # type: ignore[method-assign]
+    model(torch.ones(1, 2)).sum().backward()
+    pace.step()
+    pace.close()
+
+
 def test_where_a_loop_stands_is_said_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rung.watching.sampler.LONG", 0.1)
     with rung.watch(folder=tmp_path, every=0.05):

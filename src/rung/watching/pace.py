@@ -105,12 +105,17 @@ class Pace:
         self._count, self._apart = 0, 1  # one step in so many is timed
         self._waits: list[tuple[Any, Any]] = []
         self._queued = self._broken = False
+        self._error: Exception | None = None  # of a call within a backward, where it would end the training
         self.cost_ns = 0  # what all this took in the training loop
         self._chosen = _chosen(averaged) if averaged is not None else []
         self._hooks: list[Any] = []
         self._hook()
 
     def step(self) -> None:
+        """Raises what has failed, here or in the backward before: of the exchange of gradients nothing is known from then on."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
         begun = time.perf_counter_ns()
         self._count += 1
         next_is_timed = self._count % self._apart == 0
@@ -165,15 +170,21 @@ class Pace:
     def _before_the_exchange_is_awaited(self) -> None:
         begun = time.perf_counter_ns()
         self._queued = False
-        begin = self._clock.mark()
-        _queue(lambda: self._exchanged(begin))
+        try:
+            begin = self._clock.mark()
+            _queue(lambda: self._exchanged(begin))
+        except Exception as error:
+            self._broken, self._error = True, error
         self.cost_ns += time.perf_counter_ns() - begun
 
     def _exchanged(self, begin: Any) -> None:
         begun = time.perf_counter_ns()
-        end = self._clock.mark()
-        if begin is not None and end is not None:
-            self._waits.append((begin, end))
+        try:
+            end = self._clock.mark()
+            if begin is not None and end is not None:
+                self._waits.append((begin, end))
+        except Exception as error:
+            self._broken, self._error = True, error
         self.cost_ns += time.perf_counter_ns() - begun
 
 

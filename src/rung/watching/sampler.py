@@ -7,6 +7,7 @@ warned of once, and the training goes on.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import socket
 import statistics
@@ -29,6 +30,7 @@ from rung.records.watch import Sample
 from rung.watching.files import RankFile, folder_for
 from rung.watching.pace import Pace, Taken, data_parallel
 
+log = logging.getLogger(__name__)
 EVERY = 5.0  # seconds between two lines
 RESTING = 50  # times as long as a look at the sensors takes there is none: a command may take tenths of a second
 LONG = 10.0  # seconds without a step after which it is said where the loop stands
@@ -42,11 +44,20 @@ class Watching:
         self, model: torch.nn.Module | None, folder: Path, every: float, averaged: bool, broadcasts: bool
     ) -> None:
         """averaged: DDP averages the gradients of the model; broadcasts: and, before a forward, it broadcasts buffers."""
+        self.folder, self._every = folder, every
+        self._failed = False
+        self._over = threading.Event()
+        try:
+            self._begin(model, averaged, broadcasts)
+        except Exception as error:  # the current folder was deleted, or no thread is to be had
+            self._over.set()
+            self._warn(error)
+
+    def _begin(self, model: torch.nn.Module | None, averaged: bool, broadcasts: bool) -> None:
         self._broadcasts = averaged and broadcasts and model is not None and any(True for _ in model.buffers())
-        self.folder, self._every = folder.absolute(), every
+        self.folder = self.folder.absolute()
         self._ranks = _ranks()
         self._device = _device(model, self._ranks.local)
-        self._pace = Pace(self._device, model if averaged else None)
         self._alone = self._ranks.world == 1
         self._file = RankFile(self.folder, self._ranks.rank)
         self._began, self._stepped, self._steps = time.time(), time.monotonic(), 0
@@ -55,10 +66,13 @@ class Watching:
         self._sensor: Sensor | None = None
         self._gpu = identity(self._device)
         self._rest_until, self._reading = 0.0, None
-        self._failed = False
-        self._over = threading.Event()
+        self._pace = Pace(self._device, model if averaged else None)
         self._thread = threading.Thread(target=self._run, name="rung-watch", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except Exception:
+            self._pace.close()
+            raise
         atexit.register(self.close)
 
     _reading: Reading | None
@@ -156,12 +170,14 @@ class Watching:
         return line_of(frame) if frame else ""
 
     def _warn(self, error: Exception) -> None:
-        if not self._failed:
-            self._failed = True
-            warnings.warn(
-                f"the training goes on, but rung watch may not see it: {first_line(error) or type(error).__name__}",
-                stacklevel=2,
-            )
+        if self._failed:
+            return
+        self._failed = True
+        text = f"the training goes on, but rung watch may not see it: {first_line(error) or type(error).__name__}"
+        try:
+            warnings.warn(text, stacklevel=3)
+        except Warning:  # where Python makes errors of warnings (-W error), this one would end the training
+            log.warning(text)
 
 
 CPU = Device("cpu", 0, "cpu", "", "", 0, 0)
