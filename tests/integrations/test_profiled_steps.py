@@ -50,6 +50,27 @@ def test_a_training_that_ends_earlier_keeps_what_was_recorded(tmp_path: Path, ca
     assert "steps 3 to 4" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_training_that_is_broken_off_does_not_keep_the_next_from_being_recorded(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = iter([tmp_path / "first", tmp_path / "second"])
+    monkeypatch.setattr("rung.integrations.profiled.new_folder", lambda *_: next(folders))
+    steps = ProfiledSteps(2, 4)
+    for _ in range(number):
+        steps.before(CPU, 0, 1)
+        torch.ones(4, 4) @ torch.ones(4, 4)
+        steps.after()
+    steps.before(CPU, 0, 1)  # it fails within this step
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(steps, 6)
+    assert not torch.autograd._profiler_enabled()
+    assert steps.folder == tmp_path / "second"
+    assert recorded(tmp_path / "second") == (3, 3)
+    assert (tmp_path / "first" / "trace.json.gz").exists()
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_training_that_ends_before_says_so(number: int, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=f"ended after step {number}, before step 3"):

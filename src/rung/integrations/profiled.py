@@ -46,14 +46,15 @@ class ProfiledSteps:
         self.folder: Path | None = None
         self._out = Path(out) if out is not None else None
         self._options = replace(options or Options(), wait=0, warm=1, active=last - first + 1, repeat=1)
+        self._recorder: Recorder | None = None
         self.begin()
 
     def begin(self) -> None:
-        """The training starts."""
+        """The training starts. The one before it may have been broken off within the recorded steps, which nothing tells."""
+        if self._recorder is not None:
+            self.close()
         self._step, self._recorder, self._failed = 0, None, False
         self._device: Device | None = None
-
-    _recorder: Recorder | None
 
     def before(self, device: torch.device, rank: int, processes: int) -> None:
         """A step begins, of one of so many processes."""
