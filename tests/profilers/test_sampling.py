@@ -132,6 +132,14 @@ def test_a_table_that_cannot_be_written_at_the_end_costs_no_run(tmp_path: Path) 
     assert pl.read_csv(sampled.paths[0]).height == sampled.table().height > 0
 
 
+def test_a_full_disk_costs_no_run(tmp_path: Path) -> None:
+    (tmp_path / "samples.csv").symlink_to("/dev/full")
+    done = sample_beside(SLEEP, tmp_path, 50, sensors=[Steady(200.0)])
+    assert done.exit_code == 0
+    assert done.paths == [tmp_path / "samples.parquet"]
+    assert done.gpus["samples"][0] > 1
+
+
 def test_a_folder_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):

@@ -90,7 +90,8 @@ class Sampling:
     ) -> None:
         self._end.set()
         self._thread.join()
-        self._file.close()
+        with contextlib.suppress(OSError):  # rows that a full disk did not take are written once more
+            self._file.close()
         try:
             self.table().write_parquet(self.folder / TABLE)
         except (
