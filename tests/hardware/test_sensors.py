@@ -157,6 +157,10 @@ def test_nvml_units_are_milliwatts_and_millijoules(monkeypatch: pytest.MonkeyPat
     assert (seen.used, seen.total, seen.busy, seen.memory_busy) == (10, 80, 0.99, 0.4)
     assert (seen.energy, seen.power, seen.core, seen.memory, seen.celsius) == (None, 266.5, 1980, 2619, 44)
     assert seen.throttled == ("power cap",)  # an idle bit holds nothing down
+    # As of a driver before 535, whose library lacks the newer name.
+    monkeypatch.setattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", not_supported)
+    monkeypatch.setattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", lambda gpu: 0x20, raising=False)
+    assert sensor.read().throttled == ("temperature",)
 
 
 def metrics(version: int, *fields: tuple[int, str, int]) -> bytes:

@@ -52,10 +52,15 @@ class Nvml:
         found = self._ask("nvmlDeviceGetMemoryInfo", newer) if newer is not None else None
         return found if found is not None else self._ask("nvmlDeviceGetMemoryInfo")
 
+    def _reasons(self) -> int:
+        """Drivers before 535 have an older name for these."""
+        found = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        return (self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") if found is None else found) or 0
+
     def read(self) -> Reading:
         energy = self._ask("nvmlDeviceGetTotalEnergyConsumption")  # mJ
         power = self._ask("nvmlDeviceGetPowerUsage")  # mW
-        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons") or 0
+        bits = self._reasons()
         memory, rates = self._memory(), self._ask("nvmlDeviceGetUtilizationRates")
         return Reading(
             time.monotonic(),
