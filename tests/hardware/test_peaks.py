@@ -23,6 +23,11 @@ def _no_file_of_the_user(monkeypatch, tmp_path):
         ("AMD Radeon RX 7900 XTX", "RX 7900 XTX"),
         ("AMD Radeon RX 7900 XT", "RX 7900 XT"),
         ("AMD Radeon RX 9070", "RX 9070"),
+        ("AMD Radeon RX 9070 XT", "RX 9070 XT"),
+        ("AMD Radeon PRO W7800", "PRO W7800"),
+        ("MI300X_A1", "MI300X"),  # as rocprof-compute writes it
+        ("NVIDIA GH200 480GB", "GH200"),  # of the host's memory
+        ("Tesla V100-SXM2-16GB", "V100 SXM2"),
         ("AMD Radeon AI PRO R9700", "AI PRO R9700"),
         ("Tesla V100-SXM2-32GB", "V100 SXM2"),
         ("Tesla V100-PCIE-16GB", "V100 PCIe"),
@@ -56,6 +61,37 @@ def test_a_chip_that_is_not_listed_has_no_peaks():
     assert find("AMD Instinct MI455X", "gfx950", 256) is None  # another chip, though the architecture fits
     assert find("AMD Radeon Graphics", "gfx1036", 1) is None
     assert peaks_of(Device("cpu", 0, "cpu", "MI300X", "gfx942", 0, 304)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "arch", "units", "gib"),
+    [
+        ("NVIDIA GB200", "sm100", 152, 184),
+        ("NVIDIA GH200 144G HBM3e", "sm90", 132, 144),
+        ("AMD Radeon RX 9070 GRE", "gfx1201", 24, 12),
+        ("AMD Radeon PRO W7800 48GB", "gfx1100", 35, 48),
+        ("NVIDIA A100-SXM-64GB", "sm80", 124, 64),
+        ("Tesla V100S-PCIE-32GB", "sm70", 80, 32),
+    ],
+)
+def test_another_device_whose_name_holds_that_of_a_listed_one_has_no_peaks(name, arch, units, gib):
+    assert find(name, arch, units, gib << 30) is None
+    assert find(name) is None
+
+
+def test_a_device_whose_memory_is_not_that_of_its_name_has_no_peaks_unless_it_is_a_part(tmp_path, monkeypatch):
+    h100 = ("NVIDIA H100", "sm90")
+    assert find(*h100, 132, 85_028_765_696).name == "H100"
+    assert find(*h100, 132, 64 << 30) is None
+    assert find(*h100, 16, 10 << 30).name == "H100, 16 of 132 units"  # MIG
+    assert find("AMD Instinct MI300X", "gfx942", 38, 192 << 30).units == 38  # CPX, which may use all of it
+    assert find("", "sm90", 132, 64 << 30) is None
+    assert find("Tesla V100-PCIE-32GB", "sm70", 80, 32 << 30).name == "V100 PCIe"
+    assert find("AMD Radeon 8060S", "gfx1151", 20, 64 << 30).name == "Radeon 8060S"
+    own = tmp_path / "own.toml"
+    own.write_text("[[gpu]]\nname = 'Mine'\nmatch = 'H100'\nmemory = 10\nbandwidth = 100\nvector = { fp32 = 1 }\n")
+    monkeypatch.setenv("RUNG_PEAKS", str(own))
+    assert find(*h100, 132, 64 << 30).name == "Mine"
 
 
 def test_a_device_without_a_name_is_told_by_its_architecture_units_and_memory():

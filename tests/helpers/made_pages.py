@@ -99,7 +99,7 @@ def document(
             {
                 "id": 0,
                 "name": "AMD Instinct MI300X",
-                "totalGlobalMem": 2**37,
+                "totalGlobalMem": 192 << 30,
                 "numSms": 304,
                 "warpSize": 64,
                 "computeMajor": 9,

@@ -20,6 +20,7 @@ from rung.toml import parse_toml, shipped, user_file
 _WIDER = {"fp4": "fp6", "fp6": "fp8", "fp8": "fp16", "bf16": "fp32", "fp16": "fp32", "tf32": "fp32", "int8": "fp32"}
 _GFX = {"90": "gfx90a", "94": "gfx942", "95": "gfx950"}
 _OWN = ("RUNG_PEAKS", "peaks.toml")  # where the user's own rows are: `user_file`
+_OFF = 0.15  # share by which drivers' and data sheets' figures of a memory may differ
 _NUMBERS = ("memory", "bandwidth", "cache", "cache_bandwidth")
 _TABLES = ("matrix", "vector", "measured")
 
@@ -29,7 +30,7 @@ class Peaks:
     """One device as torch shows it. Rates in FLOP/s by precision (fp32 means without TF32; int8 in op/s), dense.
 
     arch: 'gfx942' or 'sm90'; units: compute units or multiprocessors; memory and cache in bytes, bandwidth and
-    cache_bandwidth in bytes/s, None where not published; measured: what benchmarks reached (`bandwidth` in bytes/s).
+    cache_bandwidth in bytes/s, None where not published; any_memory: whether the rest holds for devices of other memory, too; measured: what benchmarks reached (`bandwidth` in bytes/s).
     source: where the figures are from; checked: which of them were compared with a text at hand, "" where none was.
     """
 
@@ -38,6 +39,7 @@ class Peaks:
     arch: str
     units: int
     memory: float
+    any_memory: bool
     bandwidth: float
     cache: float | None
     cache_bandwidth: float | None
@@ -101,6 +103,7 @@ def find(name: str, arch: str = "", units: int = 0, memory: int = 0) -> Peaks | 
     """The row for a device's name; else the one of its architecture and number of units, the nearest in memory.
 
     Where several that differ are as near, or the memory is not known, it is the slowest of them, and its name says which there are.
+    None where no row fits, and where the memory is not that of the row: it is another device, and its figures are not known.
     """
     matching = [row for row in known() if name and re.search(row.match, name, re.IGNORECASE)]
     if matching:
@@ -108,8 +111,9 @@ def find(name: str, arch: str = "", units: int = 0, memory: int = 0) -> Peaks | 
         row = matching[0]
         if row in _shipped():
             row = next((row for row in matching if not units or row.units in (0, units)), row)
-        return _partition(row, units)
-    alike = [row for row in known() if row.arch == arch and row.units == units]
+        part = _partition(row, units)
+        return part if part is not row or _fits(row, memory) else None
+    alike = [row for row in known() if row.arch == arch and row.units == units and _fits(row, memory)]
     # A name that says what it is, and is not listed, is another chip.
     if re.search(r"\d{3,}", name) or not alike:
         return None
@@ -117,6 +121,11 @@ def find(name: str, arch: str = "", units: int = 0, memory: int = 0) -> Peaks | 
         nearest = min(alike, key=lambda row: abs(row.memory - memory)).memory
         alike = [row for row in alike if row.memory == nearest]
     return _slowest(alike)
+
+
+def _fits(row: Peaks, memory: int) -> bool:
+    """Whether a whole device with so much memory may be this one: vendors sell several under one name, with other bandwidths."""
+    return not memory or row.any_memory or abs(memory - row.memory) <= _OFF * row.memory or row not in _shipped()
 
 
 def _slowest(alike: list[Peaks]) -> Peaks:
@@ -212,6 +221,7 @@ def _row(row: dict[str, Any]) -> Peaks:
         arch=str(row.get("arch", "")),
         units=int(row.get("units", 0)),
         memory=numbers["memory"],
+        any_memory=bool(row.get("any_memory", False)),
         bandwidth=numbers["bandwidth"],
         cache=numbers["cache"],
         cache_bandwidth=numbers["cache_bandwidth"],
