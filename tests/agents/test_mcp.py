@@ -121,6 +121,22 @@ def test_traces_are_read_and_answers_fit_with_the_rest_to_be_had(project: Path) 
     with_client(project, talk)
 
 
+def test_no_tool_reads_what_lies_beside_a_trace_and_leads_outside(project: Path) -> None:
+    (project / "capture_bs32.json").symlink_to(project.parent / "secret.json")
+
+    async def talk(client: "Client", call: Call) -> None:
+        for tool, arguments in (
+            ("analyze", {"path": "trace.json"}),
+            ("diff", {"base": "trace.json", "new": "trace.json"}),
+            ("query", {"path": "trace.json"}),
+        ):
+            document, _, failed = await call(tool, **arguments)
+            assert failed, tool
+            assert "capture_bs32.json leads outside of" in document["error"]
+
+    with_client(project, talk)
+
+
 def test_code_is_measured_and_judged_and_what_it_prints_breaks_nothing(project: Path) -> None:
     async def talk(client: "Client", call: Call) -> None:
         document, _, _ = await call("bench", target="work.py:short", call=True, preset="quick")

@@ -11,7 +11,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 
-from rung.agents.bounded import bounded, how_to_see_more, slice_of, text_of
+from rung.agents.bounded import cut_to_fit, slice_of, text_of
 from rung.agents.jobs import Job, Jobs, of_the_target, options
 from rung.agents.root import Root
 from rung.errors import RungError, UsageError
@@ -121,7 +121,7 @@ class Tools:
         """Say where the time of a recorded trace went: torch.profiler, rocprofv3, rocpd, Nsight Systems, Perfetto. Without `show` you get an
         overview with findings, each with what to do; with it, tables. Example: analyze(path="trace.json.gz", show=["findings", "ops"])"""
         words = [
-            self._root.path(path),
+            self._root.trace(path),
             *options(show=show, step=step, steps=steps, partial=partial, html=self._page(html)),
         ]
         return await self._run(ctx, ["analyze", *words])
@@ -383,8 +383,7 @@ class Tools:
         document, failed = job.document(), job.status() == "failed"
         if part is not None:
             return result(slice_of(document, part, start))
-        smaller, cuts = bounded(document)
-        return result(smaller, how_to_see_more(job.name, cuts), failed)
+        return result(*cut_to_fit(document, job.name), failed)
 
 
 async def serve(tools: Tools) -> None:
