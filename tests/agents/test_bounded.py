@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rung.agents.bounded import bounded, how_to_see_more, part_of, slice_of, text_of
+from rung.agents.bounded import bounded, cut_to_fit, how_to_see_more, part_of, slice_of, text_of
 from rung.errors import UsageError
 
 VALUES = st.recursive(
@@ -25,6 +25,29 @@ def test_an_answer_is_never_longer_than_it_may_be_and_whole_where_it_fits(value:
     assert len(text_of(smaller)) <= most
     assert json.loads(text_of(smaller)) == smaller
     assert (smaller == value and not cuts) if len(text_of(value)) <= most else cuts
+
+
+@settings(max_examples=40)
+@given(VALUES, st.integers(400, 800))
+def test_an_answer_and_its_note_together_are_never_longer(value: Any, most: int) -> None:
+    smaller, note = cut_to_fit(value, "1", most)
+    assert len(text_of(smaller)) + len(note) <= most
+
+
+def test_an_answer_that_just_fits_leaves_room_for_its_note() -> None:
+    documents = [table(rows) for rows in range(40, 140)]
+    assert any(len(text_of(document)) > 3000 for document in documents)
+    for document in documents:
+        smaller, note = cut_to_fit(document, "1", 3000)
+        assert len(text_of(smaller)) + len(note) <= 3000
+        assert bool(note) == (smaller != document)
+
+
+def test_missing_rows_are_named_before_the_missing_end_of_a_text() -> None:
+    document = {"rows": [{"sql": "s" * 9000, "time": k} for k in range(300)]}
+    _, note = cut_to_fit(document, "1", 5000)
+    assert note.startswith("Cut to fit: /rows: ")
+    assert 'part="/rows", start=' in note
 
 
 @settings(max_examples=40)

@@ -162,11 +162,23 @@ def _largest(fits: Callable[[int], bool], most: int) -> int:
     return low
 
 
+def cut_to_fit(document: Any, job: str, most: int = MOST) -> tuple[Any, str]:
+    """A document and the note on what was left out of it, which together are not longer than `most` characters."""
+    note = ""
+    while True:  # each round leaves more room for the note
+        smaller, cuts = bounded(document, most - len(note))
+        longer = how_to_see_more(job, cuts)
+        if len(text_of(smaller)) + len(longer) <= most or len(longer) <= len(note):
+            return smaller, longer
+        note = longer
+
+
 def how_to_see_more(job: str, cuts: list[Cut]) -> str:
     """What was left out, and the call that gives it; empty where nothing was."""
     if not cuts:
         return ""
-    largest = sorted(cuts, key=lambda one: one.kept - one.of)[:_NAMED]
+    # Entries first: rows that are missing matter more than the end of a text, however many characters that has.
+    largest = sorted(cuts, key=lambda one: (one.what == "characters", one.kept - one.of))[:_NAMED]
     others = f", and {len(cuts) - len(largest)} more" if len(cuts) > len(largest) else ""
     first = largest[0]
     ask = f'job_result(job="{job}", part="{first.pointer}", start={first.kept})'
