@@ -594,3 +594,33 @@ def test_a_closed_output_is_no_mistake() -> None:
 def test_a_number_that_counts_nothing_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     assert "must be a whole number, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--fail-if-slowr", "2%"], "Did you mean --fail-if-slower?"),
+        (["--batch", "8"], "unexpected argument '--batch'"),
+        *(
+            (option.split(), f"{option.split()[0]} needs a comparison that runs now")
+            for option in ("--verify", "--budget 5", "--rungs compile", "--recipe compare.py", "--env A=1", "--call")
+        ),
+        (["--base=main"], "--base needs a comparison that runs now"),
+    ],
+)
+def test_two_files_of_measurements_take_no_option_of_a_comparison_that_runs(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "compare.py").write_text("")
+    assert main(["compare", "monday.json", "tuesday.json", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_two_files_of_measurements_do_with_options_of_the_users_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool.rung.compare]\nbudget = 5\nverify = true\n")
+    assert main(["compare", "monday.json", "tuesday.json"]) == 3  # there is no such file: it was looked at
+    assert "monday.json" in capsys.readouterr().err

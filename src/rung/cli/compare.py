@@ -32,6 +32,7 @@ from rung.cli.remember import remembered
 from rung.cli.slurm import add_options
 from rung.errors import UsageError
 
+FOR_SAVED = ("--json", "--debug", "--fail-if-slower")  # what two files of measurements take
 SAME = "A and B are the same: this measures which differences are the machine's. To compare two, name both: rung compare A B"
 HERE = 20.0  # seconds of timing in one process, unless --budget says otherwise
 
@@ -262,9 +263,9 @@ def saved(parsed: argparse.Namespace) -> int:
 
     if parsed.more:
         raise UsageError("give two files of measurements; more than two cannot be compared.")
-    refused = {"--markdown": parsed.markdown, "--junit": parsed.junit, "--html": parsed.html}
-    refused["--fail-if-inconclusive"] = typed(parsed, "--fail-if-inconclusive")
-    if wrong := next((option for option, given in refused.items() if given), ""):
+    no_rest(parsed.rest)  # no target takes it: a misspelt --fail-if-slower would pass
+    flags = (word.partition("=")[0] for word in parsed.words if word.startswith("--") and word != "--")
+    if wrong := next((flag for flag in flags if flag not in FOR_SAVED), ""):
         raise UsageError(f"{wrong} needs a comparison that runs now; for two files of measurements, use --json.")
     result = compare_saved(regular_file(parsed.a), regular_file(parsed.b))
     print(to_json(plain(result)) if parsed.json else "\n".join(saved_lines(result)))
