@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from rung.cli.common import add_command, no_rest
+from rung.cli.output import only_answers_on_stdout
 from rung.errors import UsageError, WorkloadError
 
 EXAMPLE = """\
@@ -92,7 +93,8 @@ def _inspect(parsed: argparse.Namespace) -> int:
             raise UsageError(f"{text!r} is not an argument; write NAME=VALUE, as in BLOCK=1024 or x='*bf16'.")
         given[name] = value(written)
     arches = architectures(parsed.arch) if parsed.arch else ()
-    rows, failed = inspect(parsed.what, arches, given, parsed.call)
+    with only_answers_on_stdout():  # Triton prints the code that it could not assemble, and a user's file what it likes
+        rows, failed = inspect(parsed.what, arches, given, parsed.call)
     for sentence in failed:
         print(f"rung: {sentence}", file=sys.stderr)
     if not rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
@@ -46,6 +47,20 @@ def _cleaned(stream: TextIO) -> TextIO:
 def raw(stream: TextIO) -> TextIO:
     """The stream itself: for our own colors and cursor movements, and for what a user's program prints."""
     return stream.stream if isinstance(stream, Visible) else stream
+
+
+@contextlib.contextmanager
+def only_answers_on_stdout() -> Iterator[None]:
+    """While it lasts, all that would go to stdout goes to stderr, also what other programs and libraries write there themselves."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(raw(sys.stderr)):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def text_width() -> int:

@@ -84,9 +84,15 @@ def build(arch: str, name: str, kernel: Any, found: Specialised, source: str, co
     try:
         built = triton.compile(ast, target=target, options=options)
     except Exception as error:
-        lines = [line for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
-        raise WorkloadError(f"{name} does not compile for {arch}: {lines[-1].strip()[:300]}") from error
+        raise WorkloadError(f"{name} does not compile for {arch}: {_reason(error)}") from error
     return resources(built.asm, built.metadata._asdict(), name, arch, config, source)
+
+
+def _reason(error: Exception) -> str:
+    """The line that says why compiling failed: the assembler's, which stands before the command to repeat it, else the last one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    fatal = (line for line in lines if line.startswith(("ptxas fatal", "ptxas error")))
+    return next(fatal, lines[-1])[:300]
 
 
 def _ast_source(kernel: Any, found: Specialised) -> Any:
