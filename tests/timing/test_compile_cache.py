@@ -1,16 +1,27 @@
 """The folder of compiled code that climbs share: what is damaged or missing in it costs a recompilation and no more."""
 
+import fcntl
 import json
 import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from rung.timing.compile_cache import KNOWN, VARIABLE, bytecode, compiled_code, directory
+from rung.timing.compile_cache import (
+    KNOWN,
+    LOCKS,
+    SINCE,
+    VARIABLE,
+    bytecode,
+    compiled_code,
+    directory,
+    remove_cut_off,
+)
 
 # Compiles for each line that it is given, in a process of its own that has loaded torch and nothing else.
 COMPILES = """
@@ -99,8 +110,49 @@ def test_what_one_climb_compiled_the_next_one_finds_and_what_is_damaged_or_gone_
 def test_the_cache_that_the_user_chose_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "/somewhere")
     with compiled_code() as variables:
-        assert variables == {}
+        assert [*variables] == [SINCE]
     assert not directory().exists()
+
+
+@pytest.mark.parametrize("whose", ["Rung's", "the user's"])
+def test_a_worker_removes_libraries_that_nobody_writes_any_more(
+    whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is ended while it links leaves one that torch would load for ever."""
+    place = tmp_path / "torchs"
+    if whose == "the user's":
+        monkeypatch.setenv(VARIABLE, str(place))
+    with compiled_code() as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        place = Path(os.environ[VARIABLE])
+        (place / LOCKS).mkdir(parents=True)
+        (place / "ab").mkdir()
+        for name in ("cut", "written", "old", "not_inductors"):
+            library = place / "ab" / f"{name}.main.so"
+            library.touch()
+            at = 1e9 if name == "old" else time.time() + 1  # a file's clock is coarser
+            os.utime(library, (at, at))
+            if name != "not_inductors":
+                (place / LOCKS / f"{name}.lock").touch()
+        os.utime(place / "ab" / "old.main.so", (1e9, 1e9))
+        with (place / LOCKS / "written.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            removed = remove_cut_off()
+        assert sorted(removed) == ["cut.main.so", *(["old.main.so"] if whose == "Rung's" else [])]
+        assert sorted(removed) == sorted(
+            f"{name}.main.so" for name in ("cut", "old", "written") if not (place / "ab" / f"{name}.main.so").exists()
+        )
+
+
+def test_where_no_climb_runs_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.delenv(SINCE, raising=False)
+    (tmp_path / LOCKS).mkdir()
+    (tmp_path / LOCKS / "cut.lock").touch()
+    (tmp_path / "ab").mkdir()
+    (tmp_path / "ab" / "cut.main.so").touch()
+    assert remove_cut_off() == []
 
 
 def test_where_a_package_has_no_bytecode_workers_keep_it_and_find_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -10,6 +11,16 @@ from rung.records.measured import Seconds, Verification
 from rung.records.record import Part
 from rung.records.workload import Facts, Workload
 from rung.timing.timed import Warmed
+
+# What Inductor raises where a compiler fails, or where a library or a file of its cache is damaged or gone.
+_NOT_LOADED = re.compile(
+    r"\bCppCompileError\b|\b(InductorError|BackendCompilerFailed)\b.*\b(Import|ModuleNotFound|OS|FileNotFound|Permission)Error\b"
+)
+
+
+def not_loaded(sentence: str) -> bool:
+    """Whether a failure is one of compiling or loading code, which says nothing of what the code computes, and may be gone in a fresh worker."""
+    return bool(_NOT_LOADED.search(sentence))
 
 
 class Loaded(Part, kw_only=True):

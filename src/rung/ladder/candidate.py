@@ -31,7 +31,7 @@ from rung.hardware.device import (
     to_device,
 )
 from rung.hardware.neighbours import idle_like
-from rung.ladder.answers import Audited, Loaded
+from rung.ladder.answers import Audited, Loaded, not_loaded
 from rung.ladder.survey import described as of_workload
 from rung.ladder.survey import flops, quick_facts, survey
 from rung.launch.fork_server import spared
@@ -44,6 +44,7 @@ from rung.records.measured import Witness
 from rung.records.record import plain
 from rung.rungs import plan_of
 from rung.rungs.inductor import names
+from rung.timing.compile_cache import remove_cut_off
 from rung.timing.timed import Timed
 from rung.timing.work import roof
 from rung.verify.audit import audit, elements_called, one_shape_only
@@ -64,6 +65,10 @@ READ_AT_IMPORT = re.compile("TORCH|TRITON")  # variables that torch's compiler r
 BATCHES = 4  # rotated, so that no candidate is timed on one batch that it has seen before
 # Bytes of a batch, above which so few are rotated: more would leave no room for a second process.
 LARGE, FEW = 1 << 30, 2
+
+
+class NotLoaded(Exception):
+    """A candidate's code could not be compiled or loaded, which says nothing of what it computes."""
 
 
 class Candidate(Timed):
@@ -107,6 +112,7 @@ class Candidate(Timed):
         if self.device.is_gpu:  # streams, events and graphs belong to the current device
             torch.cuda.set_device(self.device.index)
         self.ranks.join(self.device.is_gpu)
+        remove_cut_off()
         before = dict(os.environ)
         self.workload = load(target, options)
         changed = [
@@ -440,6 +446,7 @@ class Candidate(Timed):
         """Compares this recipe with the reference at one precision. alone: whether no other worker has memory of the device;
         backwards: whether the first shape comes last; others: only what shapes beside the measured one add;
         turns: a file of those who verify on this GPU in turns. Of several ranks each compares what it gives itself.
+        Raises NotLoaded where the compiled code was not there to compare.
 
         against: another workload (target and options) that is the reference; its weights are given to this one.
         """
@@ -461,6 +468,8 @@ class Candidate(Timed):
                 others=others,
                 turns=taken,
             )
+        if said := next(filter(not_loaded, found.failures), ""):
+            raise NotLoaded(said)
         record = with_fields(found.record(), seconds=time.perf_counter() - began)
         return {**plain(record), "memory": taken.memory()}
 

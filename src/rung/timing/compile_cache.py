@@ -2,7 +2,8 @@
 
 torch checks what it pickled and takes the rest as it finds it: a library or a module that a full disk or a kill cut off would fail
 every later compilation. So what changed since the last orderly end is removed, and so are libraries that were never finished. What is
-missing is compiled again.
+missing is compiled again. A worker that is ended while it links leaves such a library, too: each that begins removes those that nobody
+writes any more.
 
 Where torch was installed without bytecode, as images with PYTHONDONTWRITEBYTECODE=1 have it, each process would compile the sources of
 torch and sympy anew: 10 of the 15 s that a worker takes to import them. Then Python's bytecode is kept here, too.
@@ -19,6 +20,7 @@ import re
 import shutil
 import stat
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +33,8 @@ PREFIX, NOT_WRITTEN = (
 )  # of Python's bytecode: its folder, and that there is to be none
 MOST = 8 << 30  # bytes; beyond, the oldest files go until half of it is left
 LOCK, KNOWN = ".lock", ".known.json"
+LOCKS = "locks"  # Inductor's, in the folder: one a library, which is held while that is compiled
+SINCE = "RUNG_COMPILED_SINCE"  # a variable of workers: only libraries that were written after this time may be removed as cut off
 ELF = b"\x7fELF"
 _INCLUDED = re.compile(rb'^#include "([^"]+)"', re.MULTILINE)
 
@@ -46,9 +50,10 @@ def directory() -> Path:
 @contextlib.contextmanager
 def compiled_code(most: int = MOST) -> Iterator[dict[str, str]]:
     """The variables with which workers find what earlier ones compiled, while they run. None where there is no place for it; where the
-    user chose a cache of torch's, that is left to torch."""
+    user chose a cache of torch's, that is left to torch, but for what these workers leave unfinished in it."""
     folder = directory()
-    variables = {**({} if os.environ.get(VARIABLE) else {VARIABLE: str(folder)}), **bytecode(folder / "python")}
+    chosen = {SINCE: str(time.time())} if os.environ.get(VARIABLE) else {}
+    variables = {**({} if chosen else {VARIABLE: str(folder), SINCE: "0"}), **bytecode(folder / "python")}
     try:
         if not variables:
             raise FileExistsError
@@ -57,7 +62,7 @@ def compiled_code(most: int = MOST) -> Iterator[dict[str, str]]:
             raise PermissionError
         lock = (folder / LOCK).open("w")
     except OSError:
-        yield {}
+        yield chosen
         return
     with lock:
         with contextlib.suppress(
@@ -70,7 +75,7 @@ def compiled_code(most: int = MOST) -> Iterator[dict[str, str]]:
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_SH)
         try:
-            yield variables
+            yield {**chosen, **variables}
         finally:
             with contextlib.suppress(Exception):  # on a full disk it is not known, and taken as it is
                 write_whole(folder / KNOWN, json.dumps({name: _mark(folder / name) for name in _files(folder)}))
@@ -101,6 +106,23 @@ def remove_damaged(folder: Path) -> list[str]:
         if not (_is_whole(path) and (name not in known or _mark(path) == known[name])):
             path.unlink(missing_ok=True)
             removed.append(name)
+    return removed
+
+
+def remove_cut_off() -> list[str]:
+    """In a worker, before it compiles: removes libraries whose compiler was ended while it linked. torch would load them, because they are
+    there. What another process writes just now is left to it: it holds Inductor's lock. Returns their names."""
+    folder, since = Path(os.environ.get(VARIABLE, "")), os.environ.get(SINCE)
+    removed = []
+    for path in folder.glob("*/*.so") if since and os.environ.get(VARIABLE) else ():
+        with contextlib.suppress(OSError):  # another worker removed it, or holds the lock
+            if path.stat().st_mtime < float(since or 0) or _is_whole(path):
+                continue
+            with (folder / LOCKS / f"{path.name.partition('.')[0]}.lock").open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not _is_whole(path):  # it may have been finished meanwhile
+                    path.unlink()
+                    removed.append(path.name)
     return removed
 
 

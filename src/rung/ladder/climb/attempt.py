@@ -23,7 +23,7 @@ from rung.ladder.climb.answer import (
     prediction_of,
 )
 from rung.ladder.climb.begun import Begun, keep, same
-from rung.ladder.climb.checks import checks_of, end_checks, end_checks_of, end_widening
+from rung.ladder.climb.checks import checks_of, end_checks, end_checks_of, end_widening, may_pass
 from rung.ladder.climb.on_gpus import further_restarts, tell_of_gpus
 from rung.ladder.climb.schedule import (
     as_one,
@@ -244,7 +244,7 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
         state.say(Warned(f"the best so far failed ({best.error}); it is started again"))
         best = champion_of(state, state.kept, f"{name}-again")
         state.wait(best, keep=confirming(state))
-    if task.error and task.error.lacked_memory:  # beside others: once more, when they are gone
+    if task.error and may_pass(task.error):  # beside others: once more, when they are gone
         end_checks(state)
         end_widening(state)
         end_all([best, *([state.untouched] if state.untouched else [])])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from rung.ladder.answers import Verified
+from rung.ladder.answers import Verified, not_loaded
 from rung.ladder.climb.state import CONTEXT_BYTES, State
+from rung.launch import WorkerFailed
 from rung.rungs import plan_of
 from rung.timing.tasks import Call, Task, end_all
 from rung.timing.timed import Warmed
@@ -127,6 +128,12 @@ def once_more(state: State, checks: Sequence[Task], call: Callable[[str], Call],
         return anew
 
     return [again(task) if task.error else task for task in checks]
+
+
+def may_pass(error: WorkerFailed) -> bool:
+    """Whether what failed may pass in a fresh worker: it lacked memory beside others, or its code could not be loaded, because another worker
+    was ended while it compiled that."""
+    return error.lacked_memory or not_loaded(str(error))
 
 
 def _failed(task: Task) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from rung.ladder.answers import Untouched
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
 from rung.ladder.climb.begin import audited, surveyed
-from rung.ladder.climb.checks import end_checks, peak_of
+from rung.ladder.climb.checks import end_checks, may_pass, peak_of
 from rung.ladder.climb.mode_checks import (
     LIKELY,
     give_up_ahead,
@@ -176,7 +176,7 @@ def race(state: State) -> Race:
         surveyed(state, wait=False)  # what refuses the workload ends the climb
         done = {name: open_.pop(name) for name, task in waited.items() if task.done}
         for name, task in list(done.items()):
-            if task.error and task.error.lacked_memory and name not in tried_again:  # beside others: once more later
+            if task.error and may_pass(task.error) and name not in tried_again:  # beside others: once more later
                 tried_again.add(name)
                 later[name] = state.racing[name] = prepared_mode(state, name, task.side.rungs, "-again")
                 del done[name]

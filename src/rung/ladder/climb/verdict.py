@@ -15,7 +15,7 @@ from rung.ladder.climb.ahead import Seen, prepare_next
 from rung.ladder.climb.answer import offer, take_back, verified_answer
 from rung.ladder.climb.begin import surveyed
 from rung.ladder.climb.begun import forget, keep_verified
-from rung.ladder.climb.checks import end_checks, end_widening, once_more, part_of, refusal, verified
+from rung.ladder.climb.checks import end_checks, end_widening, may_pass, once_more, part_of, refusal, verified
 from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.schedule import confirming, room
 from rung.ladder.climb.state import OutOfTime, State
@@ -91,7 +91,7 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
     )
     refused = [task for task in checks if refusal(task)]
     end_all(checks)
-    if not refused and any(task.error and task.error.lacked_memory for task in checks):
+    if not refused and any(task.error and may_pass(task.error) for task in checks):
         checks = _one_at_a_time(state, checks, reserved())
     if failed := next((task.error for task in checks if task.error), None):
         record.verdict, record.why = "failed", failed.sentence
@@ -111,7 +111,7 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
 
 
 def _one_at_a_time(state: State, checks: Sequence[Task], reserved: float) -> list[Task]:
-    """What did not pass for lack of memory once more, with the machine's memory for each of its workers alone. reserved: seconds of the
+    """What failed for lack of memory, or of its code, once more, with the machine's memory for each of its workers alone. reserved: seconds of the
     budget that must be left."""
     end_all(held for held in (state.champion, state.challenger, state.untouched, state.next) if held)
     end_checks(state)
