@@ -42,7 +42,8 @@ OTHERS = {
     "AITER_CONFIG_GEMM_BF16": "Tables of tuned shapes for the rung `aiter-gemm`, in place of those of aiter.",
     "TRITON_INTERPRET": "`1`: Triton kernels run in the interpreter, and `rung kernels inspect` cannot compile them.",
     "MLFLOW_EXPERIMENT_NAME, MLFLOW_EXPERIMENT_ID, WANDB_PROJECT": "Where `rung report --log-to` logs. Default: `rung`.",
-    "TERM, COLUMNS": "Whether Rung draws a progress line, and how wide its tables are.",
+    "TERM, COLUMNS": "Whether Rung draws a progress line and colors (`dumb`: neither), and how wide its tables are.",
+    "NO_COLOR": "If it is set and not empty, Rung prints no colors.",
 }
 SETS = {
     "HF_HUB_OFFLINE": "`1` for `hf:`, `timm:` and `diffusers:` targets, unless you set it: nothing is downloaded.",

@@ -29,7 +29,7 @@ from rung.cli.common import (
 )
 from rung.cli.kubernetes import add_options as add_kubernetes_options
 from rung.cli.live import line_width, live
-from rung.cli.output import show_styled, text_width
+from rung.cli.output import colored, show_styled, text_width
 from rung.cli.ranks import add_rank_options, check_ranks
 from rung.cli.remember import remembered
 from rung.cli.slurm import add_options, followed, job_of
@@ -247,7 +247,7 @@ def run(parsed: argparse.Namespace) -> int:
         if parsed.json:
             print(to_json(data))
         elif not parsed.dry_run:
-            show_styled(summary(record, text_width(), color=sys.stdout.isatty()))
+            show_styled(summary(record, text_width(), color=colored()))
         with after_the_answer():
             write_page(climb.run, record)
         if not parsed.json:

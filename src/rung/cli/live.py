@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
-from rung.cli.output import raw
+from rung.cli.output import can_draw, raw
 from rung.text import visible
 
 EVERY = 1.0  # seconds between two drawings: what is timed meanwhile is not to notice
@@ -170,7 +170,7 @@ def live(budget: float | None = None, below: Callable[[], str] = lambda: "") -> 
     global _shown
     if in_notebook():
         surface: Doing = Cell(budget, below)
-    elif sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+    elif can_draw(sys.stderr):
         surface = Live(raw(sys.stderr), budget, below)
     else:
         yield

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from rung import __version__
 from rung.cli import completion
-from rung.cli.output import visible_output
+from rung.cli.output import visible_output, write_in_any_encoding
 from rung.config import TABLES, Setting, settings_of
 from rung.errors import EXIT_CODES, NO_TORCH, InputError, RungError, UsageError, first_line
 from rung.text import visible
@@ -225,6 +225,7 @@ def command() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as by `>&-`: nobody wants to read it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    write_in_any_encoding()
     if completion.ASKED in os.environ:
         completion.complete(_parser)
     try:

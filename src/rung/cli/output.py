@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import sys
@@ -61,6 +62,24 @@ def only_answers_on_stdout() -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
+
+
+def can_draw(stream: TextIO) -> bool:
+    """Whether it is a terminal that moves its cursor and styles text."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def colored() -> bool:
+    """Whether styles go to stdout: to a terminal that has them, unless the user wants none (no-color.org)."""
+    return can_draw(sys.stdout) and not os.environ.get("NO_COLOR")
+
+
+def write_in_any_encoding() -> None:
+    """Has stdout and stderr write a question mark for what their encoding lacks, as that of `LANG=en_US.ISO-8859-1` does: an answer
+    without its "×" is worth more than none."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
+            stream.reconfigure(errors="replace")
 
 
 def text_width() -> int:

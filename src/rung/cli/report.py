@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 from rung.cli.common import ROOT, add_command, after_the_answer, say
-from rung.cli.output import show_styled, text_width
+from rung.cli.output import colored, show_styled, text_width
 from rung.errors import UsageError
 
 TRACKERS = ("mlflow", "tensorboard", "wandb")
@@ -77,7 +76,7 @@ def run(parsed: argparse.Namespace) -> int:
     run = Run.open_(directory)
     data = run.data()
     record = record_of(ClimbRun, data)
-    show_styled(to_json(data) if parsed.json else summary(record, text_width(), color=sys.stdout.isatty()))
+    show_styled(to_json(data) if parsed.json else summary(record, text_width(), color=colored()))
     with after_the_answer():  # a run that was archived may lie where nothing can be written
         if parsed.html:
             write_whole(parsed.html, render(record, traces_of(directory, record, parsed.html)), "give another --html")
@@ -106,7 +105,7 @@ def several(parsed: argparse.Namespace) -> int:
         show_styled(to_json(plain(Climbs(climbs=climbs))))
     else:
         width = max(80, shutil.get_terminal_size((100, 24)).columns)
-        show_styled("\n".join(climbs_lines(climbs, width, sys.stdout.isatty())))
+        show_styled("\n".join(climbs_lines(climbs, width, colored())))
     if parsed.html:
         with after_the_answer():
             write_whole(parsed.html, page(climbs), "give another --html")

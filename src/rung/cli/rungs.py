@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from rung.cli.common import add_command, add_runs_folder, rung_name, runs_in
-from rung.cli.output import show_styled
+from rung.cli.output import colored, show_styled
 from rung.errors import RungError, UsageError
 
 EXAMPLE = """\
@@ -59,5 +59,5 @@ def run(parsed: argparse.Namespace) -> int:
         blocks = [ladder.rung_lines(rung, seen.get(rung.name), width()) for rung in rungs]
         print("\n\n".join("\n".join(lines) for lines in blocks))
     else:
-        show_styled("\n".join(ladder.list_lines(rungs, seen, width(), sys.stdout.isatty())))
+        show_styled("\n".join(ladder.list_lines(rungs, seen, width(), colored())))
     return 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from rung.cli.common import add_command, seconds
-from rung.cli.output import raw
+from rung.cli.output import can_draw, raw
 from rung.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.once:
         print("\n".join(_lines(look())))
         return 0
-    show = _draw if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb" else _Told()
+    show = _draw if can_draw(sys.stdout) else _Told()
     while True:
         found = look()
         show(found)
