@@ -126,9 +126,12 @@ def test_the_module_is_its_only_child_or_itself_or_the_one_named(tmp_path: Path)
 
 
 def test_lightnings_business_is_left_out_and_said(tmp_path: Path) -> None:
-    for recorded in ("capture", "reduce-overhead"):
+    for recorded, why in (
+        ("capture", "Lightning clips gradients"),
+        ("reduce-overhead", "sums the gradients of several"),
+    ):
         recipe = RecipeCallback((*REWRITE, recorded, "fused-optimizer"))
-        with pytest.warns(UserWarning, match="Lightning clips gradients"):
+        with pytest.warns(UserWarning, match=why):
             fitted(tmp_path / recorded, recipe, max_steps=1, accumulate_grad_batches=2)
         assert set(recipe.left_out) == {recorded, "fused-optimizer"}
         assert "configure_optimizers" in recipe.left_out["fused-optimizer"]
