@@ -43,7 +43,9 @@ def on_tensors(change: Callable[[torch.Tensor], torch.Tensor], output: Any) -> A
         other = object.__new__(type(leaf))  # Dynamo goes through this, and not through `copy.copy` of every dataclass
         for field in fields:
             object.__setattr__(other, field, on_tensors(change, getattr(leaf, field)))  # it may be frozen
-        if type(leaf).__dictoffset__:  # else it has slots alone; Dynamo of torch 2.11 fails on asking it for its `__dict__`
+        if type(
+            leaf
+        ).__dictoffset__:  # else it has slots alone; Dynamo of torch 2.11 fails on asking it for its `__dict__`
             for name, more in leaf.__dict__.items():
                 if name not in fields:
                     object.__setattr__(other, name, more)
