@@ -17,6 +17,7 @@ from rung.cli.main import main
 from rung.ladder.climb import Climb
 from rung.recipes.recipe import Recipe
 from rung.runs import Run
+from rung.timing.compare_here import compare_here
 
 MICRO = f"{Path(__file__).parents[1] / 'helpers' / 'micro.py'}:make"
 TINY = ["tiny-transformer", "--hidden-dim", "32", "--num-layers", "1", "--num-heads", "2", "--seq-len", "8", "--mode", "infer", "--batch-size", "2"]  # fmt: skip
@@ -624,3 +625,19 @@ def test_two_files_of_measurements_do_with_options_of_the_users_file(
     (tmp_path / "pyproject.toml").write_text("[tool.rung.compare]\nbudget = 5\nverify = true\n")
     assert main(["compare", "monday.json", "tuesday.json"]) == 3  # there is no such file: it was looked at
     assert "monday.json" in capsys.readouterr().err
+
+
+def test_only_who_can_follow_it_is_told_to_ask_for_fresh_processes() -> None:
+    """`fresh=True` is of rung.compare, and takes functions without arguments."""
+    torch = pytest.importorskip("torch")
+
+    def warnings(inputs: Any, *calls: Any) -> str:
+        answer = compare_here(dict(zip("fg", calls, strict=True)), seconds=0.05, device="cpu", inputs=inputs)
+        assert "all sides ran in one process" in " ".join(answer.warnings)
+        return " ".join(answer.warnings)
+
+    def make(seed: int) -> Any:
+        return torch.randn(64, generator=torch.Generator().manual_seed(seed))
+
+    assert "fresh=True" in warnings(None, lambda: sum(range(99)), lambda: sum(range(99)))
+    assert "fresh=True" not in warnings(make, torch.relu, lambda x: x.clamp(min=0))

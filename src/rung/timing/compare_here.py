@@ -48,9 +48,10 @@ PARTS, MOST = 10, 0.8  # of the timing, and the share of them that shows work in
 SLOW = 20e6  # ns: a call that takes longer is a block by itself
 WARM_SECONDS = 8.0
 ONE_PROCESS = (
-    "all sides ran in one process, so differences between processes (memory layout, order of loading) are "
-    "not covered; fresh=True restarts every side several times."
+    "all sides ran in one process, so differences between processes (memory layout, order of loading) are not covered"
 )
+# Of rung.compare, which takes it for functions without arguments alone: those of `rung compare --inputs` have no way there.
+RESTART = "fresh=True restarts every side several times."
 
 
 def compare_here(
@@ -141,6 +142,7 @@ def compare_here(
     if against:
         said[:] = [_undecided(said[0], against)]
     answer = record_of(Compared, said[0]) if len(sides) == 2 else record_of(Ranked, said[0])
+    one_process = f"{ONE_PROCESS}." if inputs else f"{ONE_PROCESS}; {RESTART}"
     never = [f"{k}: the step time did not settle during warm-up" for k, w in warm.items() if not w.steady]
     return document(
         recorded,
@@ -154,7 +156,7 @@ def compare_here(
         memory={},
         first_run_seconds=lowered({k: w.first_run_seconds for k, w in warm.items()}),
         restarts=[lowered(taken)],
-        warnings=[*never, *unexplained(outside), *slow, *against.values(), *unseen, ONE_PROCESS],
+        warnings=[*never, *unexplained(outside), *slow, *against.values(), *unseen, one_process],
         environment=facts[0].environment,
         differs={},
         seconds=time.monotonic() - began,
