@@ -78,6 +78,9 @@ def test_what_is_measured_is_in_the_history(here: Path, capsys: pytest.CaptureFi
     assert main(["bench", "ops.py:one", "--call", "--preset", "sanity"]) == 0
     capsys.readouterr()
     found = document(capsys, "list")["entries"]
+    assert said(capsys, "list", "--of", "climb", "--tag", "none") == (
+        f"no entry of rung climb with the tag none in {history_file()}; `rung runs list` without options shows what it has.\n"
+    )
     assert [(entry["of"], entry["target"]) for entry in found] == [
         ("bench", "ops.py:one"),
         ("compare", "ops.py:added | ops.py:doubled"),

@@ -84,7 +84,9 @@ def test_a_file_with_any_name_is_found_by_its_link(tmp_path: Path) -> None:
 def test_the_list_is_narrowed_to_a_command_or_a_tag(server: Server) -> None:
     assert text_of(server, "/?of=climb").count('href="entry?id=') == 1
     assert text_of(server, "/?tag=before").count('href="entry?id=') == 1
-    assert "Nothing is here yet" in text_of(server, "/?tag=none")
+    none = text_of(server, "/?tag=none")
+    assert "No run in the history matches." in none
+    assert "Nothing is here yet" not in none
     assert text_of(server, "/?" + urlencode({"tag": EVIL})).count('href="entry?id=') == 1
 
 

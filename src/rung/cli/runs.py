@@ -230,9 +230,18 @@ def list_entries(parsed: argparse.Namespace) -> int:
         print(to_json(plain(Entries(store=store.name, entries=found))))
     elif found:
         print("\n".join(list_lines(found)))
+    elif asked := narrowed(parsed):
+        print(f"no entry {asked} in {store.name}; `rung runs list` without options shows what it has.")
     else:
         print(f"nothing in {store.name} yet; `rung bench`, `compare`, `climb` and `profile` add to it.")
     return 0
+
+
+def narrowed(parsed: argparse.Namespace) -> str:
+    """What a list of entries was narrowed to, in words; empty where it was not."""
+    return " ".join(
+        part for part in (parsed.of and f"of rung {parsed.of}", parsed.tag and f"with the tag {parsed.tag}") if part
+    )
 
 
 def show(parsed: argparse.Namespace) -> int:
