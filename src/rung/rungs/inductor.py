@@ -91,7 +91,8 @@ def _settable(row: Setting, c: Context) -> Inapplicable | None:
 def _change(row: Setting) -> Callable[[Plan], Plan]:
     def change(plan: Plan) -> Plan:
         env = {**dict(plan.env), **row.env.get("amd", {})}
-        return replace(plan, inductor=(*plan.inductor, *row.options.items()), env=tuple(env.items()))
+        options = {**dict(plan.inductor), **row.options}
+        return replace(plan, inductor=tuple(options.items()), env=tuple(env.items()))
 
     return change
 

@@ -195,7 +195,11 @@ class Rung:
 
     def applies(self, context: Context) -> Inapplicable | None:
         """None, or why it is not tried here."""
-        return next((no for required in self.requires if (no := required.refuses(context))), None)
+        if no := next((no for required in self.requires if (no := required.refuses(context))), None):
+            return no
+        if self.change(context.plan) == context.plan:  # it would be the best so far against itself, and kept by chance
+            return already("what is kept so far changes all that it would.")
+        return None
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ def rung(
     refused = (unless("what is missing", lambda c: False, no),) if no else ()
     return Rung(
         name=name, level=2, title=name, contract="exact", changes=name, requires=refused, shrinks=lambda c: {"gemm": (left, left)},
-        change=lambda p: p, effect="it shows", proof=told(name, True, "x"), core=core, prepares=prepares,
+        change=lambda p: replace(p, switches=(*p.switches, (name, "1"))), effect="it shows", proof=told(name, True, "x"), core=core, prepares=prepares,
         first=(("A", "1"),) if alone else (),
     )  # fmt: skip
 
