@@ -522,6 +522,18 @@ def test_a_mode_that_leaves_its_launches_to_the_host_says_nothing_of_the_precisi
     assert racing.at_higher_precision(made, race) == {}
 
 
+@pytest.mark.parametrize(("launching", "asked"), [(0.5, False), (0.05, True)])
+def test_the_model_as_it_is_tells_of_a_precision_where_the_host_is_ahead(
+    climb: Callable[..., tuple[State, Added]], launching: float, asked: bool
+) -> None:
+    made, _ = climb(TRAINING)
+    made.numerics = "bf16"
+    started(made)
+    made.launching = launching
+    race = mode_timing.Race({"eager": timed(("bf16", "fused-optimizer"), 0.9)})
+    assert bool(racing.at_higher_precision(made, race)) is asked
+
+
 @pytest.mark.parametrize("facts", [TRAINING, CPU], ids=["gpu", "cpu"])
 def test_a_verification_takes_as_much_memory_as_the_ones_before_it(
     climb: Callable[..., tuple[State, Added]], facts: dict[str, Any]

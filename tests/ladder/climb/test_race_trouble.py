@@ -110,6 +110,32 @@ def test_where_the_fastest_cannot_be_looked_at_the_next_one_of_the_same_restart_
     assert "out of memory" in str(found.modes["reduce-overhead"].error)
 
 
+def failed(made: State, name: str, *rungs: str, kind: str = "raised") -> Task:
+    task = Task(f"01-plain-{name}", made.side(rungs), [])
+    task.error = WorkerFailed("the step cannot be captured as a graph", kind)
+    made.racing[name] = task
+    return task
+
+
+@pytest.mark.parametrize(
+    ("name", "rungs", "kind", "instead"),
+    [
+        ("cuda-graph", ("bf16", "fused-optimizer", "capture"), "raised", {"eager": ("bf16", "fused-optimizer")}),
+        ("cuda-graph-tf32", ("tf32", "capture"), "raised", {"eager-tf32": ("tf32",)}),
+        ("cuda-graph", ("capture",), "raised", {}),  # nothing is left to try
+        ("cuda-graph", ("bf16", "capture"), "out of memory", {}),  # it is tried once more
+        ("compile-and-graph", ("bf16", "compile", "capture"), "raised", {}),
+    ],
+)
+def test_where_no_graph_can_be_captured_the_model_as_it_is_takes_its_place(
+    made: State, name: str, rungs: tuple[str, ...], kind: str, instead: dict[str, tuple[str, ...]]
+) -> None:
+    done = {name: failed(made, name, *rungs, kind=kind)}
+    tasks = race.without_graph(made, done)
+    assert {name: tuple(task.side.rungs) for name, task in tasks.items()} == instead
+    assert not race.without_graph(made, done)  # once
+
+
 def test_a_mode_whose_results_differ_while_it_is_timed_is_dropped_at_once(made: State, timed: Timed) -> None:
     """The race goes on with what is right, and says why."""
     timed({"channels-last": 3.4, "default": 1.9}, differs=("channels-last",))

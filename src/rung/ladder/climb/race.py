@@ -181,6 +181,7 @@ def race(state: State) -> Race:
                 later[name] = state.racing[name] = prepared_mode(state, name, task.side.rungs, "-again")
                 del done[name]
         _note_likely(state, done, open_)
+        open_ |= without_graph(state, done)
         known = state.surveying is None or "audit" in state.surveying.answers
         if known and any("compile" in task.side.rungs for task in done.values()):
             start_later(ANEW)  # the others compile while this one is timed and checked
@@ -211,6 +212,19 @@ def _note_likely(state: State, done: Mapping[str, Task], open_: Mapping[str, Tas
             verify_at_its_own(state, name)
 
 
+def without_graph(state: State, done: Mapping[str, Task]) -> dict[str, Task]:
+    """The model as it is in the place of its graph, where none can be captured: what a lower precision and the fused optimizer give is
+    ready long before anything that compiles, and may be all that comes in time."""
+    tasks = {}
+    for name, task in done.items():
+        if mode_of(name) != "cuda-graph" or not task.error or task.error.lacked_memory:
+            continue
+        other, rungs = name.replace("cuda-graph", "eager"), [rung for rung in task.side.rungs if rung != "capture"]
+        if rungs and other not in state.racing:
+            tasks[other] = state.racing[other] = state.pool.add(prepared_mode(state, other, rungs))
+    return tasks
+
+
 def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str, Task]) -> None:
     """Waits no longer for modes that add to one which made the untouched model much slower: they take the same way through it."""
     timed = [mode for mode in result.modes.values() if mode.speedup and much_slower(mode)]
@@ -225,6 +239,11 @@ def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str
         why = f"skipped, because it builds on a mode that is slower than the untouched model: {slow.title}, {slow.speedup:.2f}×"
         result.modes[name] = mode_of_task(name, task, error=why)
         state.say(Raced(result.modes[name]))
+
+
+def _tells(state: State, name: str) -> bool:
+    """Whether a mode that is slow says something of its rungs. Where the host's launches decide, a lower precision has more of them."""
+    return mode_of(name) != "eager" or state.launching < UNCOMPILED["eager"]
 
 
 def _leave(state: State, open_: dict[str, Task], later: dict[str, Task]) -> None:
@@ -304,7 +323,7 @@ def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
     still to be verified. A mode that leaves the launches to the host may be slow for their sake, so the graph tells where there is one."""
     used = {name for mode in result.modes.values() for name in mode.rungs}
     lowest = next((p for p in PRECISIONS if p in used and p not in result.without), "")
-    timed = {n: m.speedup for n, m in result.modes.items() if lowest in m.rungs and m.speedup}
+    timed = {n: m.speedup for n, m in result.modes.items() if lowest in m.rungs and m.speedup and _tells(state, n)}
     graph = next((timed[n] for n in timed if mode_of(n) == "cuda-graph"), None)
     gain = graph if graph is not None else max(timed.values(), default=1.0)
     if not lowest or gain >= SLOWER or not _does_something(state, lowest):
