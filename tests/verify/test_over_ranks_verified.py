@@ -94,7 +94,7 @@ def test_a_mistake_of_the_ranks_is_refused(team: Team, mistake: str, said: str) 
 
 
 @OF_TWO
-@pytest.mark.parametrize(("mistake", "rung", "said"), cases())
+@pytest.mark.parametrize(("mistake", "rung", "said"), list(cases()))
 def test_a_mistake_under_a_rung_of_the_exchange_is_refused(team: Team, mistake: str, rung: str, said: str) -> None:
     found = verified(team, rung, mistake)
     assert not found["passed"]
