@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 ROOT = Path(".rung")
 TARGETS = "tiny-transformer, path.py:name, module:name, kernelbench:path.py, hf:NAME, timm:NAME or diffusers:NAME"
 IN_JOB = "RUNG_IN_JOB"  # a variable of a job of SLURM's (launch/slurm.py): what would submit one runs in it
+# No limit anybody could need: what is larger does not fit into the numbers of libraries that count and wait.
+MOST, MOST_SECONDS, MOST_BYTES = 10**9, 1e9, 1 << 60
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -105,6 +107,8 @@ def _meant(parser: argparse.ArgumentParser, rest: Sequence[str], refused: str) -
     own = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     for flag in (word.partition("=")[0] for word in rest):
         near = difflib.get_close_matches(flag, own, 1, 0.8)
+        if near and near[0] == flag:  # where the command has it, it was not read as one: another name is no help
+            continue
         if near and f"has no option {flag};" in refused:
             return f" {parser.prog} itself has {near[0]}."
         if near and refused.startswith(f"unexpected argument '{flag}"):
@@ -183,13 +187,15 @@ def share(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """A time above 0; `inf` and `nan` are none."""
+    """A time above 0 and up to MOST_SECONDS, 31 years; `inf` and `nan` are none."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not (0 < value < math.inf):
         raise argparse.ArgumentTypeError(f"{text!r} is not a time; write a number of seconds above 0")
+    if value > MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is too long a time; write at most {MOST_SECONDS:.0f} seconds")
     return value
 
 
@@ -201,6 +207,8 @@ def size(text: str) -> int:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a size; write a number of bytes, or one with K, M, G or T as in 16G"
         )
+    if value > MOST_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is too large a size; write at most {MOST_BYTES >> 40}T")
     return value
 
 
@@ -217,7 +225,7 @@ def regular_file(text: str) -> Path:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """A whole number that is not less."""
+    """A whole number that is not less, and at most MOST."""
 
     def read(text: str) -> int:
         try:
@@ -226,6 +234,8 @@ def at_least(least: int) -> Callable[[str], int]:
             value = least - 1
         if value < least:
             raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, {least} or more")
+        if value > MOST:
+            raise argparse.ArgumentTypeError(f"{text!r} is too large; write a whole number up to {MOST}")
         return value
 
     return read

@@ -56,8 +56,12 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument(
         "--csv", type=Path, metavar="FILE", help="write the tables as CSV with all rows; - writes to stdout"
     )
-    parser.add_argument("--base-steps", type=int, metavar="N", help="number of steps in BASE (default: from the trace)")
-    parser.add_argument("--new-steps", type=int, metavar="N", help="number of steps in NEW (default: from the trace)")
+    parser.add_argument(
+        "--base-steps", type=at_least(1), metavar="N", help="number of steps in BASE (default: from the trace)"
+    )
+    parser.add_argument(
+        "--new-steps", type=at_least(1), metavar="N", help="number of steps in NEW (default: from the trace)"
+    )
     parser.add_argument(
         "--fail-if-slower", type=share, nargs="?", const=0.01, metavar="SHARE",
         help="exit with code 1 if a step of NEW takes longer by this share or more (default: 1%%)",
