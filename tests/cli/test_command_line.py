@@ -589,7 +589,7 @@ def test_a_closed_output_is_no_mistake() -> None:
     [
         ["analyze", "t.json", "--show", "kernels", "--steps", "0"], ["analyze", "t.json", "--steps", "-2"],
         ["analyze", "t.json", "--show", "kernels", "--top", "-1"], ["query", "t.json", "select 1", "--steps", "0"],
-        ["diff", "t.json", "t.json", "--top", "-1"],
+        ["diff", "t.json", "t.json", "--top", "-1"], ["diff", "t.json", "t.json", "--new-steps", "0"],
     ],
 )  # fmt: skip
 def test_a_number_that_counts_nothing_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -641,3 +641,35 @@ def test_only_who_can_follow_it_is_told_to_ask_for_fresh_processes() -> None:
 
     assert "fresh=True" in warnings(None, lambda: sum(range(99)), lambda: sum(range(99)))
     assert "fresh=True" not in warnings(make, torch.relu, lambda x: x.clamp(min=0))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["query", "t.json", "select 1", "--timeout", "1e10"],
+        ["query", "t.json", "select 1", "--memory", "9000000T"],
+        ["query", "t.json", "select 1", "--top", "9" * 20],
+        ["runs", "list", "--most", "9" * 20],
+        ["analyze", "t.json", "--steps", "9" * 23],
+        ["diff", "t.json", "t.json", "--base-steps", "9" * 22],
+        ["diff", "t.json", "t.json", "--new-steps", "9" * 22],
+    ],
+)
+def test_a_number_that_no_library_counts_to_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert f"{words[-2]}: {words[-1]!r} is too " in capsys.readouterr().err
+
+
+def test_options_may_stand_before_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--json", "runs"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert main(["--debug", "--json", "analyze", "none.json"]) == 3
+    out, err = capsys.readouterr()
+    assert json.loads(out)["exit_code"] == 3
+    assert "Traceback" in err
+    assert main(["--jsn", "analyze", "none.json"]) == 2
+    assert "unexpected argument '--jsn'" in (said := capsys.readouterr().err)
+    assert "Did you mean --json?" in said

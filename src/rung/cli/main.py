@@ -155,6 +155,11 @@ def _split(arguments: list[str]) -> tuple[str | None, list[str], tuple[str, ...]
     """The command's name, the words that are ours, and those of a program: in `rung profile [options] -- COMMAND ...` what
     follows belongs to the program, whatever it looks like."""
     called = next((a for a in arguments if not a.startswith("-")), None)
+    if called is not None and not {"-h", "--help", "--version"} & set(arguments[: arguments.index(called)]):
+        # Options before the command are the command's, as `rung --json analyze trace.json` has them.
+        before = arguments.index(called)
+        end = arguments.index("--", before) if "--" in arguments[before:] else len(arguments)
+        arguments = [*arguments[before:end], *arguments[:before], *arguments[end:]]
     cut = arguments.index("--") if called == "profile" and "--" in arguments else len(arguments)
     return called, arguments[:cut], tuple(arguments[cut + 1 :])
 
