@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import MANIFEST, state, tried
+from attempt_records import attempt, compared
+from made_up import MANIFEST, PASSED, state, tried
 
 from rung.ladder.climb.answer import Answer, offer, read_back, take_back, write
+from rung.ladder.climb.climb import _unconfirmed
 from rung.ladder.climb.state import Request, State
+from rung.ladder.climb.verdict import finish
 from rung.recipes.recipe import Recipe, Status
 from rung.records.analyze import Breakdown
 from rung.records.climb import Shape, Stopped
@@ -282,3 +285,40 @@ def test_a_climb_that_was_never_answered_goes_on_without_one(made: State) -> Non
     assert on_another_day(made).answer is None
     write(made)
     assert on_another_day(made).answer is None
+
+
+# What is kept is the answer
+
+
+@pytest.mark.parametrize(
+    ("before", "speedup", "total"),
+    [
+        ("provisional", 1.06, 1.055),  # a rung that spares memory at a slightly slower step
+        ("verified", 1.084, 1.075),
+        ("provisional", 1.07, 1.06),  # the first was never verified: only CPU time spoke for it
+    ],
+)
+def test_what_an_attempt_kept_is_the_answer_however_little_it_gives_in_all(
+    made: State, monkeypatch: pytest.MonkeyPatch, before: Status, speedup: float, total: float
+) -> None:
+    monkeypatch.setattr(State, "over_untouched", lambda self: total)
+    offer(made, answer(before, speedup))
+    figure = {"value": 1e7, "low": 1e7, "high": 1e7}
+    record = attempt(
+        number=2, rung="recompute", stack=["compile", "recompute"], verdict="kept", log="x", verification=PASSED,
+        comparison=compared("undecided", total), times={"best": figure, "candidate": figure},
+        memory={"best": {"allocated": 100}, "candidate": {"allocated": 60}}, first_run_seconds={"best": 1.0, "candidate": 1.0},
+    )  # fmt: skip
+    finish(made, record, (None, None))
+    assert made.kept == ["compile", "recompute"]
+    assert on_disk(made)["kept"] == made.kept
+    assert _unconfirmed(made) == "the recipe is not confirmed by fresh restarts"
+    take_back(made, made.kept, "fresh restarts did not show it")  # then it is the one before, where that was verified
+    assert (made.answer is not None) == (before == "verified")
+
+
+def test_what_a_verified_recipe_lacks_is_its_confirmation(made: State) -> None:
+    offer(made, answer("provisional", 1.07))
+    assert _unconfirmed(made) == "the recipe is not verified"
+    offer(made, answer("verified", 1.2))
+    assert _unconfirmed(made) == "the recipe is not confirmed by fresh restarts"

@@ -58,9 +58,10 @@ class Answer:
         return STATUSES.index(self.status)
 
 
-def offer(state: State, answer: Answer, beat: bool = False) -> bool:
+def offer(state: State, answer: Answer, beat: bool = False, kept: bool = False) -> bool:
     """Makes it the answer, unless it is provisional and the one that there is is not, or is faster. What is verified was kept against
-    the best so far. beat: it was the faster one in a restart in which both took turns, which says more than two speedups of different times."""
+    the best so far. beat: it was the faster one in a restart in which both took turns, which says more than two speedups of different times.
+    kept: an attempt kept it, so it is verified, and the next is tried on it, however much it gives in all."""
     now = state.answer
     if now is not None and now.kept == answer.kept:
         if answer.rank < now.rank:
@@ -71,9 +72,8 @@ def offer(state: State, answer: Answer, beat: bool = False) -> bool:
             write(state)
             return True
     elif now is not None:
-        if answer.status == "provisional" and (
-            now.status != "provisional" or (answer.speedup.value <= now.speedup.value and not beat)
-        ):
+        worth = now.status == "provisional" and (answer.speedup.value > now.speedup.value or beat)
+        if answer.status == "provisional" and not (worth or kept):
             return False
         state.earlier.append(now)
     _set(state, answer)

@@ -205,7 +205,8 @@ def _unconfirmed(state: State) -> str:
         return ""
     if any(shape.answer == "unknown" for shape in answer.shapes):
         return "the recipe is not confirmed on all input shapes"
-    verified = list(answer.kept) == state.kept  # nothing is kept that is not, whatever its gain
+    # Nothing is kept that is not, whatever its gain.
+    verified = answer.status == "verified" or list(answer.kept) == state.kept
     return f"the recipe is not {'confirmed by fresh restarts' if verified else 'verified'}"
 
 

@@ -143,7 +143,7 @@ def finish(state: State, record: Attempt, seen: Seen) -> None:
         state.take(*seen)
         state.add(record)
         forget(state, begun)
-        offer(state, verified_answer(state, record, state.over_untouched()))
+        offer(state, verified_answer(state, record, state.over_untouched()), kept=True)
         state.earlier = [a for a in state.earlier if a.status != "provisional"]
     else:
         state.add(record)
