@@ -131,6 +131,24 @@ def test_one_that_failed_or_was_given_up_says_so(made: State, error: WorkerFaile
     assert best_mode(made) == PLAIN
 
 
+@pytest.mark.parametrize("wait", [False, True])
+def test_where_the_time_for_confirming_is_all_that_is_left_a_mode_that_is_ready_is_told(
+    made: State, wait: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best's worker has to be prepared first, and is not ready in time."""
+    left = iter([] if wait else [100.0])  # enough when it is asked whether there is any
+    made.request = replace(made.request, budget=100.0)
+    monkeypatch.setattr(made, "left", lambda: next(left, late.confirming(made)))
+    made.champion = None
+    monkeypatch.setattr(late, "champion_of", lambda *_: Task("01-best", made.side(BEST), []))
+    made.late = {MODE: (task := ready(made))}
+    late.time_late(made, wait=wait)
+    assert on_disk(made)["modes"][1]["error"] == late.NO_TIME
+    assert best_mode(made) == PLAIN
+    assert task.ended
+    assert not made.late
+
+
 def test_where_the_best_mode_computed_something_else_none_takes_its_place(made: State) -> None:
     made.plain = None
     made.late = {MODE: ready(made)}

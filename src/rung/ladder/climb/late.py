@@ -18,7 +18,7 @@ from rung.ladder.climb.mode_timing import ALIKE
 from rung.ladder.climb.modes import NAME, mode_of_task, the_best
 from rung.ladder.climb.race import SLOW_MOST
 from rung.ladder.climb.restarts import time_for_blocks
-from rung.ladder.climb.schedule import room
+from rung.ladder.climb.schedule import confirming, room
 from rung.ladder.climb.state import OutOfTime, State
 from rung.records.climb import Mode
 from rung.records.measured import Figure
@@ -30,6 +30,7 @@ from rung.timing.tasks import Task
 progress = logging.getLogger(__name__)
 
 GAVE_WAY = "not timed, because others needed its memory of the GPU"
+NO_TIME = "not timed, because the budget left no time for it"
 
 
 def time_late(state: State, *, wait: bool = False) -> None:
@@ -47,7 +48,10 @@ def time_late(state: State, *, wait: bool = False) -> None:
         task = state.late.pop(name)
         try:
             mode = mode_of_task(name, task)
-            _beside_the_best(state, mode, task)
+            try:
+                _beside_the_best(state, mode, task)
+            except OutOfTime:  # what is left is for confirming the answer, or nothing is
+                mode.error = NO_TIME
             _tell(state, mode)
         finally:
             task.end()
@@ -64,7 +68,8 @@ def give_up_late(state: State) -> None:
 
 
 def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
-    """Notes what one restart shows of a mode, beside the best so far; or its error."""
+    """Notes what one restart shows of a mode, beside the best so far; or its error. Raises OutOfTime where only the time for confirming the
+    answer is left."""
     if task.error:
         mode.error = task.error.sentence
         return
@@ -73,7 +78,7 @@ def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
         return
     task.spare = False  # the best is to have other room
     best = champion_of(state, state.kept, f"01-{NAME}-{mode.name}-beside")
-    state.wait(best)
+    state.wait(best, keep=confirming(state))
     time_for_blocks(state, 2)
     progress.info("timing %s", mode.name)
     duel = Duel()
