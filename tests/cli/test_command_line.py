@@ -673,3 +673,27 @@ def test_options_may_stand_before_the_command(
     assert main(["--jsn", "analyze", "none.json"]) == 2
     assert "unexpected argument '--jsn'" in (said := capsys.readouterr().err)
     assert "Did you mean --json?" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--k8s-nodes", "2"], "--k8s-nodes needs --k8s-manifest"),
+        (["--k8s-image=x", "--slurm", "1"], "--k8s-image needs --k8s-manifest"),
+        (["--partition", "gpu"], "--partition needs --slurm"),
+        (["--container", "x", "--k8s-manifest", "-", "--k8s-image", "x"], "--container needs --slurm"),
+    ],
+)
+def test_an_option_of_a_job_alone_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "none.py:make", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_point_of_a_sweep_that_is_refused_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "naps.py").write_text(NAPS)
+    target = f"{tmp_path}/naps.py:nap"
+    assert main(["bench", target, "--call", "--preset", "sanity", "--sweep", "size=1,2"]) == 2
+    out, err = capsys.readouterr()
+    assert "failed" in out
+    assert err.count("has no option --size") == 1
+    assert f"rung: size=1: {target} has no option --size" in err

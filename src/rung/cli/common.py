@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 ROOT = Path(".rung")
 TARGETS = "tiny-transformer, path.py:name, module:name, kernelbench:path.py, hf:NAME, timm:NAME or diffusers:NAME"
 IN_JOB = "RUNG_IN_JOB"  # a variable of a job of SLURM's (launch/slurm.py): what would submit one runs in it
+# Options that say how a job runs, by the one that asks for it.
+OF_JOBS = {
+    "--k8s-manifest": ("--k8s-image", "--k8s-nodes", "--k8s-gpus", "--k8s-claim", "--k8s-folder"),
+    "--slurm": ("--partition", "--account", "--walltime", "--sbatch", "--container", "--container-mounts"),
+}
 # No limit anybody could need: what is larger does not fit into the numbers of libraries that count and wait.
 MOST, MOST_SECONDS, MOST_BYTES = 10**9, 1e9, 1 << 60
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -85,6 +90,7 @@ def add_command(
         try:
             if not (target or rest):
                 no_rest(parsed.rest)
+            no_job_options_alone(parsed)
             if getattr(parsed, "k8s_manifest", None):
                 from rung.cli.kubernetes import write_manifest
 
@@ -173,6 +179,16 @@ def target_options(parsed: argparse.Namespace) -> dict[str, str]:
 def typed(parsed: argparse.Namespace, option: str) -> bool:
     """Whether an option is on the command line, and not only in a file of defaults."""
     return any(word.partition("=")[0] == option for word in parsed.words)
+
+
+def no_job_options_alone(parsed: argparse.Namespace) -> None:
+    """Raises UsageError for an option of a job where none is asked for: the command would run here, whatever it says."""
+    for asks, options in OF_JOBS.items():
+        alone = next((option for option in options if typed(parsed, option)), "")
+        if alone and not getattr(parsed, asks[2:].replace("-", "_"), True):  # True: the command has no such jobs
+            raise UsageError(
+                f"{alone} needs {asks}, without which the command runs here: add {asks}, or leave {alone} out."
+            )
 
 
 def share(text: str) -> float:
