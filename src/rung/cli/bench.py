@@ -168,16 +168,23 @@ def run(parsed: argparse.Namespace) -> int:
         stop = error
     documents = [plain(record) for record in results]
     with remembered("bench", *documents, target=parsed.target, call=parsed.call):
-        show(results, parsed)
+        show(results, parsed, refused=isinstance(stop, RungError))
     if stop:
+        if isinstance(stop, RungError) and results and (point := at(results[-1])):
+            stop.args = (f"{point}: {stop}",)
         stop.told = bool(results)  # type: ignore[attr-defined]
         raise stop
     return 0 if all(r.status == "complete" for r in results) else WorkloadError.exit_code
 
 
-def show(results: Sequence[Bench | Failed], parsed: argparse.Namespace) -> None:
+def at(result: Bench | Failed) -> str:
+    """The point of a sweep in words; empty without a sweep."""
+    return ", ".join(f"{k}={v}" for k, v in (result.point or {}).items())
+
+
+def show(results: Sequence[Bench | Failed], parsed: argparse.Namespace, refused: bool = False) -> None:
     """What was measured, all or the part before the workload failed or someone stopped it: the document of --json, the
-    table or the lines, the files that were asked for; of what is not complete, a line on stderr."""
+    table or the lines, the files that were asked for; of what is not complete, a line on stderr. refused: the last of them is what the command ends with, and says."""
     from rung.records.bench import Bench
     from rung.records.record import plain
     from rung.report.bench import bench_lines, markdown_lines, partial_line, samples_csv, sweep_lines
@@ -203,12 +210,12 @@ def show(results: Sequence[Bench | Failed], parsed: argparse.Namespace) -> None:
             write_whole(parsed.html, bench_page(done), "give another --html")
             say(f"page: {parsed.html}")
     for r in results:
-        point = ", ".join(f"{k}={v}" for k, v in (r.point or {}).items())
+        point = at(r)
         if isinstance(r, Bench):
             for note in r.notes if several and not parsed.json else ():  # the table has no room for them
                 say(f"note: {point}: {note}")
             continue
-        if point:
+        if point and not (refused and r is results[-1]):
             say(f"rung: {point}: {r.error}")
         if r.summary:
             say(partial_line(r.summary) + (f" They are in {parsed.csv}." if saved else ""))
