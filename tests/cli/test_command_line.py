@@ -697,3 +697,29 @@ def test_a_point_of_a_sweep_that_is_refused_is_told_once(tmp_path: Path, capsys:
     assert "failed" in out
     assert err.count("has no option --size") == 1
     assert f"rung: size=1: {target} has no option --size" in err
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "said"),
+    [
+        ("steps = 0", ["profile", "naps.py:nap", "--dry-run"], "--steps must be at least 1"),
+        ('gpu = "nogpu"', ["estimate", "--hidden", "64", "--layers", "1", "--heads", "1"], "no GPU named 'nogpu'"),
+        ('device = "cudax"', ["bench", "naps.py:nap", "--call"], "unknown device 'cudax'"),
+    ],
+)
+def test_a_value_that_only_the_command_refuses_names_its_file(
+    line: str,
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "naps.py").write_text(NAPS)
+    (tmp_path / "pyproject.toml").write_text(f"[tool.rung]\n{line}\n")
+    assert main(words) == 2
+    assert f"rung: {tmp_path}/pyproject.toml [tool.rung]: {said}" in capsys.readouterr().err
+    name, _, value = line.replace('"', "").partition(" = ")
+    assert main([*words, f"--{name}", value]) == 2
+    assert f"rung: {said}" in capsys.readouterr().err

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rung.cli.live import live, write
 from rung.cli.output import raw
+from rung.config import TABLES, settings_of
 from rung.errors import InputError, RungError, UsageError, WorkloadError, first_line, where
 from rung.errors import need_torch as need_torch  # for the commands
 from rung.files import check_regular
@@ -101,11 +102,22 @@ def add_command(
                 return in_job(parsed)
             return run(parsed)
         except RungError as error:
-            error.args = (f"{error}{_meant(parser, parsed.rest, str(error))}",)
+            error.args = (f"{_set_in(parsed, error)}{error}{_meant(parser, parsed.rest, str(error))}",)
             raise
 
     parser.set_defaults(run=called)
     return parser
+
+
+def _set_in(parsed: argparse.Namespace, refused: RungError) -> str:
+    """The file that has set what is refused; empty where it was typed. Only the command itself knows what some values mean."""
+    if not isinstance(refused, UsageError) or parsed.command not in TABLES:
+        return ""
+    for key, setting in settings_of(parsed.command).items():
+        named = isinstance(setting.value, str) and repr(setting.value) in str(refused)
+        if (named or f"--{key} " in str(refused)) and not typed(parsed, f"--{key}"):
+            return f"{setting.where}: "
+    return ""
 
 
 def _meant(parser: argparse.ArgumentParser, rest: Sequence[str], refused: str) -> str:
