@@ -145,3 +145,10 @@ def test_wrong_use_is_one_sentence(capsys, words, said):
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_one_layer_and_one_head_are_no_layers_and_heads(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "--hidden", "64", "--layers", "1", "--heads", "1"]) == 0
+    assert "1 layer, 1 head of 64" in capsys.readouterr().out
+    assert main(["estimate", "--hidden", "64", "--layers", "2", "--heads", "2"]) == 0
+    assert "2 layers, 2 heads of 32" in capsys.readouterr().out

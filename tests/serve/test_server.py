@@ -116,7 +116,7 @@ def test_two_climbs_are_shown_side_by_side(tmp_path: Path) -> None:
         ("/entry?id=999", 404, "There is no entry 999"),
         ("/entry?id=before", 404, "not the number of an entry"),
         ("/entry?id=1&id=2", 404, "This page needs one id"),
-        ("/compare?entry=1", 404, "1 entries are ticked; tick two"),
+        ("/compare?entry=1", 404, "1 entry is ticked; tick two"),
         (f"/compare?entry=1&entry={CLIMBED}", 404, "no time of the same thing"),
         (f"/trend?id={COMPARED + 99}", 404, "There is no entry"),
         ("/trends?figure=x", 404, "there are time, memory, speedup"),

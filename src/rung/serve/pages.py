@@ -91,7 +91,8 @@ class Pages:
     def _compare(self, query: Query) -> str:
         numbers = query.get("entry", ())
         if len(numbers) != 2:
-            raise UsageError(f"{len(numbers)} entries are ticked; tick two.")
+            ticked = f"{len(numbers)} {'entry is' if len(numbers) == 1 else 'entries are'}"
+            raise UsageError(f"{ticked} ticked; tick two.")
         a, b = sorted(map(self._named, numbers), key=lambda entry: (entry.created, entry.id))
         if a.of == b.of == "climb":  # their run directories say more, where they are still there
             with contextlib.suppress(InputError):

@@ -88,6 +88,11 @@ class Architecture:
 _MOST = 2**31
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 layer`, `2 layers`"""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def decoder(
     *,
     hidden: int,
@@ -122,7 +127,7 @@ def decoder(
     norm = Norm(hidden)
     shared = f" ({kv_heads} of keys and values)" if kv_heads != heads else ""
     says = (
-        f"hidden {hidden}, {layers} layers, {heads} heads of {head_dim}{shared}, MLP {ffn}{' gated' if gated else ''}, "
+        f"hidden {hidden}, {counted(layers, 'layer')}, {counted(heads, 'head')} of {head_dim}{shared}, MLP {ffn}{' gated' if gated else ''}, "
         f"vocabulary {vocab}{' (tied)' if tied else ''}, {'causal' if causal else 'full'}"
     )
     return Architecture(

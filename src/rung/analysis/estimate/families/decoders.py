@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from rung.analysis.estimate.architecture import Architecture, Group
+from rung.analysis.estimate.architecture import Architecture, Group, counted
 from rung.analysis.estimate.attentions import Attention, LatentAttention
 from rung.analysis.estimate.block import Block
 from rung.analysis.estimate.configuration import Configuration
@@ -248,25 +248,27 @@ def _experts(
 
 def _says(c: Configuration, layers: list[tuple[Block, ...]], vocab: int, tied: bool) -> str:
     blocks = dict.fromkeys(block for layer in layers for block in layer)
-    parts = [f"hidden {c.integer(*_HIDDEN)}, {len(layers)} layers"]
+    parts = [f"hidden {c.integer(*_HIDDEN)}, {counted(len(layers), 'layer')}"]
     for block in blocks:
         if isinstance(block, Attention):
-            text = f"{block.heads} heads of {block.head_dim}"
+            text = f"{counted(block.heads, 'head')} of {block.head_dim}"
             text += f" ({block.kv_heads} of keys and values)" if block.kv_heads != block.heads else ""
             if text not in parts:
                 parts.append(text)
         elif isinstance(block, LatentAttention):
-            parts.append(f"{block.heads} heads over latents of {block.kv_rank} + {block.rope}")
+            parts.append(f"{counted(block.heads, 'head')} over latents of {block.kv_rank} + {block.rope}")
         elif isinstance(block, MLP):
             count = sum(block in layer for layer in layers)
-            some = f" in {count} layers" if count < len(layers) else ""
+            some = f" in {counted(count, 'layer')}" if count < len(layers) else ""
             parts.append(f"MLP {block.ffn}{' gated' if block.gated else ''}{some}")
         elif isinstance(block, Experts):
             shared = f" and one shared of {block.shared}" if block.shared else ""
             parts.append(f"{block.top_k} of {block.experts} experts of {block.ffn}{shared}")
     windows = [block.window for layer in layers for block in layer if isinstance(block, Attention) and block.window]
     if windows:
-        parts.append(f"a window of {windows[0]} in {'all' if len(windows) == len(layers) else len(windows)} layers")
+        parts.append(
+            f"a window of {windows[0]} in {'all layers' if len(windows) == len(layers) else counted(len(windows), 'layer')}"
+        )
     return ", ".join([*parts, f"vocabulary {vocab}{' (tied)' if tied else ''}"])
 
 

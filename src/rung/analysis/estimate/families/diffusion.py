@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rung.analysis.estimate.architecture import Architecture, Group
+from rung.analysis.estimate.architecture import Architecture, Group, counted
 from rung.analysis.estimate.attentions import Attention, JointAttention
 from rung.analysis.estimate.block import Block, On
 from rung.analysis.estimate.configuration import Configuration
@@ -52,7 +52,7 @@ def dit(configuration: Configuration) -> Architecture:
     last = (norm, Projection(hidden, 2 * hidden, on="sequence"), Projection(hidden, out))
     return Architecture(
         c.kind,
-        f"hidden {hidden}, {layers} layers, {heads} heads of {width}, {patches} patches of {patch} x {patch}",
+        f"hidden {hidden}, {counted(layers, 'layer')}, {counted(heads, 'head')} of {width}, {patches} patches of {patch} x {patch}",
         hidden,
         (
             Group("embedding", 1, (Projection(channels * patch**2, hidden),), layer=False),
@@ -114,7 +114,7 @@ def stable_diffusion_3(configuration: Configuration) -> Architecture:
     out = (c.maybe("out_channels") or channels) * patch**2
     return Architecture(
         c.kind,
-        f"hidden {hidden}, {layers} layers, {heads} heads of {width}, {patches} patches of {patch} x {patch} and the text",
+        f"hidden {hidden}, {counted(layers, 'layer')}, {counted(heads, 'head')} of {width}, {patches} patches of {patch} x {patch} and the text",
         hidden,
         (
             Group("embedding", 1, into, layer=False),
@@ -166,7 +166,7 @@ def flux(configuration: Configuration) -> Architecture:
     out = c.maybe("out_channels") or channels
     return Architecture(
         c.kind,
-        f"hidden {hidden}, {double} layers of two streams and {single} of one, {heads} heads of {width}",
+        f"hidden {hidden}, {counted(double, 'layer')} of two streams and {single} of one, {counted(heads, 'head')} of {width}",
         hidden,
         (
             Group("embedding", 1, into, layer=False),

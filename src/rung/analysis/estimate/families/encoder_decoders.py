@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from rung.analysis.estimate.architecture import Architecture, Group
+from rung.analysis.estimate.architecture import Architecture, Group, counted
 from rung.analysis.estimate.attentions import Attention
 from rung.analysis.estimate.block import Block, On
 from rung.analysis.estimate.configuration import Configuration
@@ -39,7 +39,7 @@ def t5(configuration: Configuration) -> Architecture:
     tied = c.flag("tie_word_embeddings", True)
     return Architecture(
         c.kind,
-        f"hidden {hidden}, {layers} + {below} layers, {heads} heads of {width}, MLP {ffn}{' gated' if gated else ''}, vocabulary {vocab}"
+        f"hidden {hidden}, {layers} + {below} layers, {counted(heads, 'head')} of {width}, MLP {ffn}{' gated' if gated else ''}, vocabulary {vocab}"
         f"{' (tied)' if tied else ''}",
         hidden,
         (
@@ -90,7 +90,7 @@ def _layers(c: Configuration, k_bias: bool | None, final: bool) -> tuple[tuple[G
         Group("decoder layer", counts[1], stack(1, "tokens")),
         *after,
     )
-    return found, f"hidden {hidden}, {counts[0]} + {counts[1]} layers, {all_heads[0]} heads, MLP {ffns[0]}"
+    return found, f"hidden {hidden}, {counts[0]} + {counts[1]} layers, {counted(all_heads[0], 'head')}, MLP {ffns[0]}"
 
 
 def bart(configuration: Configuration) -> Architecture:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from rung.analysis.estimate.architecture import Architecture, Group
+from rung.analysis.estimate.architecture import Architecture, Group, counted
 from rung.analysis.estimate.attentions import Attention
 from rung.analysis.estimate.block import Block
 from rung.analysis.estimate.configuration import Configuration
@@ -48,7 +48,7 @@ def bert(configuration: Configuration) -> Architecture:
         head = (Projection(hidden, hidden), norm, Head(hidden, vocab, tied, bias=True))
     return Architecture(
         c.kind,
-        f"hidden {hidden}, {layers} layers, {heads} heads, MLP {ffn}, vocabulary {vocab}, {'masked-token head' if masked else 'no head'}",
+        f"hidden {hidden}, {counted(layers, 'layer')}, {counted(heads, 'head')}, MLP {ffn}, vocabulary {vocab}, {'masked-token head' if masked else 'no head'}",
         hidden,
         (
             Group("embedding", 1, (Table(vocab, hidden), Table(positions, hidden), *types, norm), layer=False),
@@ -71,7 +71,7 @@ def vit(configuration: Configuration) -> Architecture:
     head = Projection(hidden, c.labels(2) if classifies else hidden, on="sequence")
     return Architecture(
         c.kind,
-        f"hidden {hidden}, {layers} layers, {heads} heads, MLP {ffn}, {patches} patches of {patch} x {patch} and a class token",
+        f"hidden {hidden}, {counted(layers, 'layer')}, {counted(heads, 'head')}, MLP {ffn}, {patches} patches of {patch} x {patch} and a class token",
         hidden,
         (
             Group(
