@@ -1,5 +1,7 @@
 """Masks that a module keeps in a buffer: taken for what they hold, until somebody writes to them."""
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -217,3 +219,46 @@ def test_a_training_step_goes_on_when_a_mask_changes() -> None:
 
     for plain, fused in zip(trained([]), trained(["sdpa"]), strict=True):
         torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-5)
+
+
+class Cached(nn.Module):
+    """A mask, which a rewrite looks at, and a cache that is made anew for each size of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attention(causal())
+
+    def new(self, batch: int) -> None:
+        self.register_buffer("cache", torch.zeros(batch, 1, WIDTH), persistent=False)
+        self.attention.mask = causal()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x) + self.cache
+
+
+def test_buffers_that_the_model_replaced_are_freed() -> None:
+    model = Cached().requires_grad_(False)
+    surgeon = Surgeon(["sdpa"], "eager")
+    compiled = torch.compile(model, backend=surgeon, dynamic=False)
+    caches, masks = [], []
+    for batch in (2, 3, 4, 5):
+        model.new(batch)
+        caches.append(weakref.ref(model.cache))
+        masks.append(weakref.ref(model.attention.mask))
+        x = torch.randn(batch, TOKENS, WIDTH)
+        assert torch.allclose(compiled(x), model(x), atol=1e-5)
+    assert surgeon.rewritten["sdpa"]
+    gc.collect()
+    for seen in (caches, masks):
+        assert sum(one() is not None for one in seen) == 1
+
+
+def test_a_mask_that_came_to_lie_where_another_was_is_looked_at() -> None:
+    first = causal()
+    expected = buffers.Expected(0, first)
+    assert expected.holds(first)
+    del first
+    gc.collect()
+    assert expected.holds(causal())
+    assert not expected.holds(torch.ones(LENGTH, LENGTH))
+    assert not expected.written()

@@ -8,6 +8,7 @@ call, by identity and version counter, and where these are others by the values.
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,9 +32,9 @@ def note_buffers(gm: fx.GraphModule, inputs: Sequence[Any]) -> None:
 
 
 def taken_buffers(gm: fx.GraphModule) -> list[Expected]:
-    """Those that a rewrite did look at."""
-    inputs = enumerate(gm.graph.find_nodes(op="placeholder"))
-    return [Expected(spot, node.meta[HELD]) for spot, node in inputs if node.meta.pop(TAKEN, False)]
+    """Those that a rewrite did look at. From now on the graph holds none of them: a model may make its buffers anew."""
+    held = [(node.meta.pop(HELD, None), node.meta.pop(TAKEN, False)) for node in gm.graph.find_nodes(op="placeholder")]
+    return [Expected(spot, tensor) for spot, (tensor, taken) in enumerate(held) if taken and tensor is not None]
 
 
 class Expected:
@@ -41,26 +42,28 @@ class Expected:
 
     def __init__(self, spot: int, tensor: torch.Tensor) -> None:
         self.spot, self._shape, self._digest = spot, tensor.shape, _digest(tensor)
-        self._known: list[tuple[torch.Tensor, int]] = [(tensor, tensor._version)]
+        self._known: list[tuple[weakref.ref[torch.Tensor], int]] = [(weakref.ref(tensor), tensor._version)]
         self._asked = 0
 
     def holds(self, tensor: torch.Tensor) -> bool:
         for one, version in self._known:
-            if one is tensor and version == tensor._version:
+            if one() is tensor and version == tensor._version:
                 self._asked = 0
                 return True
-        self._known = [known for known in self._known if known[0] is not tensor]
+        there = [(known, known[0]()) for known in self._known]
+        self._known = [known for known, one in there if one is not None and one is not tensor]
         self._asked += 1
         if self._asked > MOST_ASKED or not _readable(tensor) or tensor.shape != self._shape:
             return False
         if _digest(tensor) != self._digest:
             return False
-        self._known.append((tensor, tensor._version))
+        self._known.append((weakref.ref(tensor), tensor._version))
         return True
 
     def written(self) -> bool:
         """Whether a tensor that was known to hold it holds something else by now."""
-        return not all(self.holds(one) for one, version in self._known if one._version != version)
+        known = [(one(), version) for one, version in self._known]
+        return not all(self.holds(one) for one, version in known if one is not None and one._version != version)
 
 
 def guarded(
