@@ -60,7 +60,7 @@ def _lines(event: Event) -> list[str]:
         case Measured(baseline):
             return baseline_lines(baseline)
         case Surveyed(facts):
-            return graph_lines(facts)
+            return [*graph_lines(facts), *gradient_lines(facts)]
         case Planned(attempt):
             return [prediction_line(attempt)]
         case Inapplicable(attempts):
@@ -107,10 +107,6 @@ def baseline_lines(baseline: Baseline) -> list[str]:
     ]
     if baseline.steady is False:
         lines.append("  note: the step time did not settle during warm-up: the machine or the workload drifts.")
-    names = baseline.without_gradient or []
-    if names:
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        lines.append(f"  note: {len(names)} trainable parameters get no gradient: {shown}")
     parts = as_measured(baseline.breakdown, baseline.time)
     return lines + [f"  {line}" for line in breakdown_lines(parts)]
 
@@ -127,6 +123,16 @@ def graph_lines(facts: Facts) -> list[str]:
         lines.append("  note: torch.compile compiles again for a second batch of the same shape:")
         lines += [f"    {text}" for text in again]
     return lines
+
+
+def gradient_lines(facts: Facts) -> list[str]:
+    """Which trainable parameters the untouched workload never updates: more often a mistake than meant."""
+    names = [units.clean(name) for name in facts.without_gradient]
+    if not names:
+        return []
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    many = "1 trainable parameter gets" if len(names) == 1 else f"{len(names)} trainable parameters get"
+    return [f"  note: {many} no gradient: {shown}"]
 
 
 def now_line(now: Now) -> str:
