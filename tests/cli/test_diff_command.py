@@ -97,6 +97,15 @@ def test_it_fits_the_terminal(capsys, monkeypatch, width):
     assert all(len(line) <= width for line in out.splitlines() if "data/ddp" not in line)
 
 
+@pytest.mark.parametrize("width", [50, 70])
+def test_a_head_is_as_long_as_its_rows_on_a_narrow_terminal(capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = run(capsys, "diff", DDP / "ranks2-slow-gpu", DDP / "ranks2-slow-host", "--by", "op")[1].splitlines()
+    k = next(k for k, line in enumerate(lines) if line.startswith("by operator"))
+    assert lines[k].endswith("count")
+    assert len(lines[k]) == len(lines[k + 1])
+
+
 def test_kernels_are_called_as_on_the_page_of_one_trace(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     names = [DDP / "ranks2-slow-gpu", DDP / "ranks2-slow-host", "--by", "kernel"]

@@ -74,7 +74,7 @@ def _table(head: str, rows: Sequence[Changed], width: int, top: int) -> list[str
     if not shown:
         return [f"{head}: nothing changed"]
     room = max(20, width - 55)
-    lines = [f"{head:<{room}}  {'':<9}{'base':>10}{'new':>10}{'change':>11}{'count':>13}"[:width]]
+    lines = [f"{head:<{room}}  {'':<9}{'base':>10}{'new':>10}{'change':>11}{'count':>13}"]
     for row in shown:
         counts = [units.count(number) for number in (row.base_count, row.new_count)]
         count = counts[0] if counts[0] == counts[1] else "->".join(counts)
