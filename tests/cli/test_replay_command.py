@@ -2,11 +2,15 @@
 
 import ast
 import json
+import textwrap
+from pathlib import Path
 
 import pytest
 
 from rung.cli.main import main
+from rung.cli.replay import EXAMPLE
 
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "traces"
 MM = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10, "dur": 5, "args": {
     "Input Dims": [[4, 8], [8, 2]], "Input type": ["float", "float"], "Input Strides": [[8, 1], [1, 8]],
     "Concrete Inputs": ["", ""]}}  # fmt: skip
@@ -73,3 +77,11 @@ def test_wrong_use_is_one_sentence(trace, capsys, words, said, code):
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the public recordings are not here")
+def test_the_example_is_what_the_command_prints(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "98")
+    _, _, shown = EXAMPLE.partition("--list\n")
+    assert main(["replay", str(SHARED / "mi300_vit.json.gz"), "--op", "addmm", "--list"]) == 0
+    assert textwrap.dedent(shown.partition("\n\n")[0]) == capsys.readouterr().out.rstrip()

@@ -17,6 +17,8 @@ example, a public recording of an MI300X:
       0  768 788x768 768x768 bf16       48   409 µs  ["","","","1","1"]
       1  768 788x3072 3072x768 bf16     12   274 µs  ["","","","1","1"]
       2  3072 788x768 768x3072 bf16     12   251 µs  ["","","","1","1"]
+      3  768 4x768 768x768 bf16          1  7.50 µs  ["","","","1","1"]
+  (no room for: strides)
 
 more:
   rung replay trace.json.gz --op mm --out mm.py      write a script that times the first call
