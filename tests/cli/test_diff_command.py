@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from rung.cli.main import main
+from rung.report import breakdowns
 
 DDP = Path(__file__).parents[1] / "data" / "ddp"
 
@@ -104,6 +105,15 @@ def test_a_head_is_as_long_as_its_rows_on_a_narrow_terminal(capsys, monkeypatch,
     k = next(k for k, line in enumerate(lines) if line.startswith("by operator"))
     assert lines[k].endswith("count")
     assert len(lines[k]) == len(lines[k + 1])
+
+
+def test_kinds_of_work_have_the_names_of_every_report(capsys):
+    names = [DDP / "ranks2-slow-gpu", DDP / "ranks2-slow-host", "--by", "category"]
+    text = run(capsys, "diff", *names)[1]
+    assert "matrix products" in text
+    assert "gemm" not in text
+    assert breakdowns.kind("elementwise") == "pointwise: elementwise"
+    assert '"gemm"' in run(capsys, "diff", *names, "--json")[1]  # what a query asks for
 
 
 def test_kernels_are_called_as_on_the_page_of_one_trace(capsys, monkeypatch):

@@ -31,6 +31,15 @@ def part(key: str, clock: str | None = None) -> str:
     return here.get(key, units.clean(key))
 
 
+def kind(category: str, clock: str | None = None) -> str:
+    """A category of work in the words of the part that it belongs to: elementwise -> "pointwise: elementwise"."""
+    from rung.analysis.breakdown import part_of  # polars, which the page of a climb does without
+
+    if category not in PARTS and part_of(category) == "pointwise":
+        return f"{PARTS['pointwise']}: {category}"
+    return part(category, clock)
+
+
 def parts(breakdown: Breakdown | None) -> list[tuple[str, str, float]]:
     """(key, title, ns per step) of the parts that take any time; unknown ones last, under their own name."""
     if breakdown is None:

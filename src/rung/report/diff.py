@@ -5,9 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from rung.analysis.kernel_names import readable
 from rung.records.diff import Changed, Difference, Side
-from rung.report import units
+from rung.report import breakdowns, units
 from rung.report.tables import shortened
 
 _ALONE = "(no operator) "
@@ -46,8 +48,14 @@ def diff_lines(found: Difference, *, width: int = 100, top: int = TOP) -> list[s
     counts = [units.count(side.kernels / side.per) for side in (base, new)]
     lines.append(f"{'operator calls' if on_host else 'kernels':<24}{counts[0]:>10}{counts[1]:>10}")
     for name, table in found.tables.items():
-        lines += ["", *_table(_HEADS[name], table, width, top)]
+        shown = [_in_words(row, on_host) for row in table] if name == "category" else table
+        lines += ["", *_table(_HEADS[name], shown, width, top)]
     return lines
+
+
+def _in_words(row: Changed, on_host: bool) -> Changed:
+    """A category's row with the name that every report has for it."""
+    return replace(row, what=breakdowns.kind(row.what, "cpu" if on_host else "gpu"))
 
 
 def verdict(ratio: float) -> str:

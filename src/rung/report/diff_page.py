@@ -93,14 +93,8 @@ def _legend(sides: Sequence[dict[str, tuple[str, float]]]) -> list[tuple[str, st
 
 
 def _kinds(categories: pl.Series, clock: str) -> pl.Series:
-    """Categories of work in the words of the parts: elementwise -> "pointwise: elementwise"."""
-
-    def said(category: str) -> str:
-        if category in breakdowns.PARTS:
-            return breakdowns.part(category, clock)
-        return f"{breakdowns.PARTS['pointwise']}: {category}" if part_of(category) == "pointwise" else category
-
-    return pl.Series(categories.name, [said(category) for category in categories], dtype=pl.String)
+    """Categories of work in the words of the parts."""
+    return pl.Series(categories.name, [breakdowns.kind(category, clock) for category in categories], dtype=pl.String)
 
 
 def _step(found: Diff) -> str:
