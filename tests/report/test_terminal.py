@@ -11,7 +11,7 @@ from rung.records.climb import Attempt, Baseline, Figure, Mode, Noise, Predicted
 from rung.records.compare import ComparedSide, Comparison
 from rung.records.measured import Compared, Interval, Ratio
 from rung.records.workload import Recompilation, Workload
-from rung.report import breakdowns, climbs, commands, progress, terminal, units, words
+from rung.report import attempt_words, breakdowns, climbs, commands, progress, terminal, units, words
 from rung.report.compare import compare_lines
 from rung.report.html import render
 
@@ -268,12 +268,12 @@ def test_many_reasons_are_a_line_with_the_count_and_names_by_kind_of_reason() ->
     assert shown[head + 1 : head + 3] == ["not yet: it needs bf16: stream", "for GPUs: gpu-a, gpu-b"]
     assert {"for other chips: chip", "already in effect, or without effect here: same"} <= {*shown[head:]}
     assert "other reasons: odd" in shown[head:]
-    assert words.some(["a", "b", "c", "d", "e", "f"]) == "a, b, c, d, e, f"
-    assert words.some(["a", "b", "c", "d", "e", "f", "g"]) == "a, b, c, d, e and 2 more"
+    assert attempt_words.some(["a", "b", "c", "d", "e", "f"]) == "a, b, c, d, e, f"
+    assert attempt_words.some(["a", "b", "c", "d", "e", "f", "g"]) == "a, b, c, d, e and 2 more"
     # In a climb that is over, too.
     done = replace(climb(), attempts=[*climb().attempts, *(row for row in left if row.verdict != "not yet")])
     assert "for GPUs: gpu-a, gpu-b" in terminal.summary(done, width=100)
-    assert [words.name(row) for row in words.folded(left)] == [row.rung for row in left]
+    assert [attempt_words.name(row) for row in attempt_words.folded(left)] == [row.rung for row in left]
 
 
 def test_text_of_others_is_neither_markup_nor_a_terminal_command() -> None:
@@ -318,8 +318,8 @@ def test_predictions_are_said_by_rung_the_farthest_off_first() -> None:
     data.result.predictions = replace(alone, inside=1)
     assert words.predictions(data).endswith(", inside the predicted range.")
     missed = replace(untried("x", "kept", ""), prediction_error=12.4)
-    assert words.off(missed) == "12 % of a step from what was expected"
-    assert words.off(untried("x", "kept", "")) == words.predictions(unfinished()) == ""
+    assert attempt_words.off(missed) == "12 % of a step from what was expected"
+    assert attempt_words.off(untried("x", "kept", "")) == words.predictions(unfinished()) == ""
 
 
 def test_a_missing_breakdown_has_no_lines() -> None:
@@ -337,7 +337,7 @@ def test_rungs_that_were_not_tried_for_one_reason_are_one_row() -> None:
     data = climb()
     never = [untried(name, "no-op", "it is for AMD GPUs.") for name in ("queues", "kernargs", "scratch")]
     data.attempts += [*never, untried("odd", "no-op", "another reason.")]
-    rows = words.folded(data.attempts)
+    rows = attempt_words.folded(data.attempts)
     assert [r.rung for r in rows[-2:]] == ["queues, kernargs, scratch", "odd"]
     assert len(rows) == len(data.attempts) - 2
     assert never[0].rung == "queues"  # the records themselves stay

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rung.records.analyze import Breakdown
 from rung.records.climb import Attempt, ClimbRun, Result
-from rung.report import breakdowns, units, words
+from rung.report import attempt_words, breakdowns, units, words
 from rung.report.forest_chart import Restarts
 from rung.report.svg import arrow, dot, escaped, fitting, line, positive, positives, svg, text
 
@@ -36,7 +36,7 @@ def ladder(run: ClimbRun) -> str:
     if not attempts:
         return ""
     result, before = run.result, words.before(run)
-    last = next((a for a in reversed(attempts) if words.stands(a, result)), None)
+    last = next((a for a in reversed(attempts) if attempt_words.stands(a, result)), None)
     final = result.speedup if result and result.status == "confirmed" else None
     confirmed = positive(final.value) if final else None
     plain = positive(result.plain.speedup) if result and result.plain else None
@@ -68,14 +68,14 @@ def ladder(run: ClimbRun) -> str:
     for attempt, step in steps:
         x += slot
         middle, verdict, gain = x + slot / 2, units.clean(attempt.verdict), step.value
-        kept = words.stands(attempt, result) and gain is not None
-        name = words.name(attempt)
+        kept = attempt_words.stands(attempt, result) and gain is not None
+        name = attempt_words.name(attempt)
         tries[name] = tries.get(name, 0) + 1
         named = name if tries[name] == 1 else f"{name} ({tries[name]})"
         if kept and verdict != "kept":
             named += f", {units.clean(result and result.status)}"
         tip = f"{named}: {verdict}" + (
-            f", {units.interval(words.speedup(attempt))} of the best before it" if gain else ""
+            f", {units.interval(attempt_words.speedup(attempt))} of the best before it" if gain else ""
         )
         if step.predicted:
             body += _predicted(step.predicted, middle, place)
@@ -88,7 +88,7 @@ def ladder(run: ClimbRun) -> str:
         if gain is not None:
             css = "tried" if not kept else "kept" if verdict == "kept" else "provisional"
             marks += _mark(step, middle, place, css, tip)
-            own = words.speedup(attempt)
+            own = attempt_words.speedup(attempt)
             values.append(text(units.ratio(own and own.value), middle, bottom + 14, "tick minor", "middle"))
         else:
             marks.append(text("×", middle, bottom - 3, "cross", "middle"))
@@ -116,13 +116,13 @@ class _Step(NamedTuple):
 def _steps(attempts: Sequence[Attempt], result: Result | None) -> list[tuple[Attempt, _Step]]:
     best, steps = 1.0, []
     for attempt in attempts:
-        gain, expected = words.speedup(attempt), attempt.prediction
+        gain, expected = attempt_words.speedup(attempt), attempt.prediction
         ends = [positive(end) for end in (gain.value, gain.low, gain.high)] if gain else [None] * 3
         value, least, most = (None if end is None else best * end for end in ends)
         low, high = (positive(expected.low), positive(expected.high)) if expected else (None, None)
         step = _Step(value, least, most, None if low is None or high is None else (best * low, best * high))
         steps.append((attempt, step))
-        if words.stands(attempt, result) and step.value is not None:
+        if attempt_words.stands(attempt, result) and step.value is not None:
             best = step.value
     return steps
 

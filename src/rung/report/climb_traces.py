@@ -15,7 +15,7 @@ from rung.analysis.pictures import Step, one_step, side_by_side
 from rung.errors import RungError
 from rung.program import program
 from rung.records.climb import Attempt, ClimbRun
-from rung.report import units, words
+from rung.report import attempt_words, units, words
 from rung.report.embedded import embedded_json
 from rung.report.operators_chart import before_and_after, operator_roofline
 from rung.report.trace_charts import drawn_together, host_legend, timeline
@@ -86,7 +86,7 @@ def _commands(paths: list[Path]) -> list[str]:
 
 def _attempts(run: ClimbRun) -> dict[str, str]:
     """What the trace of each attempt is of, by its name without the ending."""
-    return {_stem(attempt): words.name(attempt) for attempt in run.attempts}
+    return {_stem(attempt): attempt_words.name(attempt) for attempt in run.attempts}
 
 
 def _stem(attempt: Attempt) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from rung.records.climb import Attempt, Climb, ClimbRun, Moment, Outcome
 from rung.records.measured import Figure, Ratio
-from rung.report import units, words
+from rung.report import attempt_words, units, words
 from rung.report.embedded import Links, page_of
 from rung.report.forest_chart import effect, forest
 from rung.report.layout import Cell, Column, table_of
 
-MARKS = words.MARKS | {"refused": "!"}
+MARKS = attempt_words.MARKS | {"refused": "!"}
 OUTCOMES = {
     "kept": "faster and verified",
     "reverted": "not faster, or taken back",
@@ -52,7 +52,7 @@ def climb_of(run: ClimbRun) -> Climb:
         first_answer=_first(history, ("provisional", "verified", "confirmed")),
         verified=_first(history, ("verified", "confirmed")),
         took=units.number((result.seconds if result else None) or manifest.spent_seconds),
-        rungs={words.name(attempt): _outcome(attempt) for attempt in run.attempts},
+        rungs={attempt_words.name(attempt): _outcome(attempt) for attempt in run.attempts},
     )
 
 
@@ -73,7 +73,7 @@ def _outcome(attempt: Attempt) -> Outcome:
     refused = verdict == "failed" and attempt.verification and not attempt.verification.passed
     return Outcome(
         verdict="refused" if refused else verdict,
-        speedup=_ratio(words.speedup(attempt)),
+        speedup=_ratio(attempt_words.speedup(attempt)),
         why=units.clean(attempt.why),
     )
 

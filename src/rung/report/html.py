@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rung.records.analyze import Breakdown
 from rung.records.climb import ClimbRun
 from rung.records.record import plain
-from rung.report import breakdowns, charts, commands, units, words
+from rung.report import attempt_words, breakdowns, charts, commands, units, words
 from rung.report.embedded import page_of
 from rung.report.forest_chart import Effect, effect, forest, ratios
 
@@ -33,7 +33,7 @@ def render(run: ClimbRun, traces: ClimbTraces | None = None) -> str:
         drawn = drawn_of(traces)
     tried, left = words.planned(run)
     bars = _bars(run)
-    folded = words.folded(run.attempts)
+    folded = attempt_words.folded(run.attempts)
     shown = [attempt for attempt in folded if attempt.log]
     strips = [charts.strip(attempt.restarts) for attempt in shown]
     return page_of(
@@ -43,6 +43,7 @@ def render(run: ClimbRun, traces: ClimbTraces | None = None) -> str:
         breakdowns=breakdowns,
         commands=commands,
         words=words,
+        attempt_words=attempt_words,
         run=run,
         manifest=run.manifest,
         baseline=run.baseline,
@@ -51,7 +52,7 @@ def render(run: ClimbRun, traces: ClimbTraces | None = None) -> str:
         forest=Markup(forest(_effects(run), "The ratio of each comparison, with its interval and its restarts")),
         untried=[attempt for attempt in folded if not attempt.log],
         tried=tried,
-        left=words.folded(left),
+        left=attempt_words.folded(left),
         facts=_facts(run),
         ladder=Markup(charts.ladder(run)),
         bars=Markup(charts.time_bars(bars)),
@@ -74,11 +75,11 @@ def _effects(run: ClimbRun) -> list[Effect]:
     tries: dict[str, int] = {}
     found = []
     for attempt in run.attempts:
-        name = words.name(attempt)
+        name = attempt_words.name(attempt)
         tries[name] = tries.get(name, 0) + 1
         label = f"{name if tries[name] == 1 else f'{name} ({tries[name]})'}, {units.clean(attempt.verdict)}"
         css = "kept" if attempt.verdict == "kept" else "tried"
-        found.append(effect(label, words.speedup(attempt), ratios(attempt.restarts, "best", "candidate"), css))
+        found.append(effect(label, attempt_words.speedup(attempt), ratios(attempt.restarts, "best", "candidate"), css))
     result = run.result
     if result and result.status == "confirmed":
         answers = [("the untouched model", "best", result.speedup), ("the best plain mode", "plain", result.over_plain)]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rung.records.analyze import Breakdown
 from rung.records.climb import Attempt, ClimbRun, Mode, Result
 from rung.records.progress import Answered
-from rung.report import breakdowns, commands, units, words
+from rung.report import attempt_words, breakdowns, commands, units, words
 from rung.report.layout import Cell, Column, styled, table_of, wrap
 
 _COLORS = {"kept": "green", "reverted": "yellow", "inconclusive": "yellow", "failed": "red"}
@@ -25,11 +25,11 @@ def prediction_line(attempt: Attempt) -> str:
     """What is about to be tried and what it should give: printed before the rung is measured."""
     title, changes = units.clean(attempt.title), units.clean(attempt.changes)
     what = ": ".join(part for part in (title, changes) if part).rstrip(".")
-    text = f"{words.name(attempt)} — {what}" if what else words.name(attempt)
+    text = f"{attempt_words.name(attempt)} — {what}" if what else attempt_words.name(attempt)
     if not attempt.prediction:
         return f"{text}. No prediction."
-    why = words.rests_on(attempt)
-    return f"{text}. Predicted {words.full_prediction(attempt)}" + (f": {why}" if why else "")
+    why = attempt_words.rests_on(attempt)
+    return f"{text}. Predicted {attempt_words.full_prediction(attempt)}" + (f": {why}" if why else "")
 
 
 def mode_line(mode: Mode) -> str:
@@ -52,13 +52,13 @@ def answer_line(answer: Result | Answered) -> str:
 def attempt_line(attempt: Attempt) -> str:
     """How it went: printed when the rung has its verdict."""
     verdict = units.clean(attempt.verdict) or "no verdict"
-    text = f"{words.MARKS.get(verdict, ' ')} {words.name(attempt)}: {verdict}"
-    if gain := words.speedup(attempt):
+    text = f"{attempt_words.MARKS.get(verdict, ' ')} {attempt_words.name(attempt)}: {verdict}"
+    if gain := attempt_words.speedup(attempt):
         text += f", {units.interval(gain)}"
         if attempt.forecast and attempt.comparison and attempt.comparison.answer != "undecided":
-            text += f", {units.clean(attempt.forecast)} the prediction {words.predicted(attempt)}"
-    if verdict == "kept" and words.pays_back(attempt):
-        text += f"; {words.pays_back(attempt)}"
+            text += f", {units.clean(attempt.forecast)} the prediction {attempt_words.predicted(attempt)}"
+    if verdict == "kept" and attempt_words.pays_back(attempt):
+        text += f"; {attempt_words.pays_back(attempt)}"
     if why := units.clean(attempt.why):
         text += f"{'.' if why[0].isupper() else ';'} {why}"
     spent = units.number(attempt.seconds)
@@ -67,11 +67,14 @@ def attempt_line(attempt: Attempt) -> str:
 
 def left_lines(attempts: Sequence[Attempt]) -> list[str]:
     """What was never measured: a few with their reasons, more as their number and their names by kind of reason."""
-    rows = words.folded(attempts)
+    rows = attempt_words.folded(attempts)
     if len(rows) <= _FEW:
         return [attempt_line(replace(row, seconds=UNSET)) for row in rows]
     head = f"· {len(attempts)} rungs are not tried here; the page and --json give the reason for each"
-    return [head, *(f"    {group}: {words.some(names)}" for group, names in words.grouped(attempts).items())]
+    return [
+        head,
+        *(f"    {group}: {attempt_words.some(names)}" for group, names in attempt_words.grouped(attempts).items()),
+    ]
 
 
 def breakdown_lines(breakdown: Breakdown | None, *, bottleneck: bool = True) -> list[str]:
@@ -118,7 +121,7 @@ def summary(run: ClimbRun, width: int | None = None, color: bool = False) -> str
         if measured:
             say("")
             lines.extend(_table(measured, width, color))
-            checked = [check for row in measured if (check := words.worst(row))]
+            checked = [check for row in measured if (check := attempt_words.worst(row))]
             if width >= _WIDE and any(check.ratio is not None for check in checked):
                 say(NOISE, "dim", indent=2)
         say_left([row for row in run.attempts if not row.log])  # nothing for the columns but the reason
@@ -162,20 +165,20 @@ def _table(attempts: Sequence[Attempt], width: int, color: bool) -> list[str]:
     rows = []
     for attempt in attempts:
         verdict = units.clean(attempt.verdict)
-        gain, check = words.speedup(attempt), words.worst(attempt)
+        gain, check = attempt_words.speedup(attempt), attempt_words.worst(attempt)
         error = units.number(check.ratio) if check else None
-        cells = [words.name(attempt), words.predicted(attempt)]
+        cells = [attempt_words.name(attempt), attempt_words.predicted(attempt)]
         cells.append("\n".join(t for t in (units.ratio(gain and gain.value), units.span(gain)) if t))
         if wide:
             cost = [
-                units.duration(words.candidate_time(attempt)),
-                units.data_size(words.candidate_memory(attempt)),
+                units.duration(attempt_words.candidate_time(attempt)),
+                units.data_size(attempt_words.candidate_memory(attempt)),
             ]
             cells.append("\n".join(cost) if cost != [units.NONE, units.NONE] else units.NONE)
             cells.append(units.NONE if error is None else units.digits(error, 2))
         style = _COLORS.get(verdict, "dim")
         row = [Cell(cell) for cell in cells]
-        row.append(Cell(f"{words.MARKS.get(verdict, ' ')} {verdict}", style))
+        row.append(Cell(f"{attempt_words.MARKS.get(verdict, ' ')} {verdict}", style))
         rows.append([*row, Cell(units.clean(attempt.why))])
     return table_of(columns, rows, width, color)
 

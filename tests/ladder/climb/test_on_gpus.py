@@ -28,7 +28,7 @@ from rung.measure import CLIMB, PATIENT, Looks, Restart, decide, interleaved, un
 from rung.records.climb import Attempt
 from rung.records.progress import Warned
 from rung.records.record import take
-from rung.report.words import other_gpus
+from rung.report.attempt_words import other_gpus
 from rung.side import Limits, Setup, Side
 from rung.timing import tasks
 from rung.timing.duel import Duel

@@ -14,7 +14,7 @@ from pathlib import Path
 from rung import __version__
 from rung.errors import InputError, RungError, first_line
 from rung.records.climb import ClimbRun
-from rung.report import units, words
+from rung.report import attempt_words, units
 from rung.report.climbs import climb_of
 
 _LONGEST = 500  # characters of a parameter, which all three take
@@ -76,7 +76,7 @@ def tracked(directory: Path, run: ClimbRun, page: Path) -> Tracked:
         if ratio:
             known |= {name: ratio.value, f"{name}_low": units.number(ratio.low), f"{name}_high": units.number(ratio.high)}  # fmt: skip
     answers = [(moment.seconds, units.number(moment.speedup)) for moment in (result.history if result else None) or []]
-    tries = [(attempt.number, words.speedup(attempt)) for attempt in run.attempts]
+    tries = [(attempt.number, attempt_words.speedup(attempt)) for attempt in run.attempts]
     return Tracked(
         name=directory.resolve().name,
         parameters={
@@ -91,7 +91,7 @@ def tracked(directory: Path, run: ClimbRun, page: Path) -> Tracked:
         table=[
             (
                 attempt.number,
-                words.name(attempt),
+                attempt_words.name(attempt),
                 units.clean(attempt.verdict),
                 *((ratio.value, units.number(ratio.low), units.number(ratio.high)) if ratio else (None, None, None)),
                 units.one_line(attempt.why),
