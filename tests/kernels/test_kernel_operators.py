@@ -59,6 +59,25 @@ def test_gradients_in_float64_are_those_of_finite_differences(name: str, device:
     assert torch.autograd.gradcheck(fn, wide, fast_mode=True)
 
 
+def test_a_second_derivative_is_an_error_and_not_a_part_of_it(device: str) -> None:
+    """The slope that comes in needs no gradient here, but the gradient depends on the logits."""
+    fn, (logits, target) = cases(device)["cross_entropy"]
+    weights = torch.ones(10, device=device, requires_grad=True)
+    loss = fn(logits.detach() * weights, target)
+    (first,) = torch.autograd.grad(loss, weights, create_graph=True)
+    with pytest.raises(RuntimeError, match="no gradient of its own"):
+        (loss + first.square().sum()).backward()
+    loss = fn(logits.detach() * weights, target)
+    with pytest.raises(RuntimeError, match="no gradient of its own"):  # alone, too
+        torch.autograd.grad(loss, weights, create_graph=True)[0].sum().backward()
+
+
+def test_the_gradient_of_the_rotation_has_one(device: str) -> None:
+    fn, inputs = cases(device)["rope"]
+    wide = tuple(x.detach().double().requires_grad_(x.requires_grad) for x in inputs)
+    assert torch.autograd.gradgradcheck(fn, wide, fast_mode=True)
+
+
 @pytest.mark.parametrize("name", ["rope", "cross_entropy"])
 def test_a_kernel_compiles_once_for_any_number_of_rows(name: str, device: str) -> None:
     def inputs(n: int) -> tuple[Any, ...]:

@@ -253,3 +253,28 @@ def test_a_layer_that_is_trained_in_float16_is_left_to_its_loss_scale(small):
         with torch.no_grad():
             torch.testing.assert_close(run(*batch), model(*batch), rtol=1e-3, atol=1e-3)
     assert surgeon.rewritten == {"fused-cross-entropy": 1}
+
+
+def test_a_second_derivative_of_a_chunked_loss_is_an_error_and_not_a_part_of_it(small):
+    """What the gradients depend on was used in forward: a penalty on them would miss all of it."""
+    hidden, weight = torch.randn(10, 4, requires_grad=True), torch.randn(6, 4, requires_grad=True)
+    loss = chunked.linear_cross_entropy(hidden, weight, None, torch.arange(10) % 6)
+    (first,) = torch.autograd.grad(loss, hidden, create_graph=True)
+    plain = F.cross_entropy(F.linear(hidden, weight), torch.arange(10) % 6)
+    assert torch.allclose(first, torch.autograd.grad(plain, hidden)[0], atol=1e-6)
+    with pytest.raises(RuntimeError, match="no gradient of its own"):
+        (loss + first.square().sum()).backward()
+
+
+@pytest.mark.parametrize("backward", ["eager", "aot_eager"])
+def test_a_chunked_loss_is_trained_through_compiled_autograd(small, backward):
+    hidden = torch.randn(10, 4)
+    layer = nn.Linear(4, 6)
+    other = copy.deepcopy(layer)
+    F.cross_entropy(other(hidden), torch.arange(10) % 6).backward()
+    surgeon = Surgeon(["fused-cross-entropy"], "eager")
+    loss = torch.compile(lambda x: F.cross_entropy(layer(x), torch.arange(10) % 6), backend=surgeon, dynamic=False)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend=backward)):
+        loss(hidden).backward()
+    assert surgeon.rewritten == {"fused-cross-entropy": 1}
+    assert torch.allclose(layer.weight.grad, other.weight.grad, atol=1e-6)

@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from rung.errors import UsageError
+from rung.kernels.once import once
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -97,7 +98,7 @@ def differentiable(
     """The operator with its gradient, as one function.
 
     save(ctx, inputs, output): what the gradient needs. gradient(backward, ctx, *grads): a gradient an input, where
-    `backward` is the operator `NAME_backward` or its body, whichever this call goes through.
+    `backward` is the operator `NAME_backward` or its body, whichever this call goes through. Neither has a gradient of its own.
     """
     op = operator(name, forward, fake)
     back_op = operator(f"{name}_backward", backward, backward_fake) if backward and backward_fake else None
@@ -107,10 +108,17 @@ def differentiable(
         ctx.set_materialize_grads(False)
         save(ctx, inputs, output)
 
+    def direct_gradient(ctx: Any, *grads: Any) -> Any:
+        if backward is None:  # it goes through an operator, which has a gradient
+            return gradient(None, ctx, *grads)
+        with torch.no_grad():
+            found = gradient(backward, ctx, *grads)
+        return once(found)
+
     members = {
         "forward": staticmethod(forward),
         "setup_context": staticmethod(direct_save),
-        "backward": staticmethod(lambda ctx, *grads: gradient(backward, ctx, *grads)),
+        "backward": staticmethod(direct_gradient),
     }
     function: Any = type(name, (torch.autograd.Function,), members)
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from rung.kernels.once import once
+
 LEAST_ROWS, MOST_CHUNKS = 1024, 8  # fewer rows a chunk make poor GEMMs; every chunk is compiled on its own
 
 
@@ -86,7 +88,10 @@ class _Chunked(torch.autograd.Function):
         *gradients, counted = ctx.saved_tensors
         # A sum of no rows, divided by their number, has an infinite slope; as in torch, it reaches nothing.
         slope = torch.where(counted, slopes[0], 0.0)
-        return (*(_scaled(saved, slope) for saved in gradients), None, None, None)
+        with torch.no_grad():
+            scaled = [_scaled(saved, slope) for saved in gradients]
+        # They were worked out in forward, so a second derivative would miss all that depends on the inputs.
+        return (*once(scaled), None, None, None)
 
 
 def _scaled(gradient: torch.Tensor | None, slope: torch.Tensor) -> torch.Tensor | None:
