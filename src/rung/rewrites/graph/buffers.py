@@ -47,7 +47,7 @@ class Expected:
 
     def holds(self, tensor: torch.Tensor) -> bool:
         for one, version in self._known:
-            if one() is tensor and version == tensor._version:
+            if version == tensor._version and one() is tensor:
                 self._asked = 0
                 return True
         there = [(known, known[0]()) for known in self._known]
