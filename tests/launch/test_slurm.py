@@ -208,6 +208,10 @@ def test_a_job_that_sbatch_does_not_name_is_told(
     programs(tmp_path, monkeypatch, sbatch="Thank you")
     with pytest.raises(WorkloadError, match="named no job, and printed 'Thank you': `squeue --me` shows"):
         submit(tmp_path / "job.sh")
+    done = run("analyze", "trace.json", "--slurm", "1")
+    assert done.returncode == 4
+    (folder,) = (cluster / ".rung" / "jobs").iterdir()  # which a job may write to
+    assert f"Its files, if there is one: {folder}" in done.stderr
 
 
 def test_where_scontrol_says_nothing_the_accounts_are_asked(

@@ -128,7 +128,10 @@ def _ended(code: int, noise: str, what: str, timeout: float, memory: int) -> Run
     if "memory allocation of" in noise or code == -signal.SIGKILL:
         return UsageError(f"{what} needs more than {data_size(memory)} of memory: ask for less, or raise --memory.")
     if code < 0:
-        name = signal.Signals(-code).name
-        return UsageError(f"{what} cannot be answered (its process ended by {name}): write it with fewer terms.")
+        from rung.launch.channel import signal_name
+
+        return UsageError(
+            f"{what} cannot be answered (its process ended by {signal_name(-code)}): write it with fewer terms."
+        )
     last = (noise.strip().splitlines() or ["it said nothing"])[-1]
     raise RuntimeError(f"the process of {what} ended with {code}: {last}")

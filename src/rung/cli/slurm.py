@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser, dry_run: bool = True) -> None:
 
 def in_job(parsed: argparse.Namespace) -> int:
     """Submits the command that was typed, follows it, and prints its answer; returns its exit code. Ctrl-C cancels the job."""
-    from rung.launch.slurm import RECORD, SCRIPT, script, submit
+    from rung.launch.slurm import RECORD, SCRIPT, Unclear, script, submit
     from rung.launch.slurm_task import of_task, task
     from rung.records.record import plain
     from rung.records.slurm_job import SlurmJob
@@ -91,6 +91,8 @@ def in_job(parsed: argparse.Namespace) -> int:
     write_whole(folder / SCRIPT, text, "run it from another folder")
     try:
         job = submit(folder / SCRIPT)
+    except Unclear as error:
+        raise Unclear(f"{error} Its files, if there is one: {folder}") from None
     except RungError:
         shutil.rmtree(folder, ignore_errors=True)  # there is no job that it would be of
         raise

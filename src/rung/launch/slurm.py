@@ -193,13 +193,18 @@ def container_runtime() -> str:
 _SUBMITTED = re.compile(r"([0-9]+)(?:;\S+)?|Submitted batch job ([0-9]+)(?: on cluster \S+)?")
 
 
+class Unclear(WorkloadError):
+    """It is not known whether SLURM has a job."""
+
+
 def submit(path: Path) -> int:
-    """Hands a script to SLURM; its number. Raises UsageError where there is no SLURM, WorkloadError where it refuses or names no job."""
+    """Hands a script to SLURM; its number. Raises UsageError where there is no SLURM, WorkloadError where it refuses, Unclear where it names
+    no job."""
     said = _asked("sbatch", "--parsable", str(path))
     # A site's plugin or wrapper may print lines of its own, before or after.
     numbers = [found[1] or found[2] for line in said.splitlines() if (found := _SUBMITTED.fullmatch(line.strip()))]
     if not numbers:
-        raise WorkloadError(
+        raise Unclear(
             f"sbatch took the script but named no job, and printed {said[-300:]!r}: `squeue --me` shows whether there is one, and `scancel` ends it."
         )
     return int(numbers[-1])
@@ -330,7 +335,7 @@ def _asked(*words: str) -> str:
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     except subprocess.TimeoutExpired:
-        raise WorkloadError(f"{words[0]} did not answer within 60 s.") from None
+        raise Unclear(f"{words[0]} did not answer within 60 s.") from None
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise WorkloadError(f"{words[0]}: {said[-1][:300]}")
