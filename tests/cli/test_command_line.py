@@ -681,6 +681,7 @@ def test_options_may_stand_before_the_command(
         (["--k8s-nodes", "2"], "--k8s-nodes needs --k8s-manifest"),
         (["--k8s-image=x", "--slurm", "1"], "--k8s-image needs --k8s-manifest"),
         (["--partition", "gpu"], "--partition needs --slurm"),
+        (["--dry-run"], "--dry-run needs --slurm"),
         (["--container", "x", "--k8s-manifest", "-", "--k8s-image", "x"], "--container needs --slurm"),
     ],
 )

@@ -196,7 +196,8 @@ def typed(parsed: argparse.Namespace, option: str) -> bool:
 def no_job_options_alone(parsed: argparse.Namespace) -> None:
     """Raises UsageError for an option of a job where none is asked for: the command would run here, whatever it says."""
     for asks, options in OF_JOBS.items():
-        alone = next((option for option in options if typed(parsed, option)), "")
+        dry = ("--dry-run",) if getattr(parsed, "dry_run_of", "") == asks else ()
+        alone = next((option for option in (*options, *dry) if typed(parsed, option)), "")
         if alone and not getattr(parsed, asks[2:].replace("-", "_"), True):  # True: the command has no such jobs
             raise UsageError(
                 f"{alone} needs {asks}, without which the command runs here: add {asks}, or leave {alone} out."

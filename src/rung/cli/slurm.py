@@ -57,6 +57,7 @@ def add_options(parser: argparse.ArgumentParser, dry_run: bool = True) -> None:
     )
     if dry_run:
         group.add_argument("--dry-run", action="store_true", help="print the job script and stop")
+        parser.set_defaults(dry_run_of="--slurm")
 
 
 def in_job(parsed: argparse.Namespace) -> int:
