@@ -22,6 +22,7 @@ YOURS = {
     "RUNG_WATCH": "Folder that the ranks of a training job write to for `rung watch`. Default: a folder in `.rung/watch`.",
 }
 BETWEEN = {
+    "RUNG_COMPILED_SINCE": "Time from which on libraries that a worker finds cut off in torch's cache of compiled code are removed.",
     "RUNG_FILES": "Address, token and folder with which hosts bring their files home.",
     "RUNG_HOST": "Name by which other hosts reach this one, in a job over several.",
     "RUNG_HOSTS_KEY": "Proof that a process belongs to a job over several hosts.",
