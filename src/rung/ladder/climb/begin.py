@@ -329,9 +329,11 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
         if state.left() + GRACE > PROFILE_STEPS * step_seconds:
             parts = _profile(state, worker, time_.value)
         else:
+            seconds = time_.value / 1e9  # as it is told next, and not what a few steps were taken to need
+            about = f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
             state.say(
                 Warned(
-                    f"the baseline is not profiled: a step takes {step_seconds:.3g} s, and the budget leaves no time for it."
+                    f"the baseline is not profiled: a step takes about {about}, and the budget leaves no time for it."
                 )
             )
     return Baseline(
