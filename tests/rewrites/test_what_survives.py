@@ -4,11 +4,13 @@ Each either survives the rewrites, with its values and gradients, or is left alo
 """
 
 import copy
+import gc
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import rung
 from rung.rewrites import PASSES, Surgeon, chunked, cross_entropy
@@ -168,3 +170,24 @@ def test_weights_that_are_copied_follow_an_adapter_that_is_merged(rungs):
             getattr(adapted, done)()
             torch.testing.assert_close(model(x), right, rtol=1e-4, atol=1e-4)
             assert float((applied(x) - right).norm() / right.norm()) < 0.05, done
+
+
+@pytest.mark.parametrize("passes", [[], ["sdpa"]])
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_parameters_can_be_swapped_after_a_graph_was_rewritten(passes, checkpointed):
+    """As `module.to()` does with `torch.__future__.set_swap_module_params_on_conversion`."""
+    model = Attention().requires_grad_(checkpointed)
+
+    def run(x):
+        return checkpoint(model, x, use_reentrant=False) if checkpointed else model(x)
+
+    surgeon = Surgeon(passes, "eager")
+    compiled = torch.compile(run, backend=surgeon, dynamic=False)
+    x = torch.randn(2, 5, WIDTH)
+    compiled(x)
+    assert surgeon.rewritten == dict.fromkeys(passes, 1)
+    for _ in range(3):  # of cycles, one after the other
+        gc.collect()
+    other = nn.Parameter(torch.randn(WIDTH, WIDTH), requires_grad=checkpointed)
+    torch.utils.swap_tensors(model.q.weight, other)
+    assert torch.allclose(compiled(x), model(x), atol=1e-5)

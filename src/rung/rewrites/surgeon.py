@@ -28,7 +28,7 @@ from rung.rewrites.counts import NAMES, attention, count, products
 from rung.rewrites.cross_entropy import fuse_cross_entropy
 from rung.rewrites.experts import group_experts
 from rung.rewrites.graph.buffers import Expected, guarded, note_buffers, taken_buffers
-from rung.rewrites.graph.captured import own_copy
+from rung.rewrites.graph.captured import let_go, own_copy
 from rung.rewrites.hoist import hoist_constants
 from rung.rewrites.joined import Joined, note_homes
 from rung.rewrites.kept import Copies, Kept, keep_casts, step_taken
@@ -187,6 +187,7 @@ class Surgeon:
             note_buffers(gm, example_inputs)
         parts = [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
         rehearsals: dict[fx.GraphModule, fx.Graph] = {}
+        nodes = [node for part in parts for node in part.graph.nodes]  # also those that passes erase
         for part in parts:
             self._run("sdpa", write_out, part, record, rehearsals)
         record.before = count(parts)
@@ -212,6 +213,8 @@ class Surgeon:
         self._added += added
         whole = run if not added else lambda *arguments: run(*arguments, *[one(arguments) for one in added])
         if not expected:
+            graphs = [*(part.graph for part in parts), *rehearsals.values()]
+            let_go([*nodes, *(node for graph in graphs for node in graph.nodes)])
             return whole
         return guarded(whole, expected, lambda arguments: self._rewritten(written, arguments, trusting=False))
 

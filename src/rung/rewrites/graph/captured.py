@@ -5,6 +5,7 @@ Without them a rewritten graph is compiled as one that Dynamo never saw, or not 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -26,6 +27,14 @@ def own_copy(gm: fx.GraphModule) -> fx.GraphModule:
             setattr(made, name, held)
     made.meta = gm.meta
     return made
+
+
+def let_go(nodes: Iterable[fx.Node]) -> None:
+    """Once a graph is compiled: drops what its nodes, and those that were erased, tell of tensors. Dynamo's tensors without numbers hold weak
+    references to parameters, which then could not be swapped (`torch.utils.swap_tensors`)."""
+    for node in nodes:
+        node.meta.pop("grapharg", None)
+        node.meta.pop("example_value", None)
 
 
 def is_weight(node: fx.Node) -> bool:
