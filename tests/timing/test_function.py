@@ -144,6 +144,14 @@ def test_a_function_whose_first_calls_are_slow_is_called_as_often_a_sample_as_on
     assert min(loops(slow_calls=0), loops(slow_calls=8)) > 10
 
 
+def test_calls_are_counted_again_where_a_sample_is_too_short_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As beside other work, which makes every call by itself look slow."""
+    timed, slow = Function(lambda: None, "mine", "cpu"), iter([1_000_000] * 8)
+    timed.open()
+    monkeypatch.setattr(timed, "_clocked", lambda: next(slow, 3_000 if timed.loops == 1 else 150))
+    assert timed.warm(0.1)["loops"] == round(20_000 / 150)
+
+
 def test_samples_of_sides_of_about_one_speed_are_as_many_calls() -> None:
     assert loops_in_step([100, 150], [200, 130]) == 200
     assert loops_in_step([100, 300], [200, 70]) == 0

@@ -25,6 +25,7 @@ from rung.workload.load import call_of
 SHORT = (
     20_000  # ns: what a CPU does in less is called several times a sample, so that reading the clock is < 0.5 % of it
 )
+FITTED = 3  # times at most that the calls in a sample are counted anew: each finds a shorter one
 
 
 class Function(Timed):
@@ -95,8 +96,10 @@ class Function(Timed):
                 rough = min(rough, *(self._clocked() for _ in range(MINIMUM_RUNS - 1)))
             self.loops = max(1, round(SHORT / max(rough, 1))) if rough < SHORT / 2 else 1
         found = self._until_steady(seconds - (time.perf_counter() - begin), self._first)
-        if not self.device.is_gpu and self.loops * self._estimate < SHORT / 2:
-            # The first calls were slower than all later ones: what they showed made samples too short for the clock.
+        for _ in range(FITTED if not self.device.is_gpu else 0):
+            # Calls that were slower than all later ones, the first ones or beside other work, made samples too short for the clock.
+            if self.loops * self._estimate >= SHORT / 2:
+                break
             self.use_loops(max(1, round(SHORT / max(self._estimate, 1))))
             found["runs"] += MINIMUM_RUNS * self.loops
         return {**found, "loops": self.loops}
