@@ -55,7 +55,17 @@ def test_benchmarks_are_tabled_saved_and_compared(session, pytester: pytest.Pyte
     ]  # fmt: skip
     assert all(r["samples"] and r["environment"]["device"] for r in rows)
 
-    slow = session(0.05, "--rung-compare", "base.json", "--rung-fail-if-slower", "90%", "test_naps.py::test_nap")
+    # So slow a call has few samples in 0.3 s, beside other tests too few.
+    slow = session(
+        0.05,
+        "--rung-time",
+        "1.5",
+        "--rung-compare",
+        "base.json",
+        "--rung-fail-if-slower",
+        "90%",
+        "test_naps.py::test_nap",
+    )
     slow.assert_outcomes(failed=1)
     slow.stdout.fnmatch_lines(["*slower than in the saved run; the limit is 90.0%*", "not run this time: *test_named*"])
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import rung
 from rung.errors import WorkloadError
-from rung.launch.slurm import State, Wanted, _code, _shown, look, script, submit, why
+from rung.launch.slurm import RECORD, State, Wanted, _code, _shown, look, script, submit, why
 from rung.records.slurm_job import SlurmJob
 
 EARLIER = Path(__file__).parents[1] / "data" / "run_directory"
@@ -120,7 +120,8 @@ def test_ctrl_c_cancels_the_job_and_keeps_what_it_wrote(cluster: Path, tmp_path:
     command = words("bench", "slow.py:nap", "--call", "--device", "cpu", "--slurm", "1")
     follower = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 60
-    while not (tmp_path / "jobs" / "1" / "pid").exists() and time.monotonic() < until:
+    began, record = tmp_path / "jobs" / "1" / "pid", f"*/{RECORD}"  # by then the follower knows its number
+    while not (began.exists() and list((cluster / ".rung" / "jobs").glob(record))) and time.monotonic() < until:
         time.sleep(0.1)
     follower.send_signal(signal.SIGINT)
     said = follower.communicate(timeout=60)[1]
