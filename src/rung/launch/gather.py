@@ -127,10 +127,8 @@ class Gathering:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as open_:
-                if sent:
-                    partial.unlink(
-                        missing_ok=True
-                    )  # of a killed process; or a stranger's link, which would lead elsewhere
+                if sent:  # one may be there of a killed process; or a stranger's link, which would lead elsewhere
+                    partial.unlink(missing_ok=True)
                 into = open_.enter_context(partial.open("xb")) if sent else None
                 source = heard if sent else open_.enter_context(path.open("rb"))
                 while chunk := source.read(min(CHUNK, size - found) if sent else CHUNK):

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from rung.errors import WorkloadError
+from rung.launch.channel import signal_name
 from rung.prctl import adopt_orphans
 from rung.profilers.plan import IN_WORKLOAD, WORKLOAD, Plan, Run
 
@@ -113,9 +114,7 @@ def _workload(plan: Plan, one: Run) -> str:
 
 def _how(code: int) -> str:
     if code < 0:
-        with contextlib.suppress(ValueError):  # a real-time signal has no name
-            return f"was killed by {signal.Signals(-code).name}"
-        return f"was killed by signal {-code}"
+        return f"was killed by {signal_name(-code)}"
     if code == NOT_FOUND:
         return "ended with exit code 127: it, or the program, was not found"
     return f"ended with exit code {code} (its own, or the program's)"

@@ -112,11 +112,13 @@ def remove_damaged(folder: Path) -> list[str]:
 def remove_cut_off() -> list[str]:
     """In a worker, before it compiles: removes libraries whose compiler was ended while it linked. torch would load them, because they are
     there. What another process writes just now is left to it: it holds Inductor's lock. Returns their names."""
-    folder, since = Path(os.environ.get(VARIABLE, "")), os.environ.get(SINCE)
-    removed = []
-    for path in folder.glob("*/*.so") if since and os.environ.get(VARIABLE) else ():
+    cache, since = os.environ.get(VARIABLE), os.environ.get(SINCE)
+    if not (cache and since):
+        return []
+    folder, removed = Path(cache), []
+    for path in folder.glob("*/*.so"):
         with contextlib.suppress(OSError):  # another worker removed it, or holds the lock
-            if path.stat().st_mtime < float(since or 0) or _is_whole(path):
+            if path.stat().st_mtime < float(since) or _is_whole(path):
                 continue
             with (folder / LOCKS / f"{path.name.partition('.')[0]}.lock").open("r+") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

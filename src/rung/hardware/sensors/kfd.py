@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rung.hardware.neighbours import SHOWN
+
 SYS = Path("/sys")
 # ROCm's runtime shows what the first names; HIP shows a part of that, by the first of the two that has a value.
-_SHOWN = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
+_SHOWN = (("ROCR_VISIBLE_DEVICES",), SHOWN["amd"])
 
 
 @dataclass(frozen=True)
