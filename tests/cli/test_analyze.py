@@ -5,6 +5,7 @@ import errno
 import gzip
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,19 @@ def test_top_says_how_many_kernels_the_screen_has(folder: str, capsys: Any) -> N
         return len(text.partition("\n\n")[0].splitlines())
 
     assert most("--top", "3") == 3 < most() < most("--top", "0")
+
+
+@pytest.mark.parametrize("folder", ["ranks2-slow-gpu", "ranks2-slow-gpu/rank0.json.gz"])
+def test_kinds_of_work_have_the_names_of_every_report(folder: str, capsys: Any) -> None:
+    assert main(["analyze", str(DDP / folder), "--no-cache", "--top", "0"]) == 0
+    text = capsys.readouterr().out
+    rows = text.partition("  most time:\n")[2].partition("\n\n")[0]
+    headline = next(line for line in text.splitlines() if line.startswith("categories"))
+    for shown in (rows, headline):
+        assert "matrix products" in shown
+        assert "pointwise: elementwise" in shown
+        assert not re.search(r"\bgemm\b", shown)
+    assert len({re.search(r" [\d.k ]+ x  ", row).end() for row in rows.splitlines()}) == 1  # type: ignore[union-attr]
 
 
 def test_the_document_has_the_same_in_nanoseconds(path: Path, capsys: Any) -> None:

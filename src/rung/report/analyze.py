@@ -134,9 +134,10 @@ def _part(part: OfRank, width: int, steps: int, top: int | None) -> list[str]:
         lines.append("  most time:")
         most = record.top[: TOP if top is None else top or None]
         longest = max(len(units.duration(ns)) for _, _, ns, _ in most)
-        for title, category, ns, count in most:
+        kinds = breakdowns.kind_column((category for _, category, _, _ in most), record.clock)
+        for kind, (title, _, ns, count) in zip(kinds, most, strict=True):
             share = ns / record.step_ns if record.step_ns else 0.0
-            start = f"    {units.duration(ns):>{longest}}  {share:>4.0%}  {category:<13} {_times(count):>6} x  "
+            start = f"    {units.duration(ns):>{longest}}  {share:>4.0%}  {kind} {_times(count):>6} x  "
             lines.append(start + shortened(readable(units.one_line(title)), max(20, width - len(start))))
     return lines
 

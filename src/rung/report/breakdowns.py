@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from rung.records.analyze import Breakdown
@@ -38,6 +40,13 @@ def kind(category: str, clock: str | None = None) -> str:
     if category not in PARTS and part_of(category) == "pointwise":
         return f"{PARTS['pointwise']}: {category}"
     return part(category, clock)
+
+
+def kind_column(categories: Iterable[str], clock: str | None = None) -> list[str]:
+    """Categories of work in those words, all as wide as the longest."""
+    words = [kind(category, clock) for category in categories]
+    width = max(map(len, words), default=0)
+    return [word.ljust(width) for word in words]
 
 
 def parts(breakdown: Breakdown | None) -> list[tuple[str, str, float]]:

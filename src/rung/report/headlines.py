@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rung.analysis.kernel_names import readable
 from rung.analysis.roofline import coverage
-from rung.report import distributed, units
+from rung.report import breakdowns, distributed, units
 from rung.report.tables import shortened
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _goal(target: str) -> str:
 
 def _categories(frame: pl.DataFrame) -> str:
     rows = frame.select("category", "detail", "share").iter_rows()
-    return _ranked((f"{category} {detail}".strip(), share) for category, detail, share in rows)
+    return _ranked((f"{breakdowns.kind(category)} {detail}".strip(), share) for category, detail, share in rows)
 
 
 def _kernels(frame: pl.DataFrame) -> str:

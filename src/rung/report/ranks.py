@@ -85,8 +85,10 @@ def across_lines(record: Across, steps: int, width: int, top: int | None = None)
     for note in record.notes:
         lines += units.wrapped(f"Note: {units.clean(note)}", width, "  ", "    ")
     lines.append("  most time:")
-    for kernel in record.top[: TOP if top is None else top or None]:
-        start = f"  {units.duration(kernel.mean_ns):>9}  {kernel.mean_ns / step_ns:>4.0%}  {kernel.category:<13} {units.count(kernel.mean_count):>6} x  "
+    shown = record.top[: TOP if top is None else top or None]
+    kinds = breakdowns.kind_column((kernel.category for kernel in shown), record.clock)
+    for kind, kernel in zip(kinds, shown, strict=True):
+        start = f"  {units.duration(kernel.mean_ns):>9}  {kernel.mean_ns / step_ns:>4.0%}  {kind} {units.count(kernel.mean_count):>6} x  "
         some = f" (on {kernel.ranks} of {record.ranks} ranks)" if kernel.ranks < record.ranks else ""
         lines.append(
             start + shortened(readable(units.one_line(kernel.name)), max(20, width - len(start) - len(some))) + some

@@ -15,7 +15,6 @@ from rung.report import breakdowns, units
 
 SIDES = {"idle": "idle", "gpu": "GPU", "collectives": "collectives", "host": "host"}
 ON_HOST = {"cpu_op": "operator", "runtime": "runtime call", "annotation": "annotation", "module": "nn.Module"}
-_TITLES = breakdowns.PARTS | ON_HOST
 _OWN_COLOUR = ("idle", "launch_gap", *ON_HOST)
 
 
@@ -126,7 +125,7 @@ def record(
         names=names.all,
         short=["" if short == name else short for short, name in zip(shorter, names.all, strict=True)],
         details=details.all,
-        categories=[_TITLES.get(category, category) for category in categories.all],
+        categories=[ON_HOST.get(category) or breakdowns.kind(category) for category in categories.all],
         parts=[colour(category) for category in categories.all],
         kinds=kinds,
         groups=groups,
