@@ -1,5 +1,9 @@
 """How a machine is set up: read where it can be, left out where it cannot, compared by what matters."""
 
+import os
+import subprocess
+import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,6 +92,7 @@ def test_a_gpu_is_asked_for_by_its_address_or_uuid_and_never_by_torch_s_number(
 
 
 def fake_tool(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # the package is not installed
     tool = folder / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)
@@ -104,6 +109,40 @@ def test_an_nvidia_gpu_is_asked_through_its_tool(tmp_path: Path, monkeypatch: py
     settings, now = state.state(named(monkeypatch, "nvidia", "0000:41:00.0"))
     assert (settings["gpu_driver"], settings["gpu_power_cap"], settings["gpu_clock_most"]) == ("570.1", 700, 1980)
     assert (now["gpu_clock"], now["gpu_temperature"], now["gpu_other_processes"]) == (1755, 38, 2)
+
+
+def test_an_nvidia_gpu_is_asked_through_the_library_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_tool(tmp_path, monkeypatch, f"touch {tmp_path / 'asked'}")
+    nvml = types.ModuleType("pynvml")
+    for name, answer in {
+        "NVMLError": OSError, "NVML_CLOCK_SM": 1, "NVML_TEMPERATURE_GPU": 0, "nvmlInit": lambda: None,
+        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid, "nvmlSystemGetDriverVersion": lambda: "570.1",
+        "nvmlDeviceGetEnforcedPowerLimit": lambda gpu: 700_000, "nvmlDeviceGetMaxClockInfo": lambda gpu, kind: 1980,
+        "nvmlDeviceGetClockInfo": lambda gpu, kind: 1755, "nvmlDeviceGetTemperature": lambda gpu, kind: 38,
+        "nvmlDeviceGetPersistenceMode": lambda gpu: 1,
+        "nvmlDeviceGetComputeRunningProcesses": lambda gpu: [types.SimpleNamespace(pid=p) for p in (os.getpid(), 99999999)],
+    }.items():  # fmt: skip
+        setattr(nvml, name, answer)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    settings, now = state.state(named(monkeypatch, "nvidia", "0000:41:00.0", "GPU-1"))
+    assert {name: value for name, value in settings.items() if name.startswith("gpu")} == {
+        "gpu_driver": "570.1", "gpu_power_cap": 700, "gpu_clock_most": 1980, "gpu_persistence": "Enabled",
+    }  # fmt: skip
+    assert (now["gpu_clock"], now["gpu_temperature"], now["gpu_other_processes"]) == (1755, 38, 1)
+    assert not (tmp_path / "asked").exists()
+
+
+def test_a_brief_record_asks_no_other_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_: object, **__: object) -> None:
+        raise AssertionError("another program was asked")
+
+    monkeypatch.setattr(subprocess, "run", asked)
+    monkeypatch.setattr(subprocess, "check_output", asked)
+    found = environment(pick("cpu"), briefly=True)
+    assert found["torch"] == torch.__version__
+    assert "settings" not in found
 
 
 @pytest.mark.parametrize("script", ["exit 1", "echo nothing of use", "sleep 60"], ids=["fails", "odd", "hangs"])

@@ -62,6 +62,9 @@ class Replayed:
     def preload(self, target: str, device: str | None) -> None:
         """On a machine of many cores a worker is started ahead."""
 
+    def load_ahead(self, target: str, options: dict[str, str], device: str | None) -> None:
+        """It loads the target, too."""
+
     def open(
         self,
         target: str,
@@ -71,6 +74,7 @@ class Replayed:
         saved_model: str = "",
         gpu_draws: bool = False,
         one_shape: bool = False,
+        briefly: bool = False,
     ) -> Any:
         self.fused = options.get("fused", "fast")
         self.rungs = "fused-optimizer" if "fused-optimizer" in rungs else ""

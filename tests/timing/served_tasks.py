@@ -10,9 +10,19 @@ class Told:
     def preload(self, target: str) -> None:
         self.target = target
 
-    def open(self, target: str) -> dict[str, Any]:
+    def load_ahead(self, target: str) -> None:
+        self.loaded = target
+
+    def open(self, target: str, briefly: bool = False) -> dict[str, Any]:
         too_late = ["TORCHINDUCTOR_X"] if target == "late" else []
-        return {"pid": os.getpid(), "target": target, "was spare": hasattr(self, "target"), "too_late": too_late}
+        return {
+            "pid": os.getpid(),
+            "target": target,
+            "was spare": hasattr(self, "target"),
+            "was loaded": hasattr(self, "loaded"),
+            "briefly": briefly,
+            "too_late": too_late,
+        }
 
     def add(self, a: int, b: int) -> int:
         return a + b

@@ -36,16 +36,24 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return worker
 
     def opened(
-        stack: ExitStack, setup: Setup, side: Side, log: str, worker: Worker | None = None, **how: object
+        stack: ExitStack,
+        setup: Setup,
+        side: Side,
+        log: str,
+        spare: Worker | None = None,
+        forks: object = None,
+        briefly: bool = False,
     ) -> Worker:
+        worker = spare
         if worker is None:
             names.append(log)
             worker = stack.enter_context(Worker("served_tasks:Told", setup.logs / f"{log}.log", {**PATH, **side.env}))
-        worker.send("open", target=side.target)
+        worker.send("open", target=side.target, briefly=briefly)
         return worker
 
     monkeypatch.setattr(tasks, "open_worker", opened)
     monkeypatch.setattr(tasks, "spare_worker", spare)
+    monkeypatch.setattr(tasks, "load_ahead", lambda worker, setup, side: worker.send("load_ahead", target=side.target))
     return names
 
 
@@ -400,6 +408,31 @@ def test_a_spare_worker_is_used_by_a_task_that_sets_no_variables(pool: Pool, sta
     assert started[-1] == "spare-2"  # the next one is started in its place
 
 
+@pytest.mark.parametrize("early", [True, False], ids=["those that wait already", "those that come"])
+def test_spare_workers_load_the_target_once_that_is_known_to_be_safe(
+    pool: Pool, started: list[str], early: bool
+) -> None:
+    pool.most = 8
+    if early:
+        pool.keep_spares(SIDE, 1)
+    pool.keep_spares(SIDE, 1, load=True)
+    pool.keep_spares(SIDE, 1, load=True)
+    first, second = pool.add(told("first")), pool.add(told("second"))
+    done(pool, first, second)
+    assert [task.answers["open"]["was loaded"] for task in (first, second)] == [True, True]
+    assert [*first.took] == ["preload", "load_ahead", "open"]
+
+
+def test_one_task_alone_asks_how_the_machine_is_set_up(pool: Pool) -> None:
+    """The tools that say it take seconds where many ask at once."""
+    one, other = told("one"), told("other")
+    one.describes = True
+    pool.add(one)
+    pool.add(other)
+    done(pool, one, other)
+    assert [task.answers["open"]["briefly"] for task in (one, other)] == [False, True]
+
+
 def test_a_spare_worker_that_died_costs_no_task(pool: Pool, started: list[str]) -> None:
     pool.most, others = 8, {*psutil.Process().children()}
     pool.keep_spares(SIDE, 1)
@@ -518,7 +551,7 @@ def test_workers_are_forked_unless_their_task_is_to_have_a_fresh_process(
 ) -> None:
     with ForkServer(["served_tasks"], tmp_path / "server.log") as forks, ExitStack() as stack:
 
-        def opened(_: ExitStack, setup: Setup, side: Side, log: str, forks: ForkServer | None) -> Worker:
+        def opened(_: ExitStack, setup: Setup, side: Side, log: str, forks: ForkServer | None, briefly: bool) -> Worker:
             worker = stack.enter_context(Worker("served_tasks:Told", setup.logs / log, PATH, forks=forks))
             worker.send("open", target=side.target)
             return worker
@@ -562,7 +595,7 @@ def test_where_a_target_sets_what_forks_have_read_before_all_are_started_again_a
     """A file that sets TORCHINDUCTOR_... before it imports torch is heeded in the user's own process, so it is to be here."""
     with ForkServer(["served_tasks"], tmp_path / "server.log") as forks, ExitStack() as stack:
 
-        def opened(_: ExitStack, setup: Setup, side: Side, log: str, forks: ForkServer | None) -> Worker:
+        def opened(_: ExitStack, setup: Setup, side: Side, log: str, forks: ForkServer | None, briefly: bool) -> Worker:
             worker = stack.enter_context(Worker("served_tasks:Told", setup.logs / log, PATH, forks=forks))
             worker.send("open", target="late" if forks else side.target)
             return worker

@@ -33,18 +33,24 @@ INDUCTOR = (
 )  # fmt: skip
 
 
-def environment(device: Device) -> dict[str, Any]:
-    """Versions, device and settings, as plain values that go into JSON."""
-    settings, now = state(device)
-    return {
+def environment(device: Device, *, briefly: bool = False) -> dict[str, Any]:
+    """Versions, device and settings, as plain values that go into JSON. briefly: without what other programs are asked for (the settings
+    and the load of the machine, and the commit), which may take seconds where many ask at once."""
+    found = {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "device": asdict(device),
         **_of_torch(),
         "python": platform.python_version(),
+        "variables": {name: os.environ[name] for name in RECORDED if name in os.environ},
+    }
+    if briefly:
+        return found
+    settings, now = state(device)
+    return {
+        **found,
         "platform": platform.platform(),
         "settings": settings,
         "now": now,
-        "variables": {name: os.environ[name] for name in RECORDED if name in os.environ},
         "git": git_revision(Path.cwd()),
     }
 

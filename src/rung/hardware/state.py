@@ -14,6 +14,7 @@ from typing import Any
 from rung.hardware.device import Device
 from rung.hardware.sensors import identity
 from rung.hardware.sensors.kfd import nodes
+from rung.hardware.sensors.nvml import Nvml
 
 SYS, PROC = Path("/sys"), Path("/proc")
 CROWDED = 0.8  # processes that want to run, for each of the machine's CPUs
@@ -27,8 +28,7 @@ def state(device: Device) -> tuple[dict[str, Any], dict[str, Any]]:
     read = {"nvidia": _nvidia, "amd": _amd}.get(device.vendor)
     # Torch's number is of the GPUs that it is shown: driver and kernel know a GPU by its address, NVIDIA's tool by its UUID, too.
     gpu = identity(device) if read else None
-    name = (gpu["bus"] or gpu["uuid"]) if gpu else None
-    gpu_settings, gpu_now = read(name) if read and name else ({}, {})
+    gpu_settings, gpu_now = read(gpu) if read and gpu and (gpu["bus"] or gpu["uuid"]) else ({}, {})
     return _known({**_cpu_settings(), **gpu_settings}), _known({**_cpu_now(), **gpu_now})
 
 
@@ -65,7 +65,16 @@ def _cpu_now() -> dict[str, Any]:
         return {}
 
 
-def _nvidia(gpu: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _nvidia(gpu: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Through the library, where its package is installed: the tool takes a second, and several where many ask at once."""
+    try:
+        settings, now, pids = Nvml(gpu["uuid"], gpu["bus"], 0).settings()
+    except Exception:  # no package, no library, no such GPU: each in a type of its own
+        return _nvidia_smi(gpu["bus"] or gpu["uuid"])
+    return settings, {**now, "gpu_other_processes": _others(pids)}
+
+
+def _nvidia_smi(gpu: str) -> tuple[dict[str, Any], dict[str, Any]]:
     names = ("driver_version", "power.limit", "clocks.max.sm", "persistence_mode", "mig.mode.current", "clocks.sm",
              "temperature.gpu")  # fmt: skip
     asked = ["nvidia-smi", "-i", gpu]
@@ -82,7 +91,8 @@ def _nvidia(gpu: str) -> tuple[dict[str, Any], dict[str, Any]]:
     )  # fmt: skip
 
 
-def _amd(bus: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _amd(gpu: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    bus = gpu["bus"]
     card = SYS / "bus/pci/devices" / bus
     cap = next((_number(_line(p)) for p in sorted(card.glob("hwmon/hwmon*/power1_cap"))), None)
     # The junction, the hottest spot. Of older GPUs there is the edge alone.

@@ -79,6 +79,7 @@ class Candidate(Timed):
     _together: TrainedTogether | None = None  # of the ranks of a job
     called: torch.nn.Module | None = None  # in the place of the model, by ranks that train it together
     _made = False
+    _loaded: tuple[str, dict[str, str], Workload] | None = None  # target and options; ahead of `open`
 
     def __init__(self) -> None:
         self._peak: dict[str, int] = {}  # up to when others than the workload took memory here
@@ -90,6 +91,17 @@ class Candidate(Timed):
             find(target)
         if pick(device).is_gpu:
             torch.cuda.init()
+
+    def load_ahead(self, target: str, options: dict[str, str], device: str | None) -> None:
+        """Calls the target's function before it is known under which recipe it is opened. What is wrong with it is said then."""
+        with contextlib.suppress(Exception, SystemExit):
+            self._use(device)
+            self._loaded = target, options, load(target, options)
+
+    def _use(self, device: str | None) -> None:
+        self.device = pick(self.ranks.device(device, torch.cuda.device_count()))
+        if self.device.is_gpu:  # streams, events and graphs belong to the current device
+            torch.cuda.set_device(self.device.index)
 
     def open(
         self,
@@ -103,18 +115,18 @@ class Candidate(Timed):
         one_shape: bool = False,
         saved_model: str = "",
         gpu_draws: bool = False,
+        briefly: bool = False,
     ) -> dict[str, Any]:
         """Loads the workload; nothing of the model is made yet. shape: which of its input shapes is run; original: inputs
         that are left to the workload as it is (`rung.plan.Original`); made_for: what its recipe was made for; one_shape: it
         runs on inputs of the measured shape alone; saved_model: a file to read the model from (`rung.workload.saved`); gpu_draws: where it is
-        made, a GPU draws its random numbers."""
-        self.device = pick(self.ranks.device(device, torch.cuda.device_count()))
-        if self.device.is_gpu:  # streams, events and graphs belong to the current device
-            torch.cuda.set_device(self.device.index)
+        made, a GPU draws its random numbers; briefly: of the environment (`rung.hardware.environment`)."""
+        self._use(device)
         self.ranks.join(self.device.is_gpu)
         remove_cut_off()
         before = dict(os.environ)
-        self.workload = load(target, options)
+        found, self._loaded = self._loaded, None
+        self.workload = found[2] if found and found[:2] == (target, options) else load(target, options)
         changed = [
             name for name, value in os.environ.items() if before.get(name) != value and READ_AT_IMPORT.search(name)
         ]
@@ -135,8 +147,9 @@ class Candidate(Timed):
         if w.mode == "train":  # torch's optimizers load it when they are made; here no garbage is looked for meanwhile
             importlib.import_module("torch._dynamo")
         return {"name": w.name, "mode": w.mode, "samples": w.samples, "tokens": w.tokens, "steps": w.steps,
-                "environment": environment(self.device), "parallel": w.parallel if w.mode == "train" else "none",
-                "too_late": changed if spared else []}  # fmt: skip
+                "environment": environment(self.device, briefly=briefly), "parallel": w.parallel if w.mode == "train" else "none",
+                "too_late": changed if spared else [],
+                "gpu_bytes": torch.cuda.memory_reserved(self.device.index) if self.device.is_gpu else 0}  # fmt: skip
 
     def facts(self, save: str = "", neighbours: bool = False) -> dict[str, Any]:
         """Makes the model; the few facts that decide which plain modes apply. save: where the model is kept for other workers,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ from rung.hardware.limits import free_memory
 from rung.launch import Caller, ForkServer, Worker, WorkerFailed, first_answer, kill_all
 from rung.records.record import record_of
 from rung.side import Setup, Side
-from rung.timing.workers import open_side, open_worker, planned_variables, spare_worker
+from rung.timing.workers import load_ahead, open_side, open_worker, planned_variables, spare_worker
 
 progress = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Task:
         self.apart = False  # nothing of it is timed, so it may run beside others of its kind, elsewhere
         self.single = False  # one process does it, where several ranks are timed, too
         self.fresh = False  # its process is to be a sample of its own, and no fork of one that others are forks of
+        self.describes = False  # its worker says how the machine is set up, which takes seconds where many ask at once
         self.place = 0  # where it runs: on the first device, or on which of those elsewhere, from 1 on
 
     @property
@@ -139,6 +141,14 @@ def end_all(tasks: Iterable[Task]) -> None:
         task.end()
 
 
+@dataclass(frozen=True)
+class _Spare:
+    """A worker that was started before it is known what for. asked: calls that it was sent, whose answers come before all others."""
+
+    worker: Worker
+    asked: list[str]
+
+
 class Pool:
     """Tasks side by side: at most `most` that are not done yet, within `memory` bytes of the GPU, done ones included that still hold
     their worker. elsewhere: further GPUs of its kind, for what is not timed; while they are reserved, for what is timed there alone. forks:
@@ -152,15 +162,16 @@ class Pool:
         self._tasks: list[Task] = []
         self._stack = ExitStack()
         self._wanted_spares = 0
-        self._spares: list[Worker] = []
+        self._spares: list[_Spare] = []
         self._spare_for: Side | None = None
+        self._load_spares = False
         self._count = 0
 
     def __enter__(self) -> Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        kill_all(self._spares)
+        kill_all(spare.worker for spare in self._spares)
         end_all(self._tasks)
         self._stack.close()
 
@@ -335,37 +346,39 @@ class Pool:
         if place:
             there = self.elsewhere[place - 1]
             setup = replace(self.setup, device=there.device, variables={**self.setup.variables, **there.variables})
-            task.start(open_worker(self._stack, setup, task.side, task.name), ["open"])
+            task.start(open_worker(self._stack, setup, task.side, task.name, briefly=not task.describes), ["open"])
             return
         if self.setup.launcher and not task.single:
             try:
-                task.start(open_side(self._stack, self.setup, task.side, task.name), ["open"])
+                ranks = open_side(self._stack, self.setup, task.side, task.name, briefly=not task.describes)
+                task.start(ranks, ["open"])
             except WorkerFailed as error:  # not all ranks came
                 task.error = error
             return
+        open_here = partial(open_worker, self._stack, self.setup, task.side, task.name, briefly=not task.describes)
         if spare := self._take_spare(task.side, self.setup.logs / f"{task.name}.log"):
             with contextlib.suppress(WorkerFailed):  # one that died meanwhile says nothing of this task
-                open_worker(self._stack, self.setup, task.side, task.name, spare)
-                task.start(spare, ["preload", "open"])
+                open_here(spare=spare.worker)
+                task.start(spare.worker, [*spare.asked, "open"])
                 return
         forks = None if task.fresh else self.forks
-        task.start(open_worker(self._stack, self.setup, task.side, task.name, forks=forks), ["open"])
+        task.start(open_here(forks=forks), ["open"])
 
-    def _take_spare(self, side: Side, log: Path) -> Worker | None:
-        """A worker that was started ahead, if there is one and this side sets no variables; it answers `preload` first. It ends with
-        the pool, unless it is killed before."""
+    def _take_spare(self, side: Side, log: Path) -> _Spare | None:
+        """A worker that was started ahead, if there is one and this side sets no variables. It ends with the pool, unless it is killed
+        before."""
         apart = side.env or planned_variables(side, self.setup.files) or side.cwd is not None or side.call
         if apart or not self._spares:
             return None
-        worker = self._spares.pop(0)
+        spare = self._spares.pop(0)
         with contextlib.suppress(OSError):
-            worker.log = worker.log.replace(log)
-        return worker
+            spare.worker.log = spare.worker.log.replace(log)
+        return spare
 
-    def keep_spares(self, side: Side, most: int) -> None:
+    def keep_spares(self, side: Side, most: int, *, load: bool = False) -> None:
         """From now on, at most so many workers are started before they are needed, and import what this side will. None where workers are
-        forked."""
-        self._spare_for, self._wanted_spares = side, 0 if self.forks else most
+        forked. load: they call the target's function, too."""
+        self._spare_for, self._wanted_spares, self._load_spares = side, 0 if self.forks else most, load
         self._top_up()
 
     def _top_up(self) -> None:
@@ -375,7 +388,12 @@ class Pool:
         while len(self._spares) < self._wanted_spares and self.idle() > 0 and free_memory() >= 2 * _host_bytes():
             self._count += 1
             log: Path = self.setup.logs / f"spare-{self._count}.log"
-            self._spares.append(spare_worker(self._stack, self.setup, self._spare_for, log))
+            self._spares.append(_Spare(spare_worker(self._stack, self.setup, self._spare_for, log), ["preload"]))
+        for spare in self._spares:
+            if self._load_spares and "load_ahead" not in spare.asked:
+                with contextlib.suppress(WorkerFailed):  # who takes it will see that it died
+                    load_ahead(spare.worker, self.setup, self._spare_for)
+                spare.asked.append("load_ahead")
 
 
 def _needs(task: Task) -> float:

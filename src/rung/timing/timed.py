@@ -33,6 +33,7 @@ class Opened(Part, kw_only=True):
     environment: Environment
     parallel: str = "none"  # how the ranks of a job do it
     too_late: list[str] = msgspec.field(default_factory=list)  # variables that it set, and this fork had read before
+    gpu_bytes: int = 0  # of a GPU's memory, that loading it took: by a target which makes its model then
 
 
 class Warmed(Part, kw_only=True):

@@ -17,13 +17,14 @@ WORKLOAD, FUNCTION = "rung.ladder.candidate:Candidate", "rung.timing.function:Fu
 IMPORTED = ("rung.ladder.candidate", "torch._dynamo", "torch._inductor.compile_fx")
 
 
-def open_side(stack: ExitStack, setup: Setup, side: Side, log: str) -> Caller:
-    """A worker, or the ranks that the setup's launcher starts, that load one side's target under its recipe; they end with the stack."""
+def open_side(stack: ExitStack, setup: Setup, side: Side, log: str, *, briefly: bool = False) -> Caller:
+    """A worker, or the ranks that the setup's launcher starts, that load one side's target under its recipe; they end with the stack.
+    briefly: they do not say how the machine is set up."""
     if setup.launcher is None:
-        return open_worker(stack, setup, side, log)
+        return open_worker(stack, setup, side, log, briefly=briefly)
     log_file = setup.logs / f"{log}.log"
     team = Team(_serves(side), log_file, setup.launcher, together, _env(setup, side), side.cwd)
-    _open(stack.enter_context(team), setup, side)
+    _open(stack.enter_context(team), setup, side, briefly)
     return team
 
 
@@ -34,15 +35,18 @@ def open_worker(
     log: str,
     spare: Worker | None = None,
     forks: ForkServer | None = None,
+    *,
+    briefly: bool = False,
 ) -> Worker:
     """A worker that loads one side's target under its recipe; it ends with the stack.
 
     It is started with the variables of the recipe's plan; those that the side itself names go before. spare: a worker that was
-    started before it was known what for (`spare_worker`); forks: has it forked, where it sets no variables.
+    started before it was known what for (`spare_worker`); forks: has it forked, where it sets no variables; briefly: it does not say how
+    the machine is set up.
     """
     log_file = setup.logs / f"{log}.log"
     worker = spare or stack.enter_context(Worker(_serves(side), log_file, _env(setup, side), side.cwd, forks))
-    _open(worker, setup, side)
+    _open(worker, setup, side, briefly)
     return worker
 
 
@@ -54,10 +58,15 @@ def _env(setup: Setup, side: Side) -> dict[str, str]:
     return {**setup.variables, **planned_variables(side, setup.files), **side.env}
 
 
-def _open(worker: Caller, setup: Setup, side: Side) -> None:
+def _open(worker: Caller, setup: Setup, side: Side, briefly: bool) -> None:
     more = {} if side.call else {"shape": side.shape, "original": side.original, "made_for": side.made_for}
     if not side.call:
-        more |= {"one_shape": side.one_shape, "saved_model": side.saved_model, "gpu_draws": side.gpu_draws}
+        more |= {
+            "one_shape": side.one_shape,
+            "saved_model": side.saved_model,
+            "gpu_draws": side.gpu_draws,
+            "briefly": briefly,
+        }
     more = {name: value for name, value in more.items() if value}  # another revision's worker may not know of them
     worker.send("open", target=side.target, options=side.options, rungs=list(side.rungs), device=setup.device, **more)
 
@@ -72,6 +81,11 @@ def spare_worker(stack: ExitStack, setup: Setup, side: Side, log: Path) -> Worke
     worker = stack.enter_context(Worker(WORKLOAD, log, setup.variables))
     worker.send("preload", target=side.target, device=setup.device)
     return worker
+
+
+def load_ahead(worker: Caller, setup: Setup, side: Side) -> None:
+    """Has a spare worker call the target's function, too, while it waits."""
+    worker.send("load_ahead", target=side.target, options=side.options, device=setup.device)
 
 
 def planned_variables(side: Side, files: Path) -> dict[str, str]:

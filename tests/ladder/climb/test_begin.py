@@ -62,8 +62,8 @@ class Answered:
     def wait(self, until: Callable[[], bool], left: Callable[[], float]) -> bool:
         return until()
 
-    def keep_spares(self, *_: Any) -> None:
-        pass
+    def keep_spares(self, *_: Any, load: bool = False) -> None:
+        self.loaded_ahead = load
 
 
 def begun(
@@ -107,6 +107,25 @@ def test_a_machine_whose_cpus_are_taken_is_named_before_anything_is_timed(
 ) -> None:
     _, warnings = begun(tmp_path, busy)
     assert len([text for text in warnings if "load average" in text]) == said
+
+
+@pytest.mark.parametrize("holds", [0, 1 << 30], ids=["nothing of the GPU", "a GPU's memory"])
+def test_further_workers_load_ahead_where_loading_takes_no_memory_of_a_gpu(
+    holds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(states, "usable_cores", lambda: 16)
+    device = {"name": "a chip", "arch": "x86_64", "memory": 1}
+    said = {**opened(time="now", now={}, device=device, torch="2.11.0"), "gpu_bytes": holds}
+    facts = {"gpu": False, "mode": "infer", "rates": {}, "shapes": [{"elements": 64}]}
+    made, _ = begun(
+        tmp_path,
+        baseline={
+            "open": said,
+            "facts": {"workload": {"name": "x", "mode": "infer"}, "facts": facts, "making_seconds": 0.1, "saved": False},
+            "warm": {"first_run_seconds": 1.0, "runs": 5, "steady": True, "memory": {"resident": 1}},
+        },
+    )  # fmt: skip
+    assert made.pool.loaded_ahead == (holds == 0)  # type: ignore[attr-defined]
 
 
 def test_a_step_of_half_a_minute_is_timed_and_profiled_within_the_budget_only(

@@ -57,6 +57,26 @@ class Nvml:
         found = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
         return (self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") if found is None else found) or 0
 
+    def settings(self) -> tuple[dict[str, Any], dict[str, Any], list[str] | None]:
+        """What stays as it is until somebody changes it, what changes by itself, in the words and units of `rung.hardware.state`, and the
+        processes that compute on it; None where the driver does not say which."""
+        nvml = self._nvml
+        driver = nvml.nvmlSystemGetDriverVersion()
+        persistence, mig = self._ask("nvmlDeviceGetPersistenceMode"), self._ask("nvmlDeviceGetMigMode")
+        processes = self._ask("nvmlDeviceGetComputeRunningProcesses")
+        settings = {
+            "gpu_driver": driver.decode() if isinstance(driver, bytes) else driver,
+            "gpu_power_cap": self.limit,
+            "gpu_clock_most": self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+            "gpu_persistence": None if persistence is None else "Enabled" if persistence else "Disabled",
+            "gpu_mig": None if mig is None else "Enabled" if mig[0] else "Disabled",
+        }
+        now = {
+            "gpu_clock": self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+            "gpu_temperature": self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        }
+        return settings, now, None if processes is None else [str(process.pid) for process in processes]
+
     def read(self) -> Reading:
         energy = self._ask("nvmlDeviceGetTotalEnergyConsumption")  # mJ
         power = self._ask("nvmlDeviceGetPowerUsage")  # mW

@@ -263,7 +263,9 @@ def _leave_nothing(state: State) -> None:
 def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
     limits = state.setup.limits
     calls: list[Call] = [_facts_call(state), ("warm", {"seconds": WARM_SECONDS})]
-    task = state.pool.add(Task("baseline", state.side([]), calls))
+    task = Task("baseline", state.side([]), calls)
+    task.describes = True
+    state.pool.add(task)
 
     def answered(method: str) -> None:
         if not state.pool.wait(lambda: task.done or method in task.answers, lambda: state.left() + GRACE):
@@ -276,8 +278,9 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
             state.side([]), FIRST_SPARES
         )  # no more: what is needed first is to have the disk to itself
     answered("open")
-    if many:
-        state.pool.keep_spares(state.side([]), SPARES)
+    if many:  # where loading takes memory of the GPU, nobody has said yet that there is enough for several
+        holds = "open" not in task.answers or task.answer("open", Opened).gpu_bytes
+        state.pool.keep_spares(state.side([]), SPARES, load=not holds)
     answered("facts")
     if "facts" in task.answers and state.known is None:
         found, opened = task.answer("facts", Loaded), task.answer("open", Opened)
