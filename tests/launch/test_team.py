@@ -238,7 +238,7 @@ def test_only_torchrun_starts_python_itself() -> None:
 
 def test_whoever_does_not_know_the_token_is_no_rank(make: Make) -> None:
     team = make(2)
-    port = team._door.getsockname()[1]
+    port = int(team._rendezvous.address.split()[1])
     for said in (
         b"",
         b"hello\n",

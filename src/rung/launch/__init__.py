@@ -2,6 +2,7 @@
 
 from rung.launch.channel import WorkerFailed
 from rung.launch.fork_server import ForkServer
+from rung.launch.launchers import filled, launcher, torchrun
 from rung.launch.process import (
     Caller,
     Worker,
@@ -13,7 +14,7 @@ from rung.launch.process import (
     quiet,
 )
 from rung.launch.start import START
-from rung.launch.team import Team, filled, launcher, torchrun
+from rung.launch.team import Team
 
 __all__ = [
     "START",

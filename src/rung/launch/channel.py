@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from rung.errors import WorkloadError
@@ -25,6 +26,11 @@ def last_line(text: str) -> str:
     """What to add to a sentence of what a process printed; empty where it printed nothing."""
     lines = text.strip().splitlines()
     return f" Its last line: {lines[-1][:200]}" if lines else ""
+
+
+def last_line_of(log: Path) -> str:
+    """The same of a file, which may not be there."""
+    return last_line(log.read_text(errors="replace")) if log.exists() else ""
 
 
 def signal_name(number: int) -> str:

@@ -27,7 +27,7 @@ from typing import BinaryIO
 from rung.errors import WorkloadError
 from rung.hardware.ranks import Ranks
 from rung.launch.descriptors import make_room
-from rung.launch.team import REACHED_BY
+from rung.launch.rendezvous import reached_at
 
 FILES = "RUNG_FILES"  # a variable: where the coordinator listens, its token, and its folder
 MARK = ".rung-ranks-{}"  # in that folder
@@ -66,9 +66,8 @@ class Gathering:
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1" if here else "", 0), Handler)
         self._server.daemon_threads = True
         self._server.block_on_close = False
-        name = "127.0.0.1" if here else os.environ.get(REACHED_BY) or socket.gethostname()
         port, mark = self._server.server_address[1], self._mark.name
-        self.variables = {FILES: json.dumps([name, port, self._token, str(folder), mark])}
+        self.variables = {FILES: json.dumps([reached_at(here), port, self._token, str(folder), mark])}
 
     def __enter__(self) -> Gathering:
         self._mark.touch()

@@ -30,7 +30,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from rung.errors import UsageError, WorkloadError
-from rung.launch.team import NAME, PORT, REACHED_BY
+from rung.launch.launchers import NAME, PORT
+from rung.launch.rendezvous import REACHED_BY
 
 KEY = "RUNG_HOSTS_KEY"
 HOST = "{host}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rung.launch.hosts import KEY, script
-from rung.launch.team import REACHED_BY
+from rung.launch.rendezvous import REACHED_BY
 
 UID = "metadata.labels['batch.kubernetes.io/controller-uid']"  # which nobody outside of the cluster's API knows
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 import psutil
 
 from rung.errors import RungError, UsageError
-from rung.launch.channel import Channel, Reply, WorkerFailed, last_line, said, signal_name, unreadable
+from rung.launch.channel import Channel, Reply, WorkerFailed, last_line_of, said, signal_name, unreadable
 from rung.launch.descriptors import readable
 from rung.launch.fork_server import Forked, ForkServer
 from rung.launch.start import START
@@ -186,8 +186,9 @@ class Worker(Caller):
             code = 0
         self.kill()
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
-        last = last_line(self.log.read_text(errors="replace")) if self.log.exists() else ""
-        return WorkerFailed(f"the worker {how} during {said(method)}.{last} Its output: {self.log}", "killed")
+        return WorkerFailed(
+            f"the worker {how} during {said(method)}.{last_line_of(self.log)} Its output: {self.log}", "killed"
+        )
 
     def kill(self) -> None:
         Worker.running.discard(self)

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from rung.errors import UsageError, WorkloadError
 from rung.launch import hosts
+from rung.launch.launchers import NAME, PORT
+from rung.launch.rendezvous import REACHED_BY
 from rung.launch.start import START
-from rung.launch.team import NAME, PORT, REACHED_BY
 
 progress = logging.getLogger(__name__)
 

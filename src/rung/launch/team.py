@@ -3,66 +3,43 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import re
-import resource
-import secrets
 import selectors
-import shlex
 import signal
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rung.errors import UsageError
-from rung.launch.channel import Channel, Reply, WorkerFailed, last_line, said, signal_name, unreadable
-from rung.launch.descriptors import make_room
+from rung.launch.channel import (
+    Channel,
+    Reply,
+    WorkerFailed,
+    last_line,
+    last_line_of,
+    said,
+    signal_name,
+    unreadable,
+)
+from rung.launch.launchers import filled
 from rung.launch.process import Caller, variables
 from rung.launch.rank import NAMES, TEAM
-from rung.launch.start import START
+from rung.launch.rendezvous import Rendezvous
 from rung.side import Launcher
 
-PORT, NAME = "{port}", "{team}"  # in a launcher's words: a free port of this host, and a name that no other team has
-REACHED_BY = "RUNG_HOST"  # a variable: the name by which other hosts reach this one, where they do not by its own
 GRACE = 3.0  # seconds in which others may fail, too, once one has: what failed first is told, not what that did to them
 LOST = -1  # the status of a rank of which nothing is known any more
 LEAVING = 5.0  # seconds in which the ranks say what they printed
-HELLO, HELLO_SECONDS = 4096, 20.0  # bytes, and how long one may take to say them
-LOOKING = 0.5  # seconds between looks at whether the launcher still runs
+LOOKING = 0.5  # seconds between looks at the ranks, while an answer is waited for
 # What a rank says whose connection to another one ended: sockets, NCCL and RCCL, gloo, torch's stores.
 LOST_OTHERS = re.compile(
     r"onnection|[Bb]roken pipe|remote process|unhandled system error|communicator was aborted|gloo/|^Dist(Network|Store)Error:"
 )
-
-
-def torchrun(processes: int) -> Launcher:
-    """So many ranks on this host, by torch's elastic agent."""
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "0"]
-    return Launcher((*run, "--nproc-per-node", str(processes), START), here=True)
-
-
-def launcher(text: str) -> Launcher:
-    """What a user types: `mpirun -np 8`, `srun --ntasks 8`, `srun torchrun --nnodes 2 --nproc-per-node 8`. Raises UsageError."""
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise UsageError(f"--launcher {text}: {error}.") from None
-    if not words:
-        raise UsageError("--launcher needs the command that starts the ranks, as in --launcher 'mpirun -np 8'.")
-    # torchrun is given a script, and starts Python itself.
-    agent = any(Path(word).name == "torchrun" or word == "torch.distributed.run" for word in words)
-    return Launcher((*words, *([] if agent else [sys.executable]), START), here=False, meets=agent)
-
-
-# The connections of each rank, by its number and whether it serves, with its hello.
-_Doors = dict[tuple[int, bool], tuple[socket.socket, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -110,12 +87,11 @@ class Team(Caller):
         self._ranks: list[_Rank] = []
         self.answers: list[Any] = []  # of each rank, to the call that was answered last
         self._selector = selectors.DefaultSelector()
-        self._token = secrets.token_hex(16)
-        self._door = socket.create_server(("127.0.0.1" if launcher.here else "", 0), backlog=1024)
-        name = "127.0.0.1" if launcher.here else os.environ.get(REACHED_BY) or socket.gethostname()
-        where = f"{name} {self._door.getsockname()[1]} {self._token}"
+        self._rendezvous = Rendezvous(launcher.here, log)
         log.parent.mkdir(parents=True, exist_ok=True)
         words = [*filled(launcher.words), "rung.launch.rank", serves]
+        # torchrun sets one thread for several ranks, and none for one: how a job scales is told of equal ones.
+        given = {"OMP_NUM_THREADS": "1", **_without_places(variables(env or {})), TEAM: self._rendezvous.address}
         with log.open("ab") as output:
             try:
                 self._process = subprocess.Popen(
@@ -124,12 +100,11 @@ class Team(Caller):
                     stdout=output,
                     stderr=output,
                     start_new_session=True,
-                    # torchrun sets one thread for several ranks, and none for one: how a job scales is told of equal ones.
-                    env={"OMP_NUM_THREADS": "1", **_without_places(variables(env or {})), TEAM: where},
+                    env=given,
                     cwd=cwd,
                 )
             except OSError as error:
-                self._door.close()
+                self._rendezvous.close()
                 raise UsageError(f"the launcher {words[0]!r} cannot be started: {error.strerror}.") from error
 
     @property
@@ -139,7 +114,7 @@ class Team(Caller):
 
     def send(self, method: str, **arguments: Any) -> None:
         """Starts a call on every rank, without waiting for it; `receive` waits. The first one waits until all ranks are there."""
-        if self._door.fileno() >= 0 and not self._ranks:
+        if not self._ranks and not self._rendezvous.closed:
             self._join()
         self._refuse_if_ended(method)
         for rank in self._ranks:
@@ -190,7 +165,7 @@ class Team(Caller):
 
     def kill(self) -> None:
         """Ends all ranks, and the launcher; what they printed is in the log afterwards."""
-        if self._door.fileno() < 0:
+        if self._rendezvous.closed:
             return
         for rank in self._ranks:
             with contextlib.suppress(OSError):
@@ -209,100 +184,20 @@ class Team(Caller):
         for rank in self._ranks:
             rank.calls.close()
             rank.guard.close()
-        self._door.close()
+        self._rendezvous.close()
         self._write_log()  # once there is a file descriptor for it again
 
     def _join(self) -> None:
-        """Waits until every rank has connected, and lets them begin."""
-        doors: _Doors = {}
-        guests: dict[socket.socket, _Guest] = {}
+        """Waits until every rank has come."""
         try:
-            with selectors.DefaultSelector() as waiting:
-                world = self._all_ranks(doors, guests, waiting)
+            joined = self._rendezvous.joined(self._joining, self._process)
         except BaseException:
-            for connection, _ in doors.values():
-                connection.close()
             self.kill()
             raise
-        finally:
-            for guest in guests:
-                guest.close()
-        first = doors[0, True][1]
-        begin = {"MASTER_ADDR": first["address"], "MASTER_PORT": first["port"]}
-        for number in range(world):
-            (calls, hello), (guard, _) = doors[number, True], doors[number, False]
-            rank = _Rank(number, str(hello["host"]), _channel(calls), _channel(guard))
-            self._ranks.append(rank)
-            for channel in (rank.calls, rank.guard):
+        for one in joined:
+            self._ranks.append(_Rank(one.number, one.host, one.calls, one.guard))
+            for channel in (one.calls, one.guard):
                 self._selector.register(channel, selectors.EVENT_READ)
-            with contextlib.suppress(OSError):
-                rank.calls.send(begin)
-
-    def _all_ranks(self, doors: _Doors, guests: dict[socket.socket, _Guest], waiting: selectors.BaseSelector) -> int:
-        """Fills `doors` until every rank has both its connections, and returns how many ranks there are."""
-        until = time.monotonic() + self._joining
-        self._door.setblocking(False)
-        waiting.register(self._door, selectors.EVENT_READ)
-        world = 0
-        while not world or len(doors) < 2 * world:
-            self._refuse_if_lost(until, world, {rank for rank, serves in doors if serves})
-            for key, _ in waiting.select(LOOKING):
-                ready = key.fileobj
-                assert isinstance(ready, socket.socket)
-                if ready is self._door:
-                    if connection := self._accepted(world):
-                        waiting.register(connection, selectors.EVENT_READ)
-                        guests[connection] = _Guest(time.monotonic() + HELLO_SECONDS)
-                elif hello := guests[ready].heard(ready, self._token):
-                    waiting.unregister(ready)
-                    ready.setblocking(True)
-                    place = int(hello["rank"]), bool(hello["serves"])
-                    if place in doors or int(hello["world"]) != (world or int(hello["world"])):
-                        self.kill()
-                        raise WorkerFailed(
-                            f"two processes call themselves rank {place[0]}, or one counts {world} ranks and another {hello['world']}: the launcher "
-                            f"must number each rank once. Its output: {self.log}", "killed",
-                        )  # fmt: skip
-                    if not world:
-                        make_room(2 * int(hello["world"]))
-                    del guests[ready]
-                    world, doors[place] = int(hello["world"]), (ready, hello)
-            for gone in [guest for guest, state in guests.items() if state.over(time.monotonic())]:
-                del guests[gone]
-                waiting.unregister(gone)
-                gone.close()
-        return world
-
-    def _accepted(self, world: int) -> socket.socket | None:
-        """A process that connects; None where it has left again. Raises WorkerFailed where this process can open no more files."""
-        try:
-            connection = self._door.accept()[0]
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                return None
-            if error.errno == errno.EMFILE and make_room(2 * max(1, world)):  # the next look accepts it
-                return None
-            most = f" (at most {resource.getrlimit(resource.RLIMIT_NOFILE)[1]})" if error.errno == errno.EMFILE else ""
-            raise WorkerFailed(
-                f"{socket.gethostname()} allows too few open files{most} for the two connections of each rank: raise the limit "
-                f"(`ulimit -Hn`, or nofile in /etc/security/limits.conf) or start fewer ranks. The launcher's output: {self.log}",
-                "killed",
-            ) from None
-        connection.setblocking(False)
-        return connection
-
-    def _refuse_if_lost(self, until: float, world: int, there: set[int]) -> None:
-        """Raises WorkerFailed where not all ranks will come."""
-        code = self._process.poll()
-        if code is None and time.monotonic() < until:
-            return
-        missing = [str(rank) for rank in range(world) if rank not in there]
-        who = f"rank{'s' * (len(missing) > 1)} {', '.join(missing)} of {world}" if missing else "any rank"
-        self.kill()
-        how = f"ended with exit code {code}" if code is not None else f"was stopped after {self._joining:.0f} s"
-        raise WorkerFailed(
-            f"the launcher {how} before {who} connected.{self._last_line()} Its output: {self.log}", "killed"
-        )
 
     def _settled(self, method: str) -> bool:
         """Takes in what came; whether every rank has answered, failed or ended."""
@@ -332,7 +227,7 @@ class Team(Caller):
             if not any(rank.ended for rank in self._ranks):
                 return None
             return WorkerFailed(
-                f"the launcher, or the process that started it, ended the ranks during {said(method)}.{self._last_line()} Their output: {self.log}",
+                f"the launcher, or the process that started it, ended the ranks during {said(method)}.{last_line_of(self.log)} Their output: {self.log}",
                 "killed",
             )
         _, first = min(broken, key=lambda one: one[0])
@@ -353,9 +248,6 @@ class Team(Caller):
             error.exit_code,
         )
 
-    def _last_line(self) -> str:
-        return last_line(self.log.read_text(errors="replace")) if self.log.exists() else ""
-
     def _write_log(self) -> None:
         # What failed is told, also where the disk is full.
         with contextlib.suppress(OSError), self.log.open("a") as log:
@@ -368,7 +260,7 @@ class Team(Caller):
                     )
 
     def _refuse_if_ended(self, method: str) -> None:
-        if self._door.fileno() < 0:
+        if self._rendezvous.closed:
             raise WorkerFailed(f"the ranks were ended before {said(method)}. Their output: {self.log}", "killed")
 
 
@@ -384,50 +276,6 @@ def _precedence(rank: _Rank) -> tuple[int, float] | None:
     return None
 
 
-class _Guest:
-    """A connection that has not said yet who it is; until: by `time.monotonic`, when it has to."""
-
-    def __init__(self, until: float) -> None:
-        self._until, self._heard, self._left = until, b"", False
-
-    def heard(self, connection: socket.socket, token: str) -> dict[str, Any] | None:
-        """What a process that connects says of itself, once it has said all; None before, and where it is none of ours."""
-        try:
-            chunk = connection.recv(HELLO)
-        except BlockingIOError:
-            return None
-        except OSError:
-            chunk = b""
-        self._heard += chunk
-        if not chunk or len(self._heard) > HELLO:
-            self._left = True
-        if b"\n" not in self._heard:
-            return None
-        self._left = True
-        try:
-            hello = json.loads(self._heard)
-            known = secrets.compare_digest(str(hello["token"]).encode(), token.encode())
-            int(hello["rank"]), int(hello["world"]), bool(hello["serves"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return None
-        return hello if known else None
-
-    def over(self, now: float) -> bool:
-        return self._left or now > self._until
-
-
-def filled(words: Sequence[str]) -> list[str]:
-    """A launcher's words with a port and a name of this team in the places of PORT and NAME."""
-    port, name = str(_free_port()), secrets.token_hex(4)
-    return [word.replace(PORT, port).replace(NAME, name) for word in words]
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("", 0))
-        return int(free.getsockname()[1])
-
-
 def _without_places(variables: Mapping[str, str]) -> dict[str, str]:
     """Without what says which rank this process is, in a job of somebody else's. SLURM's own say where srun runs."""
     said = {name for names in NAMES if not names[0].startswith("SLURM") for name in names} | {
@@ -435,11 +283,6 @@ def _without_places(variables: Mapping[str, str]) -> dict[str, str]:
         "MASTER_PORT",
     }
     return {name: value for name, value in variables.items() if name not in said}
-
-
-def _channel(connection: socket.socket) -> Channel:
-    fd = connection.detach()
-    return Channel(fd, fd)
 
 
 def _report(line: bytes | None) -> _End:
