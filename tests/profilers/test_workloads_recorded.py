@@ -5,9 +5,8 @@ import json
 import pytest
 
 from rung.cli.main import main
-from rung.errors import UsageError
 from rung.profilers import profile
-from rung.profilers.recording import carried_out, overhead
+from rung.profilers.recording import overhead
 from rung.records.profile import Overhead, Plan, Profile
 from rung.report.profile import profile_lines
 
@@ -49,9 +48,40 @@ def test_how_much_longer_a_step_took(recorded, steps, said):
     assert said in " ".join(profile_lines(record))
 
 
-def test_a_workload_that_is_refused_says_so_itself(tmp_path, monkeypatch):
-    refusal = ("sh", "-c", "echo importing; echo 'rung: tiny-transformer has no option --x.'; exit 2")
-    monkeypatch.setattr(profile.Target, "argv", lambda *_: refusal)
-    plan = profile.planned(profile.Target("tiny-transformer"), profile.Preset("", tool="torch"), tmp_path / "o")
-    with pytest.raises(UsageError, match=r"^tiny-transformer has no option --x\.$"):
-        carried_out(plan, 10.0)
+RAISES = """
+import torch
+from torch import nn
+
+import rung
+
+
+def make(batch: int = 4) -> rung.Workload:
+    def forward(model, x):
+        raise ValueError("the mask has the wrong shape")
+
+    return rung.Workload(
+        name="raises", model=lambda: nn.Linear(8, 8), forward=forward,
+        inputs=lambda seed: torch.randn(batch, 8, generator=torch.Generator().manual_seed(seed)),
+    )
+"""
+
+
+@pytest.mark.parametrize("ranks", [[], ["--nproc-per-node", "2"]])
+def test_what_a_workload_raises_is_one_sentence_with_its_place(ranks, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raises.py").write_text(RAISES)
+    assert main(["profile", "raises.py:make", "--device", "cpu", "--out", "o", "--json", *ranks]) == 4
+    said = capsys.readouterr()
+    sentence = "ValueError: the mask has the wrong shape (raises.py:10, in forward)"
+    assert json.loads(said.out) == {"kind": "error", "schema": 1, "error": sentence, "exit_code": 4}
+    log = tmp_path / "o" / "1-trace.log"
+    assert said.err.splitlines()[-1] == f"rung: {sentence} (--debug shows the traceback; logs: {log})"
+    assert "Traceback (most recent call last)" in log.read_text()
+
+
+def test_a_workload_that_is_refused_says_so_itself(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused = RAISES.replace("ValueError(", "rung.errors.UsageError(").replace("import rung", "import rung.errors")
+    (tmp_path / "refused.py").write_text(refused)
+    assert main(["profile", "refused.py:make", "--device", "cpu", "--out", "o", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"] == "the mask has the wrong shape"

@@ -17,7 +17,7 @@ from rung.profilers import collect, rank_sensors, run
 from rung.profilers.plan import ANSWER, PLAN, SAMPLES, Plan
 from rung.profilers.samples import step_energy, summary
 from rung.profilers.sampling import Sampling
-from rung.profilers.steps import Times
+from rung.profilers.steps import Times, failure
 from rung.records.profile import Overhead, Profile, Sampled, SampledGpu, SamplingCost, StepEnergy
 from rung.records.record import plain, record_of
 from rung.runs import to_json, write_whole
@@ -41,11 +41,9 @@ def carried_out(
         with _writing(folder):
             logs, notes = _run(plan, deadline, said, sampling)
     except run.ProfilerFailed as error:
-        # A workload of ours that was refused says why itself, with the exit code of that.
-        if error.code in (2, 3) and error.log and (refused := _refusal(error.log)):
-            again = UsageError(refused)
-            again.exit_code = error.code
-            raise again from None
+        if error.log and (raised := failure(error.log)):
+            raised.logs = str(error.log)
+            raise raised from None
         if all(collect.collect(plan.profiler, one.output) for one in plan.runs if one.recorded):
             raise run.ProfilerFailed(
                 f"{error}\nWhat it had recorded until then may be whole: `rung analyze {folder}`.",
@@ -126,10 +124,6 @@ def _step(sampling: Sampling, folder: Path) -> StepEnergy | None:
 
 def _times(path: Path) -> Times | None:
     return msgspec.json.decode(path.read_bytes(), type=Times) if path.is_file() else None
-
-
-def _refusal(log: Path) -> str:
-    return next((line.removeprefix("rung: ") for line in run.tail(log) if line.startswith("rung: ")), "")
 
 
 def overhead(folder: Path) -> Overhead | None:

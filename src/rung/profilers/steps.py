@@ -1,32 +1,40 @@
 """A few steady steps of a workload, for a profiler to see: `python launch/start.py rung.profilers.steps REQUEST`; one process a rank of a job.
 
 REQUEST is a StepsRequest as JSON. Steps are marked as torch.profiler marks them, `ProfilerStep#N`, through roctx or NVTX; on NVIDIA the
-recording is switched on for them alone. Their times, a Times, go to the file that $RUNG_STEPS names.
+recording is switched on for them alone. Their times, a Times, go to the file that $RUNG_STEPS names. What a workload raises is printed, and
+once more as a line that `failure` finds in the log.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import pkgutil
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from rung.errors import RungError, WorkloadError
 from rung.hardware.ranks import Ranks
+from rung.launch.channel import Reply, WorkerFailed
 from rung.launch.gather import HERE, Writing, writing
 from rung.launch.rank import placed
+from rung.launch.worker import describe
 from rung.profilers import clocks, torch_profiler
 from rung.profilers.torch_profiler import Options
 from rung.trace.clocks import NAME, Compared
 from rung.trace.marks import END_OF_STEP
 
 REPORT = "RUNG_STEPS"
+FAILED = "rung.profilers.steps: "  # begins the line of a log that says what the workload raised
 
 
 class TorchRecording(msgspec.Struct):
@@ -82,8 +90,6 @@ class Times(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def main(argv: list[str]) -> int:
-    from rung.errors import RungError
-
     request = msgspec.json.decode(argv[0], type=StepsRequest)
     try:
         if request.recorded:
@@ -95,9 +101,27 @@ def main(argv: list[str]) -> int:
                 place.write_bytes(msgspec.json.encode(times))
                 files.told(place)
     except RungError as error:
-        print(f"rung: {error}", file=sys.stderr)
-        return error.exit_code
+        return _ended_by(error, f"rung: {error}", error.exit_code)
+    except (Exception, SystemExit) as error:
+        return _ended_by(error, traceback.format_exc().rstrip(), WorkloadError.exit_code)
     return 0
+
+
+def _ended_by(error: BaseException, shown: str, exit_code: int) -> int:
+    """Prints what a workload raised, for people and for `failure`."""
+    print(f"{shown}\n{FAILED}{json.dumps({'error': describe(error)})}", file=sys.stderr)
+    return exit_code
+
+
+def failure(log: Path) -> WorkerFailed | None:
+    """What the workload raised whose output is in a log, of several ranks the first that said so; None where none did."""
+    with contextlib.suppress(OSError), log.open("rb") as lines:
+        for line in lines:
+            _, mark, reply = line.partition(FAILED.encode())  # a launcher may write the number of the rank before it
+            if mark:
+                with contextlib.suppress(ValueError):
+                    return Reply(reply).failure
+    return None
 
 
 def run(request: StepsRequest, files: Writing = HERE) -> Times:
