@@ -95,13 +95,8 @@ class Candidate(Timed):
     def load_ahead(self, target: str, options: dict[str, str], device: str | None) -> None:
         """Calls the target's function before it is known under which recipe it is opened. What is wrong with it is said then."""
         with contextlib.suppress(Exception, SystemExit):
-            self._use(device)
-            self._loaded = target, options, load(target, options)
-
-    def _use(self, device: str | None) -> None:
-        self.device = pick(self.ranks.device(device, torch.cuda.device_count()))
-        if self.device.is_gpu:  # streams, events and graphs belong to the current device
-            torch.cuda.set_device(self.device.index)
+            if pick(device).index == 0:  # another one would have to be made the current one first, which takes its memory
+                self._loaded = target, options, load(target, options)
 
     def open(
         self,
@@ -121,7 +116,9 @@ class Candidate(Timed):
         that are left to the workload as it is (`rung.plan.Original`); made_for: what its recipe was made for; one_shape: it
         runs on inputs of the measured shape alone; saved_model: a file to read the model from (`rung.workload.saved`); gpu_draws: where it is
         made, a GPU draws its random numbers; briefly: of the environment (`rung.hardware.environment`)."""
-        self._use(device)
+        self.device = pick(self.ranks.device(device, torch.cuda.device_count()))
+        if self.device.is_gpu:  # streams, events and graphs belong to the current device
+            torch.cuda.set_device(self.device.index)
         self.ranks.join(self.device.is_gpu)
         remove_cut_off()
         before = dict(os.environ)
