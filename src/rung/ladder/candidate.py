@@ -95,7 +95,7 @@ class Candidate(Timed):
     def load_ahead(self, target: str, options: dict[str, str], device: str | None) -> None:
         """Calls the target's function before it is known under which recipe it is opened. What is wrong with it is said then."""
         with contextlib.suppress(Exception, SystemExit):
-            if pick(device).index == 0:  # another one would have to be made the current one first, which takes its memory
+            if pick(device).index == 0:  # to make another one the current one takes its memory
                 self._loaded = target, options, load(target, options)
 
     def open(
