@@ -1,6 +1,7 @@
 """The list of rungs: on the terminal, as JSON, and as the table of docs/reference/rungs.md."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,43 @@ def test_every_rung_is_listed_once_and_no_line_is_too_long(
     monkeypatch.chdir(tmp_path)
     assert main(["rungs"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    named = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
+    head, *named = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
+    assert head == "rung"
     assert sorted(named) == sorted(BY_NAME)
     assert max(map(len, lines)) <= width
     assert [line for line in lines if line.startswith("Level")] == [f"Level {k}: {what}" for k, what in LEVELS.items()]
+
+
+def rows(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, list[str]]:
+    """By the name of a rung, the cells of its row."""
+    assert main(["rungs", *words]) == 0
+    cells = [re.split(r"\s{2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    return {row[0]: row[1:] for row in cells}
+
+
+def test_a_row_has_what_a_rung_does_and_its_needs_as_far_as_there_is_room(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+    found = rows(capsys)
+    assert found["rung"] == ["what it does", "needs"]
+    assert found["compile"] == ["torch.compile"]
+    assert found["ddp-gradient-views"] == ["gradients as views of the buckets", "several ranks; data-parallel ranks"]
+    assert found["bf16-gradients"][1] == "a GPU; several ranks ..."
+
+
+def test_the_table_has_a_column_for_how_often_a_rung_was_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "climb" / "attempts").mkdir(parents=True)
+    (tmp_path / "climb" / "manifest.json").write_text("{}")
+    attempt = json.dumps({"number": 1, "against": "baseline", **ATTEMPTS[1]})
+    (tmp_path / "climb" / "attempts" / "01-compile.json").write_text(attempt)
+    found = rows(capsys, "--in", str(tmp_path))
+    assert found["rung"] == ["what it does", "kept here", "needs"]
+    assert found["compile"] == ["torch.compile", "0 of 1"]
 
 
 def test_a_rung_by_itself_says_what_it_changes_and_needs(capsys: pytest.CaptureFixture[str]) -> None:

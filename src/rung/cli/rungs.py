@@ -22,7 +22,7 @@ example:
     needs     sibling projections
 
 more:
-  rung rungs                       every rung, with what it needs
+  rung rungs                       a table of all rungs, with what each needs
   rung rungs --level 3             only rewrites of the graph
   rung rungs fused-qkv capture     everything about two rungs
 """

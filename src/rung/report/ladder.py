@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rung.program import program
 from rung.records.climb import Attempt
 from rung.records.measured import Ratio
 from rung.records.recipe import Applied, ListedRung
 from rung.report import units
-from rung.report.layout import styled
+from rung.report.layout import styled, wrap
 from rung.report.units import wrapped
 from rung.report.words import STATUSES
 from rung.rungs import Rung
@@ -72,17 +74,32 @@ def listed(rung: Rung, seen: Outcomes | None) -> ListedRung:
 
 
 def list_lines(rungs: Sequence[Rung], seen: Mapping[str, Outcomes], width: int, color: bool) -> list[str]:
-    """Two entries a rung, below its level: what it is and may do to numbers; what it needs, and how often it was kept here."""
-    lines = []
-    left = 2 + max(len(rung.name) for rung in rungs) + 2
+    """A row a rung, below its level: what it is, how often it was kept here where any was tried, and what it needs, as far as a line
+    has room for it."""
+    counts = {rung.name: str(seen.get(rung.name, "")) for rung in rungs}
+    name_width = max(len(rung.name) for rung in rungs)
+    kept_width = max(map(len, ["kept here", *counts.values()])) if any(counts.values()) else 0
+    free = width - 2 - name_width - 2 - (kept_width + 2 if kept_width else 0)
+    title_width = min(max(len(rung.title) for rung in rungs), free // 2)
+
+    def row(name: str, title: str, kept: str, needed: str) -> str:
+        cells = [f"  {name:<{name_width}}", f"{title:<{title_width}}", *([f"{kept:<{kept_width}}"] if kept_width else []), needed]  # fmt: skip
+        return "  ".join(cells).rstrip()
+
+    lines = [styled(row("rung", "what it does", "kept here", "needs"), "dim", color)]
     for level in sorted({rung.level for rung in rungs}):
         lines += ["", styled(f"Level {level}: {LEVELS[level]}", "bold", color)]
         for rung in (r for r in rungs if r.level == level):
-            told = [f"needs: {text}"] if (text := needs(rung)) else []
-            told += [f"kept {count} times here"] if (count := str(seen.get(rung.name, ""))) else []
-            lines += wrapped(f"{rung.title} ({rung.contract})", width, f"  {rung.name:<{left - 2}}", " " * left)
-            lines += [styled(line, "dim", color) for line in wrapped(". ".join(told), width, " " * left, " " * left)]
-    return lines[1:]
+            title, *rest = wrap(rung.title, title_width)
+            lines.append(row(rung.name, title, counts[rung.name], _short_needs(rung, free - title_width - 2)))
+            lines += [row("", line, "", "") for line in rest]
+    return [*lines, "", *wrapped(f"All about one, and what it may do to numbers: {program()} rungs NAME", width)]
+
+
+def _short_needs(rung: Rung, width: int) -> str:
+    """Its needs without what stands in brackets, cut at a word where a line has no room for all."""
+    first, *rest = wrap(re.sub(r" \(.*?\)", "", needs(rung)), width)
+    return f"{wrap(first, width - 4)[0].rstrip(';')} ..." if rest else first
 
 
 def rung_lines(rung: Rung, seen: Outcomes | None, width: int) -> list[str]:
