@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,7 +64,7 @@ class Launcher:
 class Setup:
     """How workers run. together: how many restarts may be loaded at once; files: where variables of a plan that name
     a file of the climb's own find it (`{files}`), the current folder where there is no climb; variables: of every worker;
-    launcher: of the ranks of a side, where that is more than one process."""
+    launcher: of the ranks of a side, where that is more than one process; until: by `time.monotonic`, when the budget of the command ends."""
 
     device: str | None
     logs: Path
@@ -72,6 +73,7 @@ class Setup:
     files: Path = Path()
     variables: dict[str, str] = field(default_factory=dict)
     launcher: Launcher | None = None
+    until: float = math.inf
 
 
 def named(target: object) -> str:

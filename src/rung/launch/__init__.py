@@ -13,6 +13,7 @@ from rung.launch.process import (
     not_in_a_worker,
     quiet,
 )
+from rung.launch.rendezvous import joining
 from rung.launch.start import START
 from rung.launch.team import Team
 
@@ -26,6 +27,7 @@ __all__ = [
     "filled",
     "first_answer",
     "in_process_of_ours",
+    "joining",
     "kill_all",
     "launcher",
     "log_folder",

@@ -19,6 +19,8 @@ from rung.launch.channel import Channel, WorkerFailed, last_line_of
 from rung.launch.descriptors import make_room
 
 REACHED_BY = "RUNG_HOST"  # a variable: the name by which other hosts reach this one, where they do not by its own
+JOINING = 600.0  # seconds in which all ranks have to be there: a job may wait in a queue
+STARTING = 60.0  # that they have in any case, to start Python on every host and to connect
 HELLO, HELLO_SECONDS = 4096, 20.0  # bytes, and how long one may take to say them
 LOOKING = 0.5  # seconds between looks at whether the launcher still runs
 
@@ -26,6 +28,11 @@ LOOKING = 0.5  # seconds between looks at whether the launcher still runs
 def reached_at(here: bool) -> str:
     """The name by which ranks reach this process. here: all of them are on this host."""
     return "127.0.0.1" if here else os.environ.get(REACHED_BY) or socket.gethostname()
+
+
+def joining(left: float) -> float:
+    """Seconds to wait for all ranks. left: of the budget of the command that needs them."""
+    return min(JOINING, max(STARTING, left))
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from rung.launch.channel import (
 from rung.launch.launchers import filled
 from rung.launch.process import Caller, variables
 from rung.launch.rank import NAMES, TEAM
-from rung.launch.rendezvous import Rendezvous
+from rung.launch.rendezvous import JOINING, Rendezvous
 from rung.side import Launcher
 
 GRACE = 3.0  # seconds in which others may fail, too, once one has: what failed first is told, not what that did to them
@@ -81,7 +81,7 @@ class Team(Caller):
         combine: Callable[[str, list[Any]], Any],
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        joining: float = 600.0,
+        joining: float = JOINING,
     ) -> None:
         self.log, self._combine, self._joining = log, combine, joining
         self._ranks: list[_Rank] = []

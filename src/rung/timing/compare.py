@@ -66,7 +66,8 @@ def compare(
     named = dict(zip(LETTERS, sides, strict=False))
     began = time.monotonic()
     with log_folder("rung-compare-") as folder:
-        setup = Setup(device, logs or folder, Limits(prepare=deadline), launcher=launcher)
+        until = math.inf if budget is None else began + budget
+        setup = Setup(device, logs or folder, Limits(prepare=deadline), launcher=launcher, until=until)
         recorded = {name: _recorded(side) for name, side in named.items()}
         verification: Verification | UnsetType = UNSET
         if verify:
@@ -103,7 +104,7 @@ def compare(
                     say(told)
 
         def left() -> float:
-            return float("inf") if budget is None else budget - (time.monotonic() - began)
+            return until - time.monotonic()
 
         try:
             duel = fight(setup, named, log="compare", left=left, looks=COMPARE, margin=margin, seen=seen)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from rung.launch import Caller, ForkServer, Team, Worker
+from rung.launch import Caller, ForkServer, Team, Worker, joining
 from rung.plan import Plan
 from rung.rungs import plan_of
 from rung.rungs.environment import FILES
@@ -23,7 +24,8 @@ def open_side(stack: ExitStack, setup: Setup, side: Side, log: str, *, briefly: 
     if setup.launcher is None:
         return open_worker(stack, setup, side, log, briefly=briefly)
     log_file = setup.logs / f"{log}.log"
-    team = Team(_serves(side), log_file, setup.launcher, together, _env(setup, side), side.cwd)
+    within = joining(setup.until - time.monotonic())
+    team = Team(_serves(side), log_file, setup.launcher, together, _env(setup, side), side.cwd, within)
     _open(stack.enter_context(team), setup, side, briefly)
     return team
 

@@ -120,6 +120,7 @@ class State:
             Limits(prepare=request.deadline, block=max(60.0, request.deadline / 4)),
             files=run.directory,
             launcher=_launcher(request),
+            until=math.inf if request.budget is None else self.started + request.budget,
         )
         self.pool: Pool  # of this sitting
         self.kept: list[str] = []
