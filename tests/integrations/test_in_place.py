@@ -155,3 +155,24 @@ def test_a_loop_that_never_calls_the_model_is_warned_of_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bound.after_a_step()
+
+
+def test_what_is_warned_of_ends_no_training_where_python_makes_errors_of_warnings(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, other = Attention(), Attention()
+    recipe = Recipe(("fused-qkv", "fused-gate-up", "capture", "fp8-linears"), mode="infer")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bound = trained(model, recipe)
+        assert model(torch.randn(1, 4, 16)).shape == (1, 4, 16)
+        trained(other).after_a_step()  # which never called the model
+    assert bound.calls == 1
+    for said in (
+        "made for mode 'infer'",
+        "capture is not",
+        "fp8-linears is not",
+        "fused-gate-up",
+        "did not call Attention",
+    ):
+        assert said in caplog.text

@@ -8,6 +8,7 @@ import torch
 
 from rung.errors import UsageError
 from rung.integrations.profiled import ProfiledSteps
+from rung.profilers.torch_profiler import Recorder
 from rung.trace import read
 
 CPU = torch.device("cpu")
@@ -92,6 +93,36 @@ def test_a_failure_is_warned_of_once_and_the_training_goes_on(tmp_path: Path) ->
         run(ProfiledSteps(2, 3, tmp_path / "out"), 5)
     assert len(seen) == 1
     assert (tmp_path / "out" / "mine.txt").read_text() == "keep"
+
+
+def test_what_is_warned_of_ends_no_training_where_python_makes_errors_of_warnings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("keep")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(ProfiledSteps(2, 3, tmp_path / "out"), 5)
+        run(ProfiledSteps(3, 5, tmp_path / "other"), 1)
+    assert "goes on without its profile" in caplog.text
+    assert "ended after step 1, before step 3" in caplog.text
+
+
+def test_a_warning_of_torch_loses_no_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = Recorder.start
+
+    def warns(self: Recorder) -> None:
+        warnings.warn("this will be removed", FutureWarning, stacklevel=1)
+        start(self)
+
+    monkeypatch.setattr(Recorder, "start", warns)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(ProfiledSteps(2, 3, tmp_path / "out"), 5)
+    assert recorded(tmp_path / "out") == (2, 2)
+    assert "this will be removed" in caplog.text
 
 
 def test_another_profiler_of_the_users_goes_on(tmp_path: Path) -> None:

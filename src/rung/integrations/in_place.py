@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ import torch
 
 from rung.engine.optimizer import is_fused
 from rung.errors import UsageError
+from rung.integrations.only_warns import only_warns
 from rung.recipes.apply import apply, device_of, recipe_for
 from rung.recipes.fit import differences, missing_variables
 from rung.recipes.recipe import Recipe
@@ -63,11 +65,11 @@ class TrainsInPlace:
         rungs = tuple(
             name for name in wanted.rungs if name not in self.left_out and not plan_of([name]).fused_optimizer
         )
-        for text in [*differences(wanted.made_for, {"mode": "train"}), *self.left_out.values()]:
-            warnings.warn(text, stacklevel=3)
-        self.applied = apply(
-            model, replace(wanted, rungs=rungs), dynamic=dynamic
-        )  # warns of what this device or model cannot have
+        with only_warns():
+            for text in [*differences(wanted.made_for, {"mode": "train"}), *self.left_out.values()]:
+                warnings.warn(text, stacklevel=3)
+            # This warns of what the device or the model cannot have.
+            self.applied = apply(model, replace(wanted, rungs=rungs), dynamic=dynamic)
         self.left_out |= {
             name: f"{name} is not in effect." for name in self.applied.pending if name not in self.left_out
         }
@@ -80,7 +82,8 @@ class TrainsInPlace:
         try:
             if model.training and torch.is_grad_enabled():
                 self.calls += 1
-                return self.applied(*args, **kwargs)
+                with only_warns() if self.calls == 1 else contextlib.nullcontext():  # of what it did not find
+                    return self.applied(*args, **kwargs)
             with self.applied.aside():
                 return model(*args, **kwargs)
         finally:
@@ -89,10 +92,11 @@ class TrainsInPlace:
     def after_a_step(self) -> None:
         """Warns once where the first step called a part of the model, and never the model."""
         if not self.calls and not self._stepped:
-            warnings.warn(
-                f"the recipe is not in effect: the first training step did not call {type(self._model).__name__} itself (perhaps it called a submodule or a method); call the model.",
-                stacklevel=3,
-            )
+            with only_warns():
+                warnings.warn(
+                    f"the recipe is not in effect: the first training step did not call {type(self._model).__name__} itself (perhaps it called a submodule or a method); call the model.",
+                    stacklevel=3,
+                )
         self._stepped = True
 
     def undo(self) -> None:

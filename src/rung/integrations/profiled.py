@@ -14,6 +14,7 @@ import torch
 from rung.errors import UsageError, first_line
 from rung.hardware import pick
 from rung.hardware.device import Device, synchronize
+from rung.integrations.only_warns import only_warns
 from rung.profilers.profile import new_folder
 from rung.profilers.torch_profiler import Options, Recorder
 from rung.runs import write_whole
@@ -91,7 +92,8 @@ class ProfiledSteps:
             if self._recorder is not None:
                 self._finish(self._recorder)
         if 0 < self._step < self.first and not self._failed:
-            warnings.warn(f"nothing was profiled: the training ended after step {self._step}, before step {self.first}.", stacklevel=2)  # fmt: skip
+            with only_warns():
+                warnings.warn(f"nothing was profiled: the training ended after step {self._step}, before step {self.first}.", stacklevel=2)  # fmt: skip
 
     def _finish(self, recorder: Recorder) -> None:
         self._recorder = None
@@ -105,13 +107,15 @@ class ProfiledSteps:
     @contextlib.contextmanager
     def _never_stops_the_training(self) -> Iterator[None]:
         try:
-            yield
+            with only_warns():
+                yield
         except Exception as error:
             self._failed, recorder, self._recorder = True, self._recorder, None
             if recorder is not None:
                 with contextlib.suppress(Exception):
                     recorder.stop()
-            warnings.warn(f"the training goes on without its profile: {first_line(error) or type(error).__name__}", stacklevel=4)  # fmt: skip
+            with only_warns():
+                warnings.warn(f"the training goes on without its profile: {first_line(error) or type(error).__name__}", stacklevel=4)  # fmt: skip
 
 
 def analyze(trace_file: Path, folder: Path) -> None:
