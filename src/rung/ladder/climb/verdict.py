@@ -272,7 +272,7 @@ def over_shapes(state: State, candidate: list[str], name: str) -> dict[str, Over
     found = {}
     for side, rungs in zip(SIDES, (state.kept, candidate), strict=True):
         with ExitStack() as stack:
-            worker = open_worker(stack, state.setup, state.side(rungs), f"{name}-shapes-{side}")
+            worker = open_worker(stack, state.setup, state.side(rungs), f"{name}-shapes-{side}", briefly=True)
             progress.info("compiling for every shape, %s", side)
             limit = state.setup_within(room(state)).limits.prepare
             worker.receive("open", limit)
