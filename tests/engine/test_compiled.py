@@ -214,7 +214,7 @@ def test_one_graph_serves_all_shapes_where_their_sizes_are_left_open(uncompiled:
 
 
 def test_a_worker_counts_the_graphs_of_all_shapes(uncompiled: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rung.ladder.candidate.load", lambda target, options: with_shapes())
+    monkeypatch.setattr("rung.ladder.loaded.load", lambda target, options: with_shapes())
     seen = {}
     for rungs in (["compile"], ["compile", "dynamic-shapes"]):
         torch._dynamo.reset()

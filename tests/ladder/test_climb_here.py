@@ -21,7 +21,7 @@ def climbed(
     monkeypatch: pytest.MonkeyPatch, folder: Path, workload: Workload, steps: dict[tuple[str, ...], float], **asked: Any
 ) -> dict[str, Any]:
     """A climb of this workload on which steps take what is given."""
-    monkeypatch.setattr("rung.ladder.candidate.load", lambda target, options: workload)
+    monkeypatch.setattr("rung.ladder.loaded.load", lambda target, options: workload)
     in_this_process(monkeypatch, steps)
     request = Request(workload.name, device="cpu", **asked)
     return Climb(Run.create(folder, workload.name, folder / "run"), request, lambda event: None).climb()

@@ -12,9 +12,9 @@ import torch
 from rung.cli.main import main
 from rung.errors import UsageError, WorkloadError
 from rung.hardware import pick
-from rung.ladder.candidate import probed
 from rung.ladder.climb.climb import start
 from rung.ladder.climb.state import Request
+from rung.ladder.verified import probed
 from rung.side import Side
 from rung.timing.compare import at_revision
 from rung.verify.audit import audit

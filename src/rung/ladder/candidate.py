@@ -1,12 +1,10 @@
-"""What a worker process does for the climb: hold one workload under one recipe, and answer for it."""
+"""What a worker process serves for the climb: one workload under one recipe, which it loads (`loaded.py`), times and verifies
+(`verified.py`)."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import itertools
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,11 +16,10 @@ import torch
 from msgspec.structs import replace as with_fields
 
 from rung.engine.disturbed import bytes_of, elements, graphs_compiled, not_finite, shapes_of
-from rung.engine.dynamo import expect_changes, inductor_settings
+from rung.engine.dynamo import expect_changes
 from rung.engine.parallel import in_effect, in_parallel, sharded, without_exchange
 from rung.engine.step import Step, matmul_precision
-from rung.errors import UsageError, WorkloadError
-from rung.hardware import Device, affinity, environment, pick
+from rung.hardware import affinity
 from rung.hardware.device import (
     expandable_segments,
     release_cache,
@@ -31,47 +28,34 @@ from rung.hardware.device import (
     to_device,
 )
 from rung.hardware.neighbours import idle_like
-from rung.ladder.answers import Audited, Loaded, not_loaded
+from rung.ladder.answers import Loaded
 from rung.ladder.survey import described as of_workload
-from rung.ladder.survey import flops, quick_facts, survey
+from rung.ladder.survey import flops, quick_facts
+from rung.ladder.verified import VerifiedWorkload
 from rung.launch.fork_server import spared
 from rung.measure import MINIMUM_RUNS
-from rung.plan import CONTRACTS, Numerics, Original, Plan
+from rung.plan import CONTRACTS, Plan
 from rung.profilers import torch_profiler
 from rung.recipes.fit import described, differences
 from rung.records.climb import OverShapes
 from rung.records.measured import Witness
 from rung.records.record import plain
-from rung.rungs import plan_of
-from rung.rungs.inductor import names
-from rung.timing.compile_cache import remove_cut_off
 from rung.timing.timed import Timed
 from rung.timing.work import roof
-from rung.verify.audit import audit, elements_called, one_shape_only
 from rung.verify.observe import too_large
-from rung.verify.over_ranks import verify_over_ranks
-from rung.verify.randomness import active, without_dropout
 from rung.verify.ranks import TrainedTogether
 from rung.verify.reference import own_precision
-from rung.verify.turns import Turns
-from rung.verify.verify import precompile, verify
 from rung.verify.witness import NEW, Watched, against_the_untouched, refill, unseen
-from rung.workload import Workload, load, of_rank, seeded_model, shapes
-from rung.workload.load import find
-from rung.workload.saved import read_from, save_model
+from rung.workload import seeded_model, shapes
+from rung.workload.saved import save_model
 
 SLOW_TO_MAKE = 1.0  # seconds; a model that is made faster than that is made anew in each worker
-READ_AT_IMPORT = re.compile("TORCH|TRITON")  # variables that torch's compiler reads when it is imported
 BATCHES = 4  # rotated, so that no candidate is timed on one batch that it has seen before
 # Bytes of a batch, above which so few are rotated: more would leave no room for a second process.
 LARGE, FEW = 1 << 30, 2
 
 
-class NotLoaded(Exception):
-    """A candidate's code could not be compiled or loaded, which says nothing of what it computes."""
-
-
-class Candidate(Timed):
+class Candidate(VerifiedWorkload, Timed):
     """One step is a step of the workload, each on the next of a few batches."""
 
     _first: float | None = None
@@ -79,74 +63,9 @@ class Candidate(Timed):
     _together: TrainedTogether | None = None  # of the ranks of a job
     called: torch.nn.Module | None = None  # in the place of the model, by ranks that train it together
     _made = False
-    _loaded: tuple[str, dict[str, str], Workload] | None = None  # target and options; ahead of `open`
 
     def __init__(self) -> None:
         self._peak: dict[str, int] = {}  # up to when others than the workload took memory here
-
-    def preload(self, target: str, device: str | None) -> None:
-        """Imports what running the target takes, before it is known under which recipe; nothing of it is made."""
-        importlib.import_module("torch._inductor.compile_fx")
-        with contextlib.suppress(Exception):  # what is wrong with the target is said when it is opened
-            find(target)
-        if pick(device).is_gpu:
-            torch.cuda.init()
-
-    def load_ahead(self, target: str, options: dict[str, str], device: str | None) -> None:
-        """Calls the target's function before it is known under which recipe it is opened. What is wrong with it is said then."""
-        with contextlib.suppress(Exception, SystemExit):
-            if pick(device).index == 0:  # to make another one the current one takes its memory
-                self._loaded = target, options, load(target, options)
-
-    def open(
-        self,
-        target: str,
-        options: dict[str, str],
-        rungs: list[str],
-        device: str | None,
-        shape: int = 0,
-        original: dict[str, int] | None = None,
-        made_for: dict[str, str] | None = None,
-        one_shape: bool = False,
-        saved_model: str = "",
-        gpu_draws: bool = False,
-        briefly: bool = False,
-    ) -> dict[str, Any]:
-        """Loads the workload; nothing of the model is made yet. shape: which of its input shapes is run; original: inputs
-        that are left to the workload as it is (`rung.plan.Original`); made_for: what its recipe was made for; one_shape: it
-        runs on inputs of the measured shape alone; saved_model: a file to read the model from (`rung.workload.saved`); gpu_draws: where it is
-        made, a GPU draws its random numbers; briefly: of the environment (`rung.hardware.environment`)."""
-        self.device = pick(self.ranks.device(device, torch.cuda.device_count()))
-        if self.device.is_gpu:  # streams, events and graphs belong to the current device
-            torch.cuda.set_device(self.device.index)
-        self.ranks.join(self.device.is_gpu)
-        remove_cut_off()
-        before = dict(os.environ)
-        found, self._loaded = self._loaded, None
-        self.workload = found[2] if found and found[:2] == (target, options) else load(target, options)
-        changed = [
-            name for name, value in os.environ.items() if before.get(name) != value and READ_AT_IMPORT.search(name)
-        ]
-        if one_shape:
-            self.workload = replace(self.workload, one_shape=True, other_shapes=())
-        self._of_one = self.workload  # which all ranks make alike, on whatever GPU each of them is
-        if saved_model or gpu_draws:
-            gpu = torch.device(self.device.torch_name) if self.device.is_gpu else None
-            self.workload = read_from(self.workload, Path(saved_model) if saved_model else None, gpu)
-        if self.ranks.world > 1:
-            self.workload = of_rank(self.workload, self.ranks.rank, self.ranks.world)
-        self.inputs = shapes(self.workload)[shape] if shape else self.workload.inputs
-        self.plan = replace(plan_of(rungs), original=Original(**original or {}))
-        if self.plan.exchange.cores and self.ranks.world > 1:
-            affinity.bind(self.device)
-        self.made_for = made_for or {}
-        w = self.workload
-        if w.mode == "train":  # torch's optimizers load it when they are made; here no garbage is looked for meanwhile
-            importlib.import_module("torch._dynamo")
-        return {"name": w.name, "mode": w.mode, "samples": w.samples, "tokens": w.tokens, "steps": w.steps,
-                "environment": environment(self.device, briefly=briefly), "parallel": w.parallel if w.mode == "train" else "none",
-                "too_late": changed if spared else [],
-                "gpu_bytes": torch.cuda.memory_reserved(self.device.index) if self.device.is_gpu else 0}  # fmt: skip
 
     def facts(self, save: str = "", neighbours: bool = False) -> dict[str, Any]:
         """Makes the model; the few facts that decide which plain modes apply. save: where the model is kept for other workers,
@@ -161,24 +80,6 @@ class Candidate(Timed):
         gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())] if self.device.is_gpu else []
         workload = of_workload(self.workload, self.model)
         return plain(Loaded(workload=workload, facts=facts, making_seconds=made, saved=kept, gpus=gpus, idle_gpus=idle))
-
-    def survey(self) -> dict[str, Any]:
-        """The facts that decide which rungs apply, of a workload that was audited."""
-        expect_changes()
-        return plain(survey(self.workload, self.device))
-
-    def audit(self, against: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Raises, with a sentence, where the workload itself, or the one that it is verified against, cannot be verified. Returns which
-        parameters are `without_gradient`, why the workload runs on `one_shape` alone, and Inductor's settings here, which take long to
-        import."""
-        if against:
-            without_gradient = audit(load(against["target"], against["options"]), self.device)
-            return plain(Audited(without_gradient=without_gradient, one_shape=""))
-        self.workload, one_shape = probed(self.workload, self.device)
-        without_gradient = audit(self.workload, self.device)
-        settings = inductor_settings(names())
-        called = elements_called(self.workload, self.device)
-        return plain(Audited(without_gradient=without_gradient, one_shape=one_shape, called=called, inductor=settings))
 
     def _make(self) -> None:
         """The model, a few batches, and the step, which does not run yet."""
@@ -327,21 +228,6 @@ class Candidate(Timed):
             with_fields(roof(self.device, flops_in or precision), flops=flops(self.workload, step, self.device))
         )
 
-    def _twin(self, reference: torch.nn.Module, plan: Plan) -> Step:
-        """This workload's step with the weights of another's model, of the same names and shapes."""
-        model = seeded_model(self.workload if active(reference) else without_dropout(self.workload))
-        theirs, mine = reference.state_dict(), model.state_dict()
-        odd = [k for k in {**theirs, **mine} if k not in mine or k not in theirs or mine[k].shape != theirs[k].shape]
-        if odd:
-            error = WorkloadError(
-                f"the two models cannot be compared: {len(odd)} of their weights differ in name or shape "
-                f"({', '.join(odd[:3])}{', ...' if len(odd) > 3 else ''}); make both with the same weights, or leave --verify out to compare times alone."
-            )
-            error.exit_code = UsageError.exit_code  # neither workload failed
-            raise error
-        model.load_state_dict(theirs)
-        return Step(self.workload, model.to(self.device.torch_name), plan, self.device)
-
     def call(self) -> None:
         """One step on the next batch; it may still run when this returns."""
         batch = next(self._next)
@@ -434,57 +320,3 @@ class Candidate(Timed):
             torch_profiler.unrecorded(self.call, torch_profiler.Options(active=steps).total, self.device)
         else:
             torch_profiler.record(self.call, path, steps, self.device)
-
-    def precisions(self) -> list[Numerics]:
-        """Where this recipe is to be verified."""
-        return list(self.plan.phases(own_precision(self.workload, seeded_model(self.workload), self.device)))
-
-    def precompile(self) -> None:
-        """Compiles what `verify` comes to last in full precision, the step with dropout, so that it finds that in the cache."""
-        expect_changes()
-        precompile(self.workload, self.plan, self.device)
-
-    def verify(
-        self,
-        numerics: Numerics,
-        against: dict[str, Any] | None = None,
-        alone: bool = True,
-        backwards: bool = False,
-        others: bool = False,
-        turns: str = "",
-    ) -> dict[str, Any]:
-        """Compares this recipe with the reference at one precision. alone: whether no other worker has memory of the device;
-        backwards: whether the first shape comes last; others: only what shapes beside the measured one add;
-        turns: a file of those who verify on this GPU in turns. Of several ranks each compares what it gives itself.
-        Raises NotLoaded where the compiled code was not there to compare.
-
-        against: another workload (target and options) that is the reference; its weights are given to this one.
-        """
-        expect_changes()  # the same function is built several times over, each at two shapes
-        began, taken = time.perf_counter(), Turns(turns, self.device)
-        if against:
-            reference = load(against["target"], against["options"])
-            found = verify(reference, self.plan, self.device, self._twin, precisions=[numerics])
-        elif self.ranks.world > 1:
-            found = verify_over_ranks(self._of_one, self.plan, self.device, numerics, alone=alone)
-        else:
-            found = verify(
-                self.workload,
-                self.plan,
-                self.device,
-                precisions=[numerics],
-                alone=alone,
-                backwards=backwards,
-                others=others,
-                turns=taken,
-            )
-        if said := next(filter(not_loaded, found.failures), ""):
-            raise NotLoaded(said)
-        record = with_fields(found.record(), seconds=time.perf_counter() - began)
-        return {**plain(record), "memory": taken.memory()}
-
-
-def probed(workload: Workload, device: Device) -> tuple[Workload, str]:
-    """The workload, and why it is of one shape alone; empty where others can be derived, or were named."""
-    why = one_shape_only(workload, device)
-    return (replace(workload, one_shape=True) if why else workload), why

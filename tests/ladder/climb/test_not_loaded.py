@@ -11,11 +11,12 @@ from attempt_records import attempt
 from made_up import PASSED, Added, answered, state
 
 from rung.hardware import pick
-from rung.ladder import candidate
+from rung.ladder import verified
 from rung.ladder.answers import not_loaded
-from rung.ladder.candidate import Candidate, NotLoaded
+from rung.ladder.candidate import Candidate
 from rung.ladder.climb import verdict
 from rung.ladder.climb.checks import may_pass, verifying
+from rung.ladder.verified import NotLoaded
 from rung.launch import WorkerFailed
 from rung.plan import Plan
 from rung.records.record import record_of
@@ -49,7 +50,7 @@ def test_what_inductor_says_of_code_that_it_cannot_load_is_known(sentence: str, 
 
 @pytest.mark.parametrize("failure", [f"the candidate raised {CUT} (exact)", "output is another (exact)"])
 def test_a_verification_without_the_candidates_code_raises(failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidate, "verify", lambda *_, **more: Verification(failures=[failure]))
+    monkeypatch.setattr(verified, "verify", lambda *_, **more: Verification(failures=[failure]))
     worker = Candidate()
     worker.plan, worker.device = Plan(), pick("cpu")
     worker.workload = Workload(name="x", model=lambda: torch.nn.Linear(2, 2), inputs=lambda seed: torch.ones(1, 2))
