@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import importlib.util
+import logging
 import os
 import pkgutil
 import sys
@@ -104,6 +105,8 @@ def pytest_collection_finish():
     guards = sys.modules.get("torch._dynamo.guards")
     if hasattr(guards, "profile_guard_manager"):
         guards.profile_guard_manager = lambda *_: 0.0
+    # pytest adds its handlers to each logger that does not propagate. With a handler, torch writes a record of every step of compiling.
+    logging.getLogger("torch.__trace").propagate = True
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
