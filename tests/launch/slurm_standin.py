@@ -1,5 +1,6 @@
 """A stand-in for sbatch, scontrol, scancel and sacct: one job after the other on this host. It is called by those names, by links, and
-keeps a job in a folder below `STANDIN_JOBS`. `STANDIN_STATE` has scontrol say another state of a job that has ended."""
+keeps a job in a folder below `STANDIN_JOBS`. `STANDIN_STATE` has scontrol say another state of a job that has ended. While the file that
+`STANDIN_WAITS` names is there, sbatch has made its job and does not say so; `STANDIN_SAYS` is what it says in the place of its number."""
 
 import os
 import re
@@ -29,6 +30,7 @@ def sbatch(path: str) -> int:
     number = str(len(list(ROOT.iterdir())) + 1)
     folder = ROOT / number
     folder.mkdir()
+    (folder / "name").write_text(re.search(r"--job-name=(\S+)", text)[1])  # type: ignore[index]
     (folder / "limit").write_text((re.search(r"--time=(\S+)", text) or ["", ""])[1])
     output = re.search(r"--output=(\S+)", text)
     assert output
@@ -36,7 +38,9 @@ def sbatch(path: str) -> int:
         [sys.executable, "-c", RUN, str(folder), path, output[1], os.getcwd()], start_new_session=True, stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    print(number)
+    while os.path.exists(os.environ.get("STANDIN_WAITS", "")):
+        time.sleep(0.05)
+    print(os.environ.get("STANDIN_SAYS", number))
     return 0
 
 
@@ -57,6 +61,10 @@ def scontrol(*words: str) -> int:
 
 
 def scancel(*words: str) -> int:
+    _, by_name, name = words[-1].partition("--name=")
+    if by_name:
+        named = [folder for folder in ROOT.iterdir() if (folder / "name").read_text() == name]
+        return max((scancel(folder.name) for folder in named), default=0)
     folder = ROOT / words[-1]
     (folder / "cancelled").touch()
     while not (folder / "pid").exists():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rung
-from rung.errors import WorkloadError
-from rung.launch.slurm import RECORD, State, Wanted, _code, _shown, look, script, submit, why
+from rung.launch.slurm import RECORD, State, Submission, Wanted, _code, _shown, look, script, why
 from rung.records.slurm_job import SlurmJob
 
 EARLIER = Path(__file__).parents[1] / "data" / "run_directory"
@@ -200,19 +200,60 @@ def test_a_job_is_found_among_what_a_site_has_sbatch_print(
     said: str, cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs(tmp_path, monkeypatch, sbatch=said)
-    assert submit(tmp_path / "job.sh") == 4711
+    assert Submission(tmp_path / "job.sh").job() == 4711
 
 
 def test_a_job_that_sbatch_does_not_name_is_told(
     cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs(tmp_path, monkeypatch, sbatch="Thank you")
-    with pytest.raises(WorkloadError, match="named no job, and printed 'Thank you': `squeue --me` shows"):
-        submit(tmp_path / "job.sh")
     done = run("analyze", "trace.json", "--slurm", "1")
     assert done.returncode == 4
     (folder,) = (cluster / ".rung" / "jobs").iterdir()  # which a job may write to
-    assert f"Its files, if there is one: {folder}" in done.stderr
+    assert "sbatch took the script but named no job, and printed 'Thank you'." in done.stderr
+    assert f"`scancel --name={name_in(folder)}` ends it. Its files, if there is one: {folder}" in done.stderr
+    named = run("analyze", "trace.json", "--slurm", "1", "--sbatch=--job-name=mine")
+    assert "`squeue --me` shows whether there is a job, and `scancel NUMBER` ends it." in named.stderr
+
+
+def name_in(folder: Path) -> str:
+    """The name that a job has by its script."""
+    found = re.search(r"--job-name=(\S+)", (folder / "job.sh").read_text())
+    assert found
+    return found[1]
+
+
+@pytest.mark.parametrize("answers", ["its number", "no number", "nothing"])
+def test_ctrl_c_before_sbatch_has_answered_cancels_the_job(
+    answers: str, cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cluster / "slow.py").write_text("import time\ndef nap():\n    print('asleep', flush=True)\n    time.sleep(600)\n")
+    waits, job = tmp_path / "waits", tmp_path / "jobs" / "1"
+    waits.touch()
+    monkeypatch.setenv("STANDIN_WAITS", str(waits))
+    if answers == "no number":
+        monkeypatch.setenv("STANDIN_SAYS", "Thank you")
+    command = words("bench", "slow.py:nap", "--call", "--device", "cpu", "--slurm", "1")
+    submitter = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert submitter.stderr
+    until = time.monotonic() + 60
+    while not (job / "pid").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    os.killpg(submitter.pid, signal.SIGINT)  # as a terminal does
+    said = submitter.stderr.readline()
+    assert "waiting for sbatch" in said
+    if answers == "nothing":
+        os.killpg(submitter.pid, signal.SIGINT)
+    else:
+        waits.unlink()
+    said += submitter.communicate(timeout=60)[1]
+    assert submitter.returncode == 130
+    assert (job / "cancelled").exists()
+    if answers == "its number":
+        assert "job 1 was cancelled; what it wrote is in" in said
+    else:
+        (folder,) = (cluster / ".rung" / "jobs").iterdir()
+        assert f"`scancel --name={name_in(folder)}` ends it." in said
 
 
 def test_where_scontrol_says_nothing_the_accounts_are_asked(

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import itertools
 import os
+import secrets
 import shlex
 import shutil
 import sys
@@ -21,7 +22,7 @@ from rung.errors import RungError, UsageError, WorkloadError
 from rung.program import program
 
 if TYPE_CHECKING:
-    from rung.launch.slurm import Wanted
+    from rung.launch.slurm import Submission, Wanted
     from rung.records.slurm_job import SlurmJob
 
 JOBS = ROOT / "jobs"
@@ -62,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser, dry_run: bool = True) -> None:
 
 def in_job(parsed: argparse.Namespace) -> int:
     """Submits the command that was typed, follows it, and prints its answer; returns its exit code. Ctrl-C cancels the job."""
-    from rung.launch.slurm import RECORD, SCRIPT, Unclear, script, submit
+    from rung.launch.slurm import RECORD, SCRIPT, Submission, script
     from rung.launch.slurm_task import of_task, task
     from rung.records.record import plain
     from rung.records.slurm_job import SlurmJob
@@ -90,24 +91,23 @@ def in_job(parsed: argparse.Namespace) -> int:
         return 0
     stop_when_asked()
     write_whole(folder / SCRIPT, text, "run it from another folder")
+    submission = Submission(folder / SCRIPT)
     try:
-        job = submit(folder / SCRIPT)
-    except Unclear as error:
-        raise Unclear(f"{error} Its files, if there is one: {folder}") from None
-    except RungError:
-        shutil.rmtree(folder, ignore_errors=True)  # there is no job that it would be of
+        job = _number(submission, folder, wanted)
+        kept = SlurmJob(
+            job=job,
+            words=words,
+            cwd=str(cwd),
+            nodes=wanted.nodes,
+            ranks_per_node=wanted.ranks,
+            submitted=stamp.isoformat(timespec="seconds"),
+            run=str(run) if run else None,
+        )
+        write_whole(folder / RECORD, to_json(plain(kept)), "run it from another folder")
+        say(f"job {job} was submitted; its files: {folder}")
+    except KeyboardInterrupt:
+        _withdrawn(submission, folder, wanted)
         raise
-    kept = SlurmJob(
-        job=job,
-        words=words,
-        cwd=str(cwd),
-        nodes=wanted.nodes,
-        ranks_per_node=wanted.ranks,
-        submitted=stamp.isoformat(timespec="seconds"),
-        run=str(run) if run else None,
-    )
-    write_whole(folder / RECORD, to_json(plain(kept)), "run it from another folder")
-    say(f"job {job} was submitted; its files: {folder}")
     return followed(job, folder, wanted.limit)
 
 
@@ -118,6 +118,48 @@ def _made(folder: Path) -> Path:
             folder.with_name(name).mkdir(parents=True)
             return folder.with_name(name)
     raise AssertionError
+
+
+def _number(submission: Submission, folder: Path, wanted: Wanted) -> int:
+    """Of the job that SLURM made. Raises RungError with what is to be done where it made none, or did not say."""
+    from rung.launch.slurm import Unclear
+
+    try:
+        return submission.job()
+    except Unclear as error:
+        raise Unclear(f"{error} {_by_hand(wanted)} Its files, if there is one: {folder}") from None
+    except RungError:
+        shutil.rmtree(folder, ignore_errors=True)  # there is no job that it would be of
+        raise
+
+
+def _by_hand(wanted: Wanted) -> str:
+    """How a job is ended whose number is not known, as a sentence."""
+    if wanted.own_name:
+        return f"If there is a job, or one comes later, `scancel --name={wanted.own_name}` ends it."
+    return "`squeue --me` shows whether there is a job, and `scancel NUMBER` ends it."
+
+
+def _withdrawn(submission: Submission, folder: Path, wanted: Wanted) -> None:
+    """Cancels the job that SLURM makes, or has made; by its name where sbatch does not say its number, or a second Ctrl-C ends the wait."""
+    from rung.launch.slurm import Unclear, cancel_named
+
+    say("waiting for sbatch, so that its job can be cancelled; Ctrl-C ends the wait ...")
+    try:
+        job = submission.job()
+    except (Unclear, KeyboardInterrupt) as error:
+        submission.give_up()
+        say(f"rung: {str(error) or 'sbatch has not said which job it made.'} {_by_hand(wanted)}")
+        if wanted.own_name:
+            try:
+                cancel_named(wanted.own_name)
+            except RungError as refused:
+                say(f"rung: {refused}")
+    except RungError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        say(f"rung: {error}")
+    else:
+        _cancelled(job, folder)
 
 
 def followed(job: int, folder: Path, limit: str = "") -> int:
@@ -197,8 +239,7 @@ def _wanted(parsed: argparse.Namespace) -> Wanted:
             f"--sbatch {odd} would run one command several times: write a script with the commands of the tasks, and submit it by "
             f"`sbatch {odd}`. In a task of an array, `--out DIR` is DIR/taskN."
         )
-    if (number := task()) is not None:  # typed in a task of an array
-        more = (f"--job-name=rung-{parsed.command}-task{number}", *more)
+    own = "" if task() is None else f"-task{task()}"  # where it is typed in a task of an array
     device, devices = getattr(parsed, "device", None), (getattr(parsed, "devices", None) or "").split(",")
     if parsed.command == "climb" and parsed.resume:
         from rung.runs import Run
@@ -224,6 +265,7 @@ def _wanted(parsed: argparse.Namespace) -> Wanted:
         parsed.walltime,
         more,
         container,
+        f"rung-{parsed.command}{own}-{secrets.token_hex(4)}",
     )
 
 

@@ -31,6 +31,7 @@ LOOKING = 2.0  # seconds between two looks
 JOINED_AT = (
     f"$(({hosts.FIRST} + SLURM_JOB_ID % 3000))"  # a port: two jobs, as tasks of an array, may have the same first host
 )
+ANSWERING = 60.0  # seconds that a program of SLURM's may take
 SILENT = 300.0  # seconds that SLURM may say nothing of a job before its follower gives up
 STOPPING = 30  # seconds before its time is over in which a job ends its measurement
 ALIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING")  # fmt: skip
@@ -50,7 +51,7 @@ class Container:
 class Wanted:
     """What is asked of SLURM. nodes: how many; ranks: of each, 0 for one process on the first; gpus: of each node;
     partition, account, limit: as sbatch takes them, or empty; more: further options of sbatch, which go before all others; container: in
-    which all of it runs, or None."""
+    which all of it runs, or None; name: of the job, as no other of the user's is called."""
 
     nodes: int
     ranks: int = 0
@@ -60,6 +61,12 @@ class Wanted:
     limit: str = ""
     more: tuple[str, ...] = ()
     container: Container | None = None
+    name: str = "rung"
+
+    @property
+    def own_name(self) -> str:
+        """The name by which `scancel --name` finds this job alone; empty where the user has named it."""
+        return "" if any(re.match("--job-name|-J", option) for option in self.more) else self.name
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ def script(
     ranks = wanted.ranks or 1
     takes_gpus = any(re.match(r"--gpus|--gres|-G", option) for option in wanted.more)
     options = [
-        f"--job-name=rung-{words[0]}",
+        f"--job-name={wanted.name}",
         f"--nodes={wanted.nodes}",
         f"--ntasks-per-node={ranks}",
         f"--output={str(folder / LOG).replace('%', '%%')}",
@@ -198,17 +205,35 @@ class Unclear(WorkloadError):
     """It is not known whether SLURM has a job."""
 
 
-def submit(path: Path) -> int:
-    """Hands a script to SLURM; its number. Raises UsageError where there is no SLURM, WorkloadError where it refuses, Unclear where it names
-    no job."""
-    said = _asked("sbatch", "--parsable", str(path))
-    # A site's plugin or wrapper may print lines of its own, before or after.
-    numbers = [found[1] or found[2] for line in said.splitlines() if (found := _SUBMITTED.fullmatch(line.strip()))]
-    if not numbers:
-        raise Unclear(
-            f"sbatch took the script but named no job, and printed {said[-300:]!r}: `squeue --me` shows whether there is one, and `scancel` ends it."
-        )
-    return int(numbers[-1])
+class Submission:
+    """A script that is handed to SLURM. sbatch has a session of its own: Ctrl-C in the terminal is not to end it before it has said which
+    job it made."""
+
+    def __init__(self, script: Path) -> None:
+        self._script = script
+        self._sbatch: subprocess.Popen[str] | None = None
+        self._job: int | None = None
+
+    def job(self) -> int:
+        """Waits for the number of the job; asked again after a Ctrl-C, it waits on. Raises UsageError where there is no SLURM, WorkloadError
+        where it refuses, Unclear where it names no job."""
+        if self._job is None:
+            words = ("sbatch", "--parsable", str(self._script))
+            self._sbatch = self._sbatch or _started(words, start_new_session=True)
+            said = _said(self._sbatch, words[0])
+            # A site's plugin or wrapper may print lines of its own, before or after.
+            numbers = [
+                found[1] or found[2] for line in said.splitlines() if (found := _SUBMITTED.fullmatch(line.strip()))
+            ]
+            if not numbers:
+                raise Unclear(f"sbatch took the script but named no job, and printed {said[-300:]!r}.")
+            self._job = int(numbers[-1])
+        return self._job
+
+    def give_up(self) -> None:
+        """Ends sbatch, whose job may be made all the same."""
+        if self._sbatch:
+            self._sbatch.kill()
 
 
 def look(job: int) -> State | None:
@@ -231,6 +256,11 @@ def look(job: int) -> State | None:
 def cancel(job: int) -> None:
     """Ends a job. Raises WorkloadError where SLURM refuses."""
     _asked("scancel", "--full", str(job))
+
+
+def cancel_named(name: str) -> None:
+    """Ends the jobs of that name, of which there may be none. Raises WorkloadError where SLURM refuses."""
+    _asked("scancel", "--full", f"--name={name}")
 
 
 def follow(job: int, folder: Path, tell: Callable[[str], None]) -> State:
@@ -330,14 +360,27 @@ def _code(text: str) -> int:
 
 
 def _asked(*words: str) -> str:
-    """What a program of SLURM's prints. Raises UsageError where it is not installed, WorkloadError with what it says where it fails."""
+    """What a program of SLURM's prints. Raises UsageError where it is not installed, WorkloadError with what it says where it fails, Unclear
+    where it does not answer."""
+    return _said(_started(words), words[0])
+
+
+def _started(words: Sequence[str], start_new_session: bool = False) -> subprocess.Popen[str]:
     if shutil.which(words[0]) is None:
         raise UsageError(f"there is no {words[0]} here: --slurm submits from a host of a SLURM cluster.")
+    return subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=start_new_session
+    )
+
+
+def _said(process: subprocess.Popen[str], name: str) -> str:
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        out, err = process.communicate(timeout=ANSWERING)
     except subprocess.TimeoutExpired:
-        raise Unclear(f"{words[0]} did not answer within 60 s.") from None
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise WorkloadError(f"{words[0]}: {said[-1][:300]}")
-    return done.stdout.strip()
+        process.kill()
+        process.communicate()
+        raise Unclear(f"{name} did not answer within {ANSWERING:.0f} s.") from None
+    if process.returncode:
+        said = err.strip().splitlines() or [f"exit code {process.returncode}"]
+        raise WorkloadError(f"{name}: {said[-1][:300]}")
+    return out.strip()
