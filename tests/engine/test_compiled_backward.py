@@ -35,7 +35,7 @@ def test_each_size_has_a_graph_of_its_own() -> None:
 def test_what_it_makes_void_is_not_in_effect_beside_it() -> None:
     """Neither before it nor after it."""
     plan = plan_of(["compile", "ddp-compiled-backward"])
-    void = {"ddp-one-graph", "ddp-gradient-views", "ddp-static-graph", "bf16-gradients"}
+    void = {"ddp-one-graph", "ddp-gradient-views", "ddp-static-graph", "ddp-symmetric-memory", "bf16-gradients"}
     assert {*BY_NAME["ddp-compiled-backward"].replaces} == void
     refuses = {
         rung.name

@@ -4,6 +4,7 @@ import gc
 import os
 import runpy
 import sys
+from pathlib import Path
 
 from rung.launch import launcher
 from rung.side import Launcher
@@ -11,6 +12,12 @@ from rung.side import Launcher
 
 def ranks(count: int) -> Launcher:
     return launcher(f"{sys.executable} {__file__} {count}")
+
+
+def importable(test: str) -> dict[str, str]:
+    """Variables of ranks that import what lies beside a test's file, and beside this one."""
+    folders = [str(Path(file).parent) for file in (test, __file__)]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH")]))}
 
 
 def main(count: int, script: str, *words: str) -> None:

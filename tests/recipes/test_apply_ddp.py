@@ -35,7 +35,7 @@ def model() -> torch.nn.Module:
     return torch.nn.Linear(8, 4)
 
 
-def trained(wrapped: torch.nn.Module, recipe: Recipe) -> "rung.recipes.apply.Applied":
+def trained(wrapped: torch.nn.Module, recipe: Recipe) -> "rung.recipes.applied.Applied":
     return rung.apply(
         wrapped,
         recipe,
@@ -65,6 +65,7 @@ def test_what_it_was_given_is_in_effect_and_trains() -> None:
         ("fsdp-bf16-weights", "param_dtype=torch.bfloat16"),
         ("fsdp-prefetch", "set_modules_to_forward_prefetch"),
         ("ddp-compiled-backward", "python_reducer"),
+        ("ddp-symmetric-memory", "sum_in_symmetric_memory"),
         ("rank-cores", "rung.hardware.affinity.bind"),
     ],
 )

@@ -147,6 +147,7 @@ OFF: dict[str, tuple[dict[str, Any], str]] = {
     "ddp-static-graph": ({"ddp static_graph": False}, "static_graph is False"),
     "ddp-one-graph": ({"one graph under DDP": False}, "one graph under DDP is False"),
     "ddp-compiled-backward": ({"compiled backward": False}, "one compiled graph of backward is False"),
+    "ddp-symmetric-memory": ({"buckets in symmetric memory": 0}, "0 buckets summed in symmetric memory"),
     "fsdp-bf16-weights": ({"weights": ""}, "the format in which weights are gathered is "),
     "fsdp-prefetch": ({"ahead": 0}, "0 blocks gathered ahead"),
     "bf16-gradients": ({"gradients": ""}, "the format in which gradients are exchanged is "),

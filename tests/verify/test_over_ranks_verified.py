@@ -1,14 +1,12 @@
 """A candidate over several ranks is held against one process on the batches of all of them: mistakes are refused, on every rank that sees them."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_ranks import ranks
+from forked_ranks import importable, ranks
 from sharding import NEEDS_SHARDS
 
 from rung.launch import Team, WorkerFailed
@@ -16,8 +14,7 @@ from rung.rungs import plan_of
 from rung.rungs.ranks import EXCHANGE
 from rung.timing.together import together
 
-HERE = str(Path(__file__).parent)
-PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))}
+PATH = importable(__file__)
 
 
 # Of each rung of the exchange that gloo can do: how ranks train together, and a mistake under it with what is said.
@@ -28,6 +25,7 @@ RUNGS = {
     "ddp-static-graph": ("ddp", "stale bucket", "gradient of"),
     "ddp-one-graph": ("ddp", "sum", "gradient of"),
     "ddp-compiled-backward": ("ddp", "no all-reduce", "gradient of"),
+    "ddp-symmetric-memory": ("ddp", "stale memory", "gradient of"),
     "fsdp-keep-gathered": ("fsdp2", "no all-reduce", "get no gradient"),
     "fsdp-prefetch": ("fsdp2", "same data", "off by"),
     "fsdp-bf16-weights": ("fsdp2", "no all-reduce", "get no gradient"),
@@ -106,6 +104,12 @@ def verified(team: Team, rung: str, mistake: str = "") -> Any:
     rungs = [*BESIDE.get(rung, ()), rung]
     numerics = plan_of(rungs).numerics
     return team.call("verify", 120, numerics=numerics, mistake=mistake, rungs=rungs, parallel=RUNGS[rung][0])
+
+
+@OF_TWO
+def test_a_sum_that_nobody_waits_for_is_refused(team: Team) -> None:
+    found = verified(team, "ddp-symmetric-memory", "unawaited memory")
+    assert any("gradient of" in failure for failure in found["failures"]), found["failures"]
 
 
 @OF_TWO

@@ -93,6 +93,8 @@ class Verified:
     """One rank: what is found of a candidate."""
 
     def verify(self, numerics: str, mistake: str = "", parallel: str = "ddp", rungs: Any = ()) -> Any:
+        from gloo_memory import gloo_shares
+
         from rung.hardware.device import cpu
         from rung.hardware.ranks import Ranks
         from rung.records.record import plain
@@ -106,5 +108,6 @@ class Verified:
         def build(model: Any, plan: Any) -> Any:
             return mistaken(step_of_rank(workload, model, plan, device), mistake)
 
-        found = verify_over_ranks(workload, plan_of(rungs), device, numerics, build)  # type: ignore[arg-type]
+        with gloo_shares(mistake):
+            found = verify_over_ranks(workload, plan_of(rungs), device, numerics, build)  # type: ignore[arg-type]
         return {**plain(found.record()), "memory": {}}

@@ -11,6 +11,7 @@ import torch
 from rung.engine.channels_last import lay_out
 from rung.engine.compiled_backward import can_be_compiled, python_reducer
 from rung.engine.regions import kinds
+from rung.engine.summed_buckets import registered, sum_in_symmetric_memory
 from rung.errors import WorkloadError
 from rung.hardware import torch_versions
 from rung.hardware.affinity import bound
@@ -26,7 +27,7 @@ def in_parallel(workload: Workload, model: torch.nn.Module, device: Device, plan
     """The module to call: for one rank, for inference and for a workload that does this itself, the model as it is. plan: what of it is
     about the exchange.
 
-    Raises WorkloadError where this torch cannot.
+    Raises WorkloadError where this torch, or this machine, cannot.
     """
     if Ranks.here.world == 1 or workload.mode == "infer" or workload.parallel == "own":
         return model
@@ -38,7 +39,9 @@ def in_parallel(workload: Workload, model: torch.nn.Module, device: Device, plan
     own = [device.index] if device.is_gpu else None
     with python_reducer() if plan.compiles_backward else contextlib.nullcontext():
         called = torch.nn.parallel.DistributedDataParallel(model, device_ids=own, **dict(exchange.ddp))
-    if exchange.gradients == "bf16":
+    if exchange.symmetric_memory:
+        sum_in_symmetric_memory(called, torch.bfloat16 if exchange.gradients == "bf16" else None)
+    elif exchange.gradients == "bf16":
         called.register_comm_hook(None, _in_bf16())
     return called
 
@@ -48,11 +51,14 @@ def in_effect(called: torch.nn.Module) -> dict[str, Any]:
     if not isinstance(called, torch.nn.parallel.DistributedDataParallel):
         return _of_shards(called)
     hooks = [hook for hook, _ in getattr(called, "_comm_hooks", ())]  # torch tells nobody else
+    summed = registered(called)
+    in_bf16 = _in_bf16() in hooks or (summed is not None and summed.exchanged == torch.bfloat16)
     return {
         "ddp bucket_cap_mb": called.bucket_bytes_cap / 2**20,
         "ddp gradient_as_bucket_view": called.gradient_as_bucket_view,
         "ddp static_graph": called.static_graph,
-        "gradients": "bf16" if _in_bf16() in hooks else "",
+        "gradients": "bf16" if in_bf16 else "",
+        **({"buckets in symmetric memory": summed.count} if summed else {}),
     }
 
 
@@ -77,6 +83,8 @@ def lacking(plan: Plan, model: torch.nn.Module | None) -> str:
     arguments = [f"{name}={value}" for name, value in exchange.ddp if found.get(f"ddp {name}") != value]
     if arguments:
         return f"wrap the model yourself, by DistributedDataParallel(model, {', '.join(arguments)})"
+    if exchange.symmetric_memory and "buckets in symmetric memory" not in found:
+        return "call rung.engine.summed_buckets.sum_in_symmetric_memory(model) of your DistributedDataParallel in each rank; with bf16-gradients, add exchanged=torch.bfloat16, and register no other hook"
     if exchange.gradients and found.get("gradients") != exchange.gradients:
         return "call register_comm_hook(None, bf16_compress_hook) of your DistributedDataParallel, or give fully_shard(mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))"
     if exchange.weights and found.get("weights") != exchange.weights:

@@ -102,6 +102,35 @@ def _only_with_autocast(what: str) -> Requirement:
     return Requirement(AUTOCAST.needs, lambda c: None if c.autocast else Inapplicable(why))
 
 
+# As torch's kernels have it (`rung.engine.symmetric_memory`).
+MOST_WITH_SHARED_MEMORY = 8
+
+# The range is a guess: it depends on the link between the GPUs, and on how many there are.
+SYMMETRIC_MEMORY = Rung(
+    name="ddp-symmetric-memory",
+    level=2,
+    title="gradients summed in memory that the GPUs share",
+    contract="reassociated",
+    changes="DistributedDataParallel.register_comm_hook: torch's symm_mem.two_shot_all_reduce_ (one_shot_all_reduce for small buckets) in the place of NCCL or RCCL, on a stream of its own; no NVLink multicast",
+    requires=(
+        GPU,
+        RANKS,
+        DDP,
+        unless(
+            f"at most {MOST_WITH_SHARED_MEMORY} ranks, on one host",
+            lambda c: c.facts.ranks <= MOST_WITH_SHARED_MEMORY,
+            f"at most {MOST_WITH_SHARED_MEMORY} ranks of one host share memory.",
+        ),
+        unless_backward_is_compiled(
+            "gradients are exchanged in a compiled graph (ddp-compiled-backward), which asks no hook."
+        ),
+    ),
+    shrinks=lambda c: {"communication": (0.7, 1.2), "copy": (1.0, 1.1), "idle": (0.8, 1.02)},
+    change=lambda p: _exchanging(p, symmetric_memory=True),
+    effect="GPUs read each other's gradients directly, in one kernel a bucket",
+    proof=counted("buckets in symmetric memory", "buckets summed in symmetric memory"),
+)
+
 BF16_GRADIENTS = Rung(
     name="bf16-gradients",
     level=2,
@@ -246,7 +275,7 @@ COMPILED_BACKWARD = Rung(
     change=lambda p: _exchanging(p, compiled_backward=True),
     effect="the model is one graph, and a part of its exchange still hides behind backward",
     proof=told("compiled backward", True, "one compiled graph of backward"),
-    replaces=("ddp-one-graph", "ddp-gradient-views", "ddp-static-graph", "bf16-gradients"),
+    replaces=("ddp-one-graph", "ddp-gradient-views", "ddp-static-graph", "ddp-symmetric-memory", "bf16-gradients"),
     prepares=60,
 )
 
@@ -256,6 +285,7 @@ EXCHANGE = (
     STATIC,
     ONE_GRAPH,
     COMPILED_BACKWARD,
+    SYMMETRIC_MEMORY,
     BF16_GRADIENTS,
     GATHERED_ONCE,
     BF16_WEIGHTS,
