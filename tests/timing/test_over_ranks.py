@@ -22,6 +22,7 @@ from rung.launch import Team
 from rung.measure import median_interval
 from rung.records.bench import Bench
 from rung.records.record import plain
+from rung.report.bench import bench_lines
 from rung.report.over_ranks import over_ranks_lines, scaling_lines
 from rung.report.samples_page import bench_page
 from rung.runs.entries import Call, entry_of
@@ -88,6 +89,17 @@ def test_the_lines_name_ranks_and_the_exchange(measured: Bench) -> None:
     table = scaling_lines([measured])
     assert len(table) == 3
     assert "100 %" in table[2]
+
+
+def test_on_a_cpu_the_threads_of_a_rank_are_said(measured: Bench) -> None:
+    def threads(result: Bench) -> list[str]:
+        return [line for line in bench_lines(result) if line.startswith("threads")]
+
+    (line,) = threads(replace(measured, environment=replace(measured.environment, threads=1)))
+    assert re.match(r"threads +1 in each rank \(.*OMP_NUM_THREADS", line)
+    on_a_gpu = replace(measured.environment, device=replace(measured.environment.device, kind="cuda"))
+    assert threads(replace(measured, environment=on_a_gpu)) == []
+    assert threads(replace(measured, over_ranks=UNSET)) == []
 
 
 def test_ranks_take_the_step_of_one_process_on_all_their_batches(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from rung.measure.steady import TELLING
 from rung.records.bench import Bench, Climbed, Failed, TimerFacts, Work
 from rung.records.measured import Sensors, Summary
 from rung.report import units
-from rung.report.over_ranks import over_ranks_lines, ranks_line
+from rung.report.over_ranks import over_ranks_lines, ranks_line, threads_line
 from rung.report.tables import markdown
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -63,6 +63,7 @@ def bench_rows(result: Bench) -> list[tuple[str, str]]:
     rows = [("median step", f"{units.duration_interval(result.time)}, {of}"), *_timed_rows(result.timer)]
     if result.over_ranks:
         rows.append(("ranks", f"{ranks_line(result.over_ranks)}; a step ends with the slowest"))
+        rows += [("threads", said)] if (said := threads_line(result.environment)) else []
     if not result.reached:
         # Such scatter more samples of the same kind average away but slowly.
         scattered = summary.mean and summary.std > NOISY * summary.mean.value

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from msgspec import UNSET
+
 from rung.records.bench import Bench, Failed, OverRanks
+from rung.records.measured import Environment
 from rung.report import units
 from rung.report.tables import markdown
 
@@ -24,6 +27,13 @@ def ranks_line(seen: OverRanks) -> str:
     hosts = len({rank.host for rank in seen.ranks})
     where = f"on {hosts} hosts" if hosts > 1 else "on one host"
     return f"{len(seen.ranks)} {where}, {PARALLEL.get(seen.parallel, units.clean(seen.parallel))}"
+
+
+def threads_line(environment: Environment) -> str:
+    """How many threads each rank has on a CPU, seldom as many as one process has alone; empty on a GPU."""
+    if environment.device.kind != "cpu" or environment.threads is UNSET:
+        return ""
+    return f"{environment.threads} in each rank (set OMP_NUM_THREADS for others; torchrun sets 1 where it is not set)"
 
 
 def over_ranks_lines(seen: OverRanks) -> list[str]:
