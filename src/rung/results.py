@@ -19,7 +19,7 @@ from rung.records.record import plain, record_of
 if TYPE_CHECKING:
     import torch
 
-    from rung.recipes.apply import Applied
+    from rung.recipes.applied import Applied
     from rung.workload.base import Workload
 
 

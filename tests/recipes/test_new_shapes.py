@@ -265,7 +265,7 @@ def test_calls_after_the_first_leave_dynamos_settings_and_the_parameters_alone(
         def forbidden(*arguments: Any, **named: Any) -> Any:
             raise AssertionError("looked at in every call")
 
-        monkeypatch.setattr("rung.recipes.apply.expect_changes", forbidden)
+        monkeypatch.setattr("rung.recipes.applied.expect_changes", forbidden)
         monkeypatch.setattr("rung.engine.compiled.fixed_sizes", forbidden)
         monkeypatch.setattr(model, "named_parameters", forbidden)
         torch.testing.assert_close(applied(torch.ones(4, 5, 16)), right)

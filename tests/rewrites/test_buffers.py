@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import rung
-from rung.recipes.apply import Applied
+from rung.recipes.applied import Applied
 from rung.rewrites import Surgeon
 from rung.rewrites.graph import buffers
 

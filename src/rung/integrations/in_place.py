@@ -15,7 +15,8 @@ import torch
 from rung.engine.optimizer import is_fused
 from rung.errors import UsageError
 from rung.integrations.only_warns import only_warns
-from rung.recipes.apply import apply, device_of, recipe_for
+from rung.recipes.apply import apply
+from rung.recipes.choose import device_of, recipe_for
 from rung.recipes.fit import differences, missing_variables
 from rung.recipes.recipe import Recipe
 from rung.rungs import plan_of
