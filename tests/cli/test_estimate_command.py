@@ -84,9 +84,9 @@ def test_ranks_share_the_work_and_the_record_has_all_of_it(capsys, folder):
     words += ["--data-parallel", "4", "--sharding", "zero1"]
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert "On each of 32 GPUs (8 tensor-parallel x 4 data-parallel, zero1)" in out
+    assert "On each of 32 GPUs (8 tensor-parallel x 4 data-parallel, zero1; 8,192 tokens in all)" in out
     assert "Tensor parallelism: each GPU sends" in out
-    assert "With recomputation:" in out
+    assert "With recomputation of each layer:" in out
     assert max(map(len, out.splitlines())) <= 120
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -94,6 +94,29 @@ def test_ranks_share_the_work_and_the_record_has_all_of_it(capsys, folder):
     assert found["memory"]["total_recomputed"] < found["memory"]["total"]
     assert found["communication"]["tensor"] > found["communication"]["tensor_per_layer"] > 0
     assert found["active"] < found["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--dtype", "bf16"], "two moments and a copy of the weights in fp32"),
+        (["--dtype", "fp32"], "All of it is in fp32; the optimizer, AdamW, keeps two moments."),
+        ([], "Add --gpu NAME"),
+        (["--gpu", "H100"], "--data-parallel N --sharding fsdp divides weights, gradients and optimizer among N GPUs."),
+        (["--gpu", "H100", "--data-parallel", "2", "--sharding", "fsdp"], "To fit it, give more GPUs"),
+        (["--gpu", "H100", "--seq", "1000000"], "The activations alone do not fit"),
+    ],
+)
+def test_what_fills_the_memory_of_a_training_and_what_to_do_is_said(
+    capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main([*SHAPE, "--mode", "train", *words]) == 0
+    assert said in capsys.readouterr().out
+
+
+def test_nothing_is_advised_where_a_training_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SHAPE, "--mode", "train", "--gpu", "MI300X"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("Weights and gradients are in bf16")
 
 
 def test_a_model_that_leaves_no_room_for_a_sequence_is_told(capsys, folder):
@@ -116,7 +139,7 @@ def test_names_in_a_configuration_cannot_steer_a_terminal(capsys, tmp_path):
     [
         (["--hidden", "64"], "--hf says what --hidden is"),
         (["--tensor-parallel", "3"], "does not divide the 32 heads of attention"),
-        (["--sharding", "zero4", "--mode", "train"], "no sharding 'zero4'"),
+        (["--sharding", "zero4", "--mode", "train"], "--sharding: invalid choice: 'zero4'"),
         (["--data-parallel", "8"], "add --mode train"),
         (["--source", "77"], "--source is for models with an encoder"),
     ],
@@ -133,8 +156,9 @@ def test_what_does_not_go_with_a_configuration_is_one_sentence(capsys, folder, w
     [
         (["estimate"], "--hidden is needed"),
         ([*SHAPE, "--gpu", "Voodoo"], "no GPU named"),
-        ([*SHAPE, "--mode", "play"], "no mode"),
-        ([*SHAPE, "--dtype", "int3"], "no dtype"),
+        ([*SHAPE, "--mode", "play"], "--mode: invalid choice: 'play'"),
+        ([*SHAPE, "--dtype", "int3"], "--dtype: invalid choice: 'int3'"),
+        ([*SHAPE, "--train"], "Did you mean --mode train?"),
         ([*SHAPE, "--seq", "0"], "--seq must be"),
         ([*SHAPE, "more"], "unexpected argument"),
         (["estimate", "--hidden", "10", "--layers", "1", "--heads", "3"], "not a multiple"),

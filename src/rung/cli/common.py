@@ -121,7 +121,8 @@ def _set_in(parsed: argparse.Namespace, refused: RungError) -> str:
 
 
 def _meant(parser: argparse.ArgumentParser, rest: Sequence[str], refused: str) -> str:
-    """What to add to the refusal of an option, by a target or the command, that the command has, spelt a little otherwise."""
+    """What to add to the refusal of an option, by a target or the command, that the command has, spelt a little otherwise, or as the value
+    of another."""
     own = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     for flag in (word.partition("=")[0] for word in rest):
         near = difflib.get_close_matches(flag, own, 1, 0.8)
@@ -131,6 +132,11 @@ def _meant(parser: argparse.ArgumentParser, rest: Sequence[str], refused: str) -
             return f" {parser.prog} itself has {near[0]}."
         if near and refused.startswith(f"unexpected argument '{flag}"):
             return f" Did you mean {near[0]}?"
+        of = next(
+            (a.option_strings[-1] for a in parser._actions if a.option_strings and flag[2:] in (a.choices or ())), ""
+        )
+        if of and refused.startswith(f"unexpected argument '{flag}"):
+            return f" Did you mean {of} {flag[2:]}?"
     return ""
 
 

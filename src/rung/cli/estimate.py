@@ -58,15 +58,25 @@ def add(commands: Any, help_text: str) -> None:
         "--source", type=int, metavar="N", help="tokens of the encoder's input, or of the prompt of an image model"
     )
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="number of sequences (default: 1)")
-    parser.add_argument("--mode", default="infer", metavar="MODE", help="train, infer or decode (default: infer)")
-    parser.add_argument("--dtype", default="bf16", metavar="TYPE", help="fp32, tf32, fp16, bf16 or fp8 (default: bf16)")
+    parser.add_argument(
+        "--mode", default="infer", choices=("train", "infer", "decode"), help="what a step is (default: infer)"
+    )
+    parser.add_argument(
+        "--dtype",
+        default="bf16",
+        choices=("fp32", "tf32", "fp16", "bf16", "fp8"),
+        help="of weights and products (default: bf16)",
+    )
     parser.add_argument("--gpu", metavar="NAME", help="the GPU, as in MI300X or H100")
     parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs that share each layer")
     parser.add_argument(
         "--data-parallel", type=int, default=1, metavar="N", help="groups of such GPUs, of --batch sequences each"
     )
     parser.add_argument(
-        "--sharding", default="ddp", metavar="HOW", help="ddp, fsdp, zero1, zero2 or zero3 (default: ddp)"
+        "--sharding",
+        default="ddp",
+        choices=("ddp", "fsdp", "zero1", "zero2", "zero3"),
+        help="what data-parallel GPUs divide among them; ddp, nothing (default: ddp)",
     )
 
 

@@ -26,9 +26,10 @@ def estimate_lines(found: Estimate) -> list[str]:
         lines.append(f"Not counted: {', '.join(found.omitted)}.")
     ranks = found.tensor_parallel * found.data_parallel
     if ranks > 1:
+        sharding = f", {found.memory.sharding}" if isinstance(found.memory, Training) else ""
+        batches = f"; {found.tokens * found.data_parallel:,} tokens in all" if found.data_parallel > 1 else ""
         lines.append(
-            f"On each of {ranks} GPUs ({found.tensor_parallel} tensor-parallel x {found.data_parallel} data-parallel"
-            f"{', ' + found.memory.sharding if isinstance(found.memory, Training) else ''}):"
+            f"On each of {ranks} GPUs ({found.tensor_parallel} tensor-parallel x {found.data_parallel} data-parallel{sharding}{batches}):"
         )
     lines += ["", *_table(found), ""]
     lines += _time(found)
@@ -75,7 +76,7 @@ def _table(found: Estimate) -> list[str]:
 
 def _time(found: Estimate) -> list[str]:
     if found.peaks is None:
-        return []
+        return ["Add --gpu NAME for the least time on that GPU, and whether the memory is enough."]
     each = "one" if found.tensor_parallel == 1 else f"{found.tensor_parallel} of"
     lines = [f"At the roof of {each} {found.gpu}: {units.count(found.tokens_per_s)} tokens/s, {found.bound}-bound."]
     if found.measured_floor_ns:
@@ -100,8 +101,30 @@ def _memory(found: Estimate) -> list[str]:
         return lines
     states = {"weights": memory.weights, "gradients": memory.gradients, "optimizer": memory.optimizer,
               "gathered": memory.gathered, "buckets": memory.buckets}  # fmt: skip
-    lines = _sum(found, "Memory", memory.total, {**states, "activations": memory.activations})
-    return lines + _sum(found, "With recomputation", memory.total_recomputed, {"activations": memory.recomputed})
+    return [
+        *_sum(found, "Memory", memory.total, {**states, "activations": memory.activations}),
+        *_sum(found, "With recomputation of each layer", memory.total_recomputed, {"activations": memory.recomputed}),
+        _states(found.dtype),
+        *_way_to_fit(found, memory),
+    ]
+
+
+def _states(dtype: str) -> str:
+    """What AdamW keeps, which is most of the memory."""
+    if dtype in ("fp16", "bf16"):
+        return f"Weights and gradients are in {dtype}; the optimizer, AdamW, keeps two moments and a copy of the weights in fp32."
+    return "All of it is in fp32; the optimizer, AdamW, keeps two moments."
+
+
+def _way_to_fit(found: Estimate, memory: Training) -> list[str]:
+    """What to change where even recomputation is not enough."""
+    if found.gpu_memory is None or memory.total_recomputed <= found.gpu_memory:
+        return []
+    if memory.recomputed > found.gpu_memory:
+        return ["The activations alone do not fit: give a smaller --batch or --seq, or --tensor-parallel N."]
+    if not memory.gathered:
+        return ["--data-parallel N --sharding fsdp divides weights, gradients and optimizer among N GPUs."]
+    return ["To fit it, give more GPUs (--data-parallel, --tensor-parallel), or a smaller --batch or --seq."]
 
 
 def _sum(found: Estimate, what: str, total: int, parts: dict[str, int]) -> list[str]:
