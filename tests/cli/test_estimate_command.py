@@ -103,7 +103,10 @@ def test_ranks_share_the_work_and_the_record_has_all_of_it(capsys, folder):
         (["--dtype", "fp32"], "All of it is in fp32; the optimizer, AdamW, keeps two moments."),
         ([], "Add --gpu NAME"),
         (["--gpu", "H100"], "--data-parallel N --sharding fsdp divides weights, gradients and optimizer among N GPUs."),
-        (["--gpu", "H100", "--data-parallel", "2", "--sharding", "fsdp"], "To fit it, give more GPUs"),
+        (
+            ["--gpu", "H100", "--data-parallel", "2", "--sharding", "fsdp", "--seq", "20480"],
+            "To fit it, give more GPUs",
+        ),
         (["--gpu", "H100", "--seq", "1000000"], "The activations alone do not fit"),
     ],
 )
