@@ -39,6 +39,7 @@ def _no_file_of_the_user(monkeypatch, tmp_path):
         ("NVIDIA H100 NVL", "H100 NVL"),
         ("NVIDIA H200", "H200"),
         ("NVIDIA B200", "B200"),
+        ("NVIDIA GB200", "GB200"),
     ],
 )
 def test_names_of_drivers(device, row):
@@ -66,7 +67,7 @@ def test_a_chip_that_is_not_listed_has_no_peaks():
 @pytest.mark.parametrize(
     ("name", "arch", "units", "gib"),
     [
-        ("NVIDIA GB200", "sm100", 152, 184),
+        ("NVIDIA GB300", "sm103", 152, 279),
         ("NVIDIA GH200 144G HBM3e", "sm90", 132, 144),
         ("AMD Radeon RX 9070 GRE", "gfx1201", 24, 12),
         ("AMD Radeon PRO W7800 48GB", "gfx1100", 35, 48),
