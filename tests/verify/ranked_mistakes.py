@@ -31,6 +31,16 @@ class Averaged(torch.nn.Module):
         return self.layers(x)
 
 
+def split() -> torch.nn.Module:
+    """Each rank has half of both weights, and computes a part of every product."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Linear(8, 4))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return parallelize_module(model, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+
+
 def unsynchronized(model: Any, batch: Batch) -> Any:
     model.require_backward_grad_sync = False
     return model(batch)
@@ -44,14 +54,17 @@ def halved(model: Any, batch: Batch) -> Any:
 
 
 def make(mistake: str = "") -> rung.Workload:
-    own = mistake in ("none of its own", "one parameter", "no exchange")
+    own = mistake in ("none of its own", "one parameter", "no exchange", "same data, own")
     but = {"one parameter": (2,), "no exchange": (0, 1, 2, 3)}.get(mistake, ())
     draw = 0 if mistake.startswith("same data") else None
     scale = float("nan") if mistake == "no numbers" else 1.0
+    tensor_parallel = mistake.endswith("tensor-parallel")
     return rung.Workload(
         "ranked",
         model=(lambda: Averaged(but))
         if own
+        else split
+        if tensor_parallel
         else lambda: torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Linear(8, 4)),
         inputs=lambda seed: torch.randn(8, 16, generator=torch.Generator().manual_seed(seed if draw is None else draw)),
         forward={"unsynchronized": unsynchronized, "wrong gradients": halved}.get(
@@ -59,7 +72,7 @@ def make(mistake: str = "") -> rung.Workload:
         ),
         loss=lambda output, batch: scale * (output - batch[:, :4]).square().mean(),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        parallel="own" if own else "fsdp2" if mistake.endswith("shards") else "ddp",
+        parallel="own" if own or tensor_parallel else "fsdp2" if mistake.endswith("shards") else "ddp",
         one_shape=True,
     )
 

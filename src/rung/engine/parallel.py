@@ -199,6 +199,20 @@ def sharded(model: torch.nn.Module) -> bool:
     return any(hasattr(parameter, "to_local") for parameter in model.parameters())
 
 
+def tensor_parallel(model: torch.nn.Module) -> bool:
+    """Whether several ranks compute parts of the same products: some weight is shared out in more ways than by `fully_shard`, whose ranks
+    gather it."""
+    by_fsdp = any(hasattr(module, "_get_fsdp_state") for module in model.modules())
+    ways = (sum(not how.is_replicate() for how in getattr(p, "placements", ())) for p in model.parameters())
+    return max(ways, default=0) > by_fsdp
+
+
+def all_tensor_parallel(model: torch.nn.Module) -> bool:
+    """Whether all ranks of the job do, and none of them trains on data of its own."""
+    meshes = [parameter.device_mesh for parameter in model.parameters() if hasattr(parameter, "device_mesh")]
+    return tensor_parallel(model) and all(mesh.ndim == 1 and mesh.size() == Ranks.here.world for mesh in meshes)
+
+
 def without_exchange(called: torch.nn.Module | None) -> contextlib.AbstractContextManager[Any] | None:
     """While it lasts, ranks exchange no gradients, and their weights go apart; None where that cannot be left out."""
     if isinstance(called, torch.nn.parallel.DistributedDataParallel):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from rung.engine.parallel import sharded
+from rung.engine.parallel import all_tensor_parallel, sharded, tensor_parallel
 from rung.engine.step import Step
 from rung.hardware.device import Device
 from rung.hardware.ranks import Ranks
@@ -35,10 +35,7 @@ class TrainedTogether:
 
     def doubts(self, batch: Any) -> list[str]:
         """What is wrong, in sentences, once steps were taken. batch: of this rank."""
-        said = []
-        tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-        if same := _the_same(Ranks.here.all(_sums(tensors))):
-            said.append(f"ranks {same[0]} and {same[1]} get the same batch: `inputs` ignores its seed or the rank.")
+        said = self._about_batches(batch)
         if self._workload.mode != "train":
             return said
         if apart := self.gone_apart():
@@ -46,6 +43,20 @@ class TrainedTogether:
         elif self._whole and self._called is not self._model and (odd := self._not_averaged(batch)):
             said.append(f"the gradient of {odd} is not the mean of the gradients on the ranks' own batches.")
         return said
+
+    def _about_batches(self, batch: Any) -> list[str]:
+        tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+        everywhere = Ranks.here.all(_sums(tensors))
+        same = _the_same(everywhere)
+        if same and not tensor_parallel(self._model):
+            return [f"ranks {same[0]} and {same[1]} get the same batch: `inputs` ignores its seed or the rank."]
+        other = next((rank for rank, sums in enumerate(everywhere) if sums != everywhere[0]), None)
+        if other and all_tensor_parallel(self._model):
+            return [
+                f"ranks 0 and {other} get different batches, though they compute parts of the same products: that is right where each gets its part of "
+                "one batch; else give `inputs` the keywords rank and world, and the same batch to all."
+            ]
+        return []
 
     def gone_apart(self) -> str:
         """Says that weights which were equal on all ranks are so no longer, though all took the same steps; empty where they are. Of
