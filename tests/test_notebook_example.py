@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from replayed import REPLAYED
+from replayed import SAID_AGAIN
 
 from rung.workload import load
 
@@ -34,8 +34,7 @@ def test_the_model_of_transformers_is_climbed_at_toy_size(tmp_path: Path) -> Non
 
 def test_its_cells_run_and_what_they_climb_is_a_workload(recorded: dict[str, str], tmp_path: Path) -> None:
     ast.parse(cells_of(EXAMPLES / "huggingface.ipynb"))
-    replayed = f"from rung.timing import workers; workers.WORKLOAD = {REPLAYED!r}"
-    code = f"{replayed}\n{cells_of(EXAMPLES / 'live_model.ipynb')}"
+    code = f"{SAID_AGAIN}\n{cells_of(EXAMPLES / 'live_model.ipynb')}"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | recorded, capture_output=True, text=True
     )

@@ -19,7 +19,9 @@ PARALLEL = "RUNG_TEST_PARALLEL"
 RECORDED = "RUNG_TEST_RECORDED"  # the folder that `record` wrote
 STEP = {"": 20e6, "fused-optimizer": 1e6}  # nanoseconds of a step, by the rungs that have effect
 REPLAYED = "replayed:Replayed"
-SERVED = f"from rung.timing import workers; from rung.cli import main; workers.WORKLOAD = {REPLAYED!r}; main.command()"
+# What a process runs before it starts workers: they are these, and what forks them imports them, and no torch.
+SAID_AGAIN = f"from rung.timing import workers; workers.WORKLOAD, workers.IMPORTED = {REPLAYED!r}, ('replayed',)"
+SERVED = f"{SAID_AGAIN}; from rung.cli import main; main.command()"
 
 
 def record(target: str, folder: Path) -> dict[str, str]:
