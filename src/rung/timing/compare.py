@@ -148,7 +148,7 @@ def failure(result: Comparison | Ranking, slower: float | None, inconclusive: bo
     if result.verdict == "not equal":
         return f"{result.not_equal or 'B'} does not compute what A computes."
     if inconclusive and result.verdict == "inconclusive":
-        return "the budget ended before it was clear whether B is slower (--fail-if-inconclusive)."
+        return "the comparison ended before it was clear whether B is slower (--fail-if-inconclusive)."
     if slower is None or result.verdict != "slower" or not isinstance(result, Comparison) or not result.comparison:
         return ""
     by = 1 / result.comparison.speedup.value - 1

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 
 from rung.measure import (
     CLIMB,
@@ -16,6 +19,7 @@ from rung.measure import (
     rank,
     until_next_look,
 )
+from rung.measure.futility import FUTILE, chance, needed
 from rung.side import Setup, Side
 from rung.timing.duel import Duel
 from rung.timing.start import Start
@@ -33,7 +37,8 @@ def fight(
     margin: float | None = None,
     seen: Callable[[Duel], None] = lambda duel: None,
 ) -> Duel:
-    """Restarts all sides, named, until the comparison is decided, or until `left()` seconds are gone.
+    """Restarts all sides, named, until the comparison is decided, or until `left()` seconds are gone. Of two sides with a margin, it ends at a
+    look after which the restarts that fit would hardly decide it.
 
     looks, margin: as in `rung.measure.decide`; seen: is told after every restart.
     Raises SideFailed when a worker of one side raises, hangs or dies.
@@ -61,11 +66,32 @@ def fight(
         last = left() < 1.2 * max(took[1:] or took)
         if len(sides) == 2:
             duel.comparison = decide(duel.restarts, looks=looks, margin=margin, last=last)
+            if duel.comparison and margin:
+                fit = looks[-1][0]
+                if left() < math.inf:
+                    fit = min(fit, len(duel.restarts) + math.ceil(count * left() / min(took[1:] or took)))
+                _end_in_time(duel, looks, margin, fit)
         else:
             duel.ranking = rank(log_ratios(list(sides), duel.restarts), looks=looks, margin=margin, last=last)
         said = duel.comparison or duel.ranking
         if said and said.final:
             return duel
+
+
+def _end_in_time(duel: Duel, looks: Looks, margin: float, fit: int) -> None:
+    """Ends a comparison that more restarts, `fit` in all, would hardly decide; says of one that ends without a verdict how many would."""
+    found, ratios = duel.comparison, [restart.log_ratio() for restart in duel.restarts]
+    if not found or found.answer != "undecided" or len(ratios) < 2:
+        return
+    ended = ""
+    if not found.final and chance(ratios, looks=looks, margin=margin, most=fit) < FUTILE:
+        duel.comparison = replace(found, final=True, cut=True)
+        ended = f"ended after {len(ratios)} restarts, as {fit - len(ratios)} more, which is what fits, had a chance below {FUTILE:.0%} to decide it; "
+    if duel.comparison and duel.comparison.final:
+        duel.warnings.append(
+            f"{ended}restarts scatter by {100 * statistics.stdev(ratios):.2g} %: to show a difference of {100 * margin:.2g} % "
+            f"would need about {needed(ratios, looks=looks, margin=margin)} of them."
+        )
 
 
 def log_ratios(names: list[str], restarts: list[Restart]) -> dict[tuple[str, str], list[float]]:

@@ -1,0 +1,83 @@
+"""When a comparison of two sides ends: at a verdict, at the end of its time, or where more restarts would hardly decide it."""
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rung.measure import COMPARE, Restart
+from rung.side import Setup, Side
+from rung.timing import fight as fights
+from rung.timing.duel import Duel
+
+SIDES = {name: Side("nothing") for name in "AB"}
+
+
+class Drawn:
+    """A restart whose times are drawn, in the place of one with workers."""
+
+    ratios: Iterator[float]
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def warm(self, _: float) -> None:
+        pass
+
+    def timed(self, _: Duel) -> Restart:
+        b = math.exp(-next(self.ratios))
+        return Restart(((1.0, b, b, 1.0),))
+
+
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Duel]:
+    """What a fight has seen when it ends. fit: how many restarts there is time for, each of which takes half a second."""
+    clock = itertools.count()
+    monkeypatch.setattr(fights, "time", SimpleNamespace(monotonic=lambda: next(clock) / 2))
+    monkeypatch.setattr(fights, "Start", Drawn)
+
+    def run(effect: float, scatter: float, fit: float = math.inf) -> Duel:
+        rng, done = random.Random(5), [0]
+        monkeypatch.setattr(Drawn, "ratios", iter(lambda: rng.gauss(effect, scatter), None), raising=False)
+
+        def count(_: Duel) -> None:
+            done[0] += 1
+
+        return fights.fight(
+            Setup(None, tmp_path),
+            SIDES,
+            log="x",
+            left=lambda: fit / 2 - done[0] / 2,
+            looks=COMPARE,
+            margin=0.01,
+            seen=count,
+        )
+
+    return run
+
+
+def test_noise_ends_it_before_its_time_and_it_says_how_many_restarts_would_do(ended: Callable[..., Duel]) -> None:
+    duel = ended(0.0, 0.2, 13)
+    assert duel.comparison
+    assert (duel.comparison.answer, duel.comparison.final, duel.comparison.cut) == ("undecided", True, True)
+    assert len(duel.restarts) == 10
+    (said,) = duel.warnings
+    assert said.startswith("ended after 10 restarts")
+    assert "to show a difference of 1 % would need about" in said
+
+
+def test_a_verdict_is_what_it_was_and_nothing_is_said(ended: Callable[..., Duel]) -> None:
+    duel = ended(0.1, 0.01)
+    assert duel.comparison
+    assert (duel.comparison.answer, len(duel.restarts), duel.warnings) == ("faster", 5, [])
+
+
+def test_what_may_still_be_decided_goes_on(ended: Callable[..., Duel]) -> None:
+    duel = ended(0.0, 0.015)
+    assert len(duel.restarts) > 10
+    assert not any(said.startswith("ended") for said in duel.warnings)
