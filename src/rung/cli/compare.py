@@ -122,7 +122,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument(
         "--fail-if-inconclusive",
         action=argparse.BooleanOptionalAction,
-        help="also exit with code 1 if the budget ends before it is clear whether B is slower",
+        help="also exit with code 1 if it ends before it is clear whether B is slower",
     )
     parser.add_argument("--markdown", action="store_true", help="print Markdown, for example for a pull request")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the verdict as a JUnit test report")
