@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.agents.bounded import bounded, cut_to_fit, how_to_see_more, part_of, slice_of, text_of
@@ -18,7 +18,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=40)
 @given(VALUES, st.integers(100, 400))
 def test_an_answer_is_never_longer_than_it_may_be_and_whole_where_it_fits(value: Any, most: int) -> None:
     smaller, cuts = bounded(value, most)
@@ -27,7 +26,6 @@ def test_an_answer_is_never_longer_than_it_may_be_and_whole_where_it_fits(value:
     assert (smaller == value and not cuts) if len(text_of(value)) <= most else cuts
 
 
-@settings(max_examples=40)
 @given(VALUES, st.integers(400, 800))
 def test_an_answer_and_its_note_together_are_never_longer(value: Any, most: int) -> None:
     smaller, note = cut_to_fit(value, "1", most)
@@ -50,7 +48,6 @@ def test_missing_rows_are_named_before_the_missing_end_of_a_text() -> None:
     assert 'part="/rows", start=' in note
 
 
-@settings(max_examples=40)
 @given(VALUES)
 def test_every_cut_names_the_place_that_was_cut(value: Any) -> None:
     for cut in bounded(value, 150)[1]:

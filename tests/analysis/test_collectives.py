@@ -176,7 +176,6 @@ def test_one_name_for_what_libraries_call_differently(recorded: str, kind: str) 
 
 
 @given(traces)
-@settings(max_examples=20, deadline=None)
 def test_identities_on_whatever_traces(trace):
     table = collectives(trace)
     assert (table["spent_ns"] == table["ranks"] * table["transfer_ns"] + table["waiting_ns"]).all()

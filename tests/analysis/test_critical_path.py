@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from made_ranks import Rank
 from test_collectives import two_ranks
 from test_diff import traces
@@ -160,7 +160,6 @@ def test_without_launches_there_is_no_path():
 
 
 @given(traces)
-@settings(max_examples=30, deadline=None)
 def test_identities(trace):
     table, graph, pace = solved(trace)
     if pace is None:

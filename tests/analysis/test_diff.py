@@ -71,7 +71,6 @@ traces = st.lists(gpu_event, min_size=1, max_size=25).flatmap(
 
 
 @given(traces)
-@settings(max_examples=20, deadline=None)
 def test_every_busy_nanosecond_is_given_to_one_event(trace):
     own, rows = account(trace), timeline(trace).filter(pl.col("step").is_null())
     assert (own["own_ns"] >= 0).all()
@@ -84,7 +83,6 @@ def test_every_busy_nanosecond_is_given_to_one_event(trace):
 
 
 @given(traces, traces, st.integers(1, 4))
-@settings(max_examples=20, deadline=None)
 def test_tables_and_totals_reconcile_with_both_timelines(base, new, steps):
     try:
         found = diff(base, new, base_steps=1, new_steps=steps)
@@ -156,7 +154,6 @@ def test_a_trace_without_gpu_events_is_not_compared_with_one_that_has_some():
 
 
 @given(st.lists(host_event, max_size=15), st.lists(host_event, max_size=15), st.integers(1, 4))
-@settings(max_examples=20, deadline=None)
 def test_without_gpu_events_the_tables_add_up_to_the_time_in_operators(base, new, steps):
     try:
         found = diff(trace_of(*base), trace_of(*new), base_steps=1, new_steps=steps)

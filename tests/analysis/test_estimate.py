@@ -1,7 +1,7 @@
 """The estimate counts what torch counts of a transformer of that shape, and its memory is that of its tensors."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.analysis.estimate.architecture import decoder
@@ -164,7 +164,6 @@ def test_experts_read_the_weights_of_those_that_tokens_use():
     assert block.active == 64 * 16 + 2 * 3 * 64 * 32 < block.parameters == 64 * 16 + 16 * 3 * 64 * 32
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.sampled_from([1, 2, 4, 8]), st.sampled_from(MODES))
 def test_the_ranks_of_tensor_parallelism_share_the_products(ranks, mode):
     shape = decoder(hidden=64, layers=2, heads=8, kv_heads=2, ffn=160, vocab=96)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.analysis.estimate.configuration import Configuration, read
@@ -196,7 +196,6 @@ VALUES = (
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_any_fields_end_in_an_answer_or_a_sentence(data):
     name = data.draw(st.sampled_from(sorted(PUBLISHED)))

@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import random_traces
-from hypothesis import given, settings
+from hypothesis import given
 from known_facts import facts_of
 from made_ranks import Rank
 from test_diff import trace_of, traces
@@ -190,7 +190,6 @@ def test_a_straggler_is_a_finding_with_its_step_and_cause():
 
 
 @given(traces)
-@settings(max_examples=30, deadline=None)
 def test_shares_and_gains_are_possible_whatever_the_trace(trace):
     table = findings(trace)
     assert table["share"].is_between(0, 1.0001).all()

@@ -65,7 +65,6 @@ def test_each_gpu_event_has_one_origin_inside_the_trace(trace):
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9), st.sampled_from("ab")), max_size=12)
 
 
-@settings(max_examples=100, deadline=None)
 @given(SPANS, st.lists(st.tuples(st.integers(-2, 42), st.sampled_from("abc")), min_size=1, max_size=6))
 def test_what_is_open_at_a_moment_is_the_latest_begun_that_has_not_ended(spans, moments):
     nested = [s for i, s in enumerate(spans) if all(_nest(s, other) for other in spans[:i])]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.analysis.intervals import covered, parents, self_times, union
@@ -63,7 +63,6 @@ def test_the_caller_is_the_innermost_open_call_of_the_same_thread():
 CALLS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 15), st.integers(0, 2)), max_size=25)
 
 
-@settings(max_examples=300)
 @given(CALLS)
 def test_the_vectorized_nesting_is_that_of_the_loop(calls):
     start, end = arrays([(s, d) for s, d, _ in calls])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_traces import call, frame, on_gpu, op, trace_of
 
@@ -48,7 +48,6 @@ def test_the_peak_and_what_made_it():
     assert memory_timeline(trace)["allocated_bytes"].to_list() == [140, 190, 90, 390, 90, 40]
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=8), st.data())
 def test_what_is_alive_adds_up_to_the_peak(sizes, data):
     pending = [(i, size) for i, size in enumerate(sizes)]

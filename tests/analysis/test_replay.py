@@ -10,7 +10,7 @@ import sys
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from recorded import T, columns
 
@@ -204,7 +204,6 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.tuples(_JSON, _JSON, _JSON, _JSON), st.lists(_TEXT, max_size=4))
 def test_nothing_of_a_hostile_trace_gets_into_the_script_but_plain_numbers(columns_, values):
     texts = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_traces import TRACES, call, on_gpu, op, trace_of
 from recorded import T, columns
@@ -136,7 +136,6 @@ def test_what_never_reads_a_cache_or_trains_is_no_server():
     assert serving(trace_of(on_gpu(0, 5))).is_empty()
 
 
-@settings(deadline=None, max_examples=25)
 @given(
     TRACES,
     st.lists(

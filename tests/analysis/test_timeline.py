@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.analysis.timeline import timeline
@@ -90,7 +90,6 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(EVENTS)
 def test_the_parts_add_up_to_the_total_and_equal_brute_force(events):
     table = timeline(trace_of(*(on_gpu(t, d, n, "memcpy" if n == "Memcpy" else "kernel") for t, d, n in events)))
@@ -132,7 +131,6 @@ def test_work_launched_before_the_window_is_reported():
     assert timeline(read(SHARED / "mi300_resnet_fsdp_ckpt.json.gz"))["unlinked"][0] == 1049 - 81
 
 
-@settings(max_examples=60, deadline=None)
 @given(EVENTS, st.lists(st.integers(0, 30), min_size=1, max_size=4), st.data())
 def test_the_steps_of_a_device_add_up_to_its_whole(events, lengths, data):
     cuts = [sum(lengths[:i]) for i in range(len(lengths))]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -108,7 +108,6 @@ def test_values_that_change_where_they_lie_are_no_change() -> None:
     assert seen.check() == (0, False)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(["train", "eval", "gate", "list"]), max_size=12))
 def test_equal_models_are_in_one_state_and_others_are_not(steps: list[str]) -> None:
     model = Gated(scripted=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.cli.main import main
@@ -137,7 +137,6 @@ def test_a_file_is_written_and_what_to_do_with_it_is_said(tmp_path: Path, capsys
     checked(json.loads(path.read_text()))
 
 
-@settings(max_examples=20)
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), min_size=1, max_size=4))
 def test_words_reach_the_pod_as_they_were_typed(typed: list[str]) -> None:
     text = script(checked(manifest(Wanted("rung-x", "i"), ["bench", *typed])))

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.measure.change_points import FEWEST, change_points
@@ -33,7 +33,6 @@ def test_where_nothing_changed_alarms_are_as_rare_as_was_asked(kind: str) -> Non
         assert 200 * rate - 3 * deviation <= found <= 200 * rate + 4 * deviation
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     before=st.integers(5, 20), after=st.integers(5, 20), shift=st.sampled_from([-8.0, 8.0]), seed=st.integers(0, 10**6)
 )
@@ -57,7 +56,6 @@ def test_two_changes_are_found_with_their_levels() -> None:
     assert [round(change.after) for change in found] == [5, 2]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     values=st.lists(finite, max_size=30),
     errors=st.lists(st.floats(0, 1e6), min_size=30, max_size=30),
@@ -72,7 +70,6 @@ def test_any_history_has_an_answer_that_is_in_order_and_repeats(values: list[flo
     assert all(0 < change.p <= 0.05 and math.isfinite(change.before + change.after) for change in found)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     scale=st.sampled_from([1e-200, 1e-9, 1e9, 1e200]),
     offset=st.sampled_from([0.0, 1.0, 50.0]),

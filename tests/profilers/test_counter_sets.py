@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.errors import InputError, UsageError
@@ -74,7 +74,6 @@ def test_the_release_picks_the_spelling_and_says_what_came_later(rocm, read, why
     assert asked.counters == (("TCC_EA_RDREQ_sum", "TCC_EA0_WRREQ_LEVEL_sum") if why is None else ("TCC_EA_RDREQ_sum",))
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_no_pass_asks_more_of_a_block_than_it_has_and_none_is_lost(data):
     arch = data.draw(st.sampled_from(ARCHS))

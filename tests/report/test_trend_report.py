@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.records.history import Collected, Entry, Removed, Series, Trend
@@ -63,7 +63,6 @@ def test_many_series_are_a_line_each_and_what_was_measured_once_is_counted() -> 
     assert lines[-1] == "measured once: 1 more; `rung runs list` shows them."
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     values=st.lists(st.floats(1e-3, 1e12), min_size=1, max_size=300),
     width=st.integers(20, 200),

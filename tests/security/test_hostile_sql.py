@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.analysis.query import FUNCTIONS, checked, query
@@ -102,7 +102,6 @@ WORDS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.one_of(st.text(), st.lists(st.sampled_from(WORDS), max_size=25).map(" ".join)))
 def test_any_text_is_a_statement_over_known_tables_or_a_sentence(sql: str) -> None:
     try:

@@ -49,7 +49,7 @@ def test_ids_are_the_texts_of_what_is_written(tmp_path, pid, tid, texts, odd):
     assert rows.select("pid", "tid").rows()[:2] == [texts, ("1", "2")]
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(st.text(max_size=6), st.integers(0, 3) | st.sampled_from(["0", "stream 7"]), st.text(max_size=6)),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 from made_traces import made, traces
 
 from rung.trace import counter_tracks
@@ -87,7 +87,6 @@ def test_the_allocator_s_records_are_curves_of_what_is_allocated_and_reserved():
     ]
 
 
-@settings(max_examples=30, deadline=None)
 @given(traces())
 def test_queues_and_bandwidths_are_never_negative_and_end_empty(trace):
     curves = counter_tracks.tracks(trace)

@@ -4,7 +4,7 @@ import csv
 import io
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.errors import InputError
@@ -41,7 +41,6 @@ def test_one_row_a_kernel_and_counter(tmp_path):
 _names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(_names, st.integers(0, 7), st.integers(0, 10**12)), min_size=1, max_size=8))
 def test_any_kernels_are_read_back_equal(tmp_path_factory, kernels):
     text = io.StringIO()

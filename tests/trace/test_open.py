@@ -244,7 +244,7 @@ def test_a_second_opening_reads_no_text_and_gives_the_same(kept, monkeypatch):
         read(kept, cache=False)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made_traces.traces())
 def test_the_cache_gives_back_any_events(kept, trace):
     assert cache.save("entry", replace(trace, unread={"flow event": 3}, unread_ns={"negative duration": 7})) == ""

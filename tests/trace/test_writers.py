@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from made_traces import in_order, made, traces
 
 from rung.analysis.timeline import timeline
@@ -41,7 +41,6 @@ def chrome(trace, **options):
         return json.loads((Path(folder) / "t.json").read_bytes())["traceEvents"]
 
 
-@settings(max_examples=30, deadline=None)
 @given(traces())
 def test_chrome_json_is_read_back_equal_and_in_order(trace):
     back = written(write_chrome.write, trace, "t.json")
@@ -49,7 +48,6 @@ def test_chrome_json_is_read_back_equal_and_in_order(trace):
     assert back.devices == trace.devices
 
 
-@settings(max_examples=30, deadline=None)
 @given(traces())
 def test_pftrace_is_read_back_equal_with_its_counters(trace):
     back = written(write_perfetto.write, trace, "t.pftrace")
@@ -65,7 +63,6 @@ def test_chrome_json_keeps_what_the_allocators_said():
     assert written(write_chrome.write, trace, "t.json").memory.equals(trace.memory)
 
 
-@settings(max_examples=25, deadline=None)
 @given(traces())
 def test_csv_is_read_back_equal_and_tells_missing_from_empty(trace):
     with tempfile.TemporaryDirectory() as folder:
@@ -163,7 +160,6 @@ def test_notes_and_curves_have_tracks_of_their_own():
     assert written(write_perfetto.write, trace, "t.pftrace", curves=False).unread == {}
 
 
-@settings(max_examples=20, deadline=None)
 @example(made(*(KERNEL | {"ts": ts, "dur": 10} for ts in (0, 5, 8, 15))))
 @given(traces())
 def test_slices_of_a_perfetto_track_nest(trace):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.errors import UsageError
@@ -23,7 +23,6 @@ def values(tensor: torch.Tensor) -> list[Any]:
     return sorted(tensor.flatten().tolist(), key=str)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=4), st.sampled_from(DTYPES), st.integers(0, 50), st.integers(1, 9)
 )

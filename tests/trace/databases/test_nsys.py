@@ -4,7 +4,7 @@ import sqlite3
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.errors import InputError
@@ -117,7 +117,6 @@ def put(export, drawn, pid, tid, hardware):
     return ("annotation", ts, dur, name, *here, None, None, None, None)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     drawn=st.lists(event, max_size=25),
     pid=st.integers(1, 2**24 - 1),

@@ -3,7 +3,7 @@
 import sqlite3
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.trace.databases import formats as databases
@@ -48,7 +48,6 @@ events = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
 @given(drawn=events)
 def test_any_events_are_read_back_equal(tmp_path_factory, drawn):
     tables = {name: [] for name in ("OPS", "COPY", "HIP", "rocTX")}

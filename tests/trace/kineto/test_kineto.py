@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rung.errors import InputError
@@ -166,7 +166,6 @@ def microseconds(ns):
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 
-@settings(max_examples=60, deadline=None)
 @given(EVENTS)
 @example([{"ts": 0, "dur": 0, "name": "BeginNs", "correlation": 0, "stream": 0}])  # as another format calls a field
 def test_what_is_written_is_what_is_read(events):
@@ -199,7 +198,6 @@ def test_a_file_cut_at_any_byte_is_an_input_error(tmp_path, packed, bare):
             read(path)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 200))
 def test_a_damaged_file_is_read_or_an_input_error_but_never_another_exception(junk, at):
     whole = json.dumps({"traceEvents": [kernel()]}).encode()

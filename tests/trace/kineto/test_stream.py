@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.trace import source
@@ -69,7 +69,6 @@ def read_pieces(data, size):
     return columns.frame(), events.unread, text.top
 
 
-@settings(max_examples=120, deadline=None)
 @given(st.lists(EVENT, max_size=12), st.integers(1, 400), st.booleans())
 def test_the_table_does_not_depend_on_where_the_blocks_end(events, size, spaced):
     data = text_of(events, spaced).encode()
@@ -80,7 +79,6 @@ def test_the_table_does_not_depend_on_where_the_blocks_end(events, size, spaced)
     assert top_in_pieces == top == {"schemaVersion": 1, "deviceProperties": [{"ph": 1}, {"ph": 2}]}
 
 
-@settings(max_examples=120, deadline=None)
 @given(st.lists(EVENT, max_size=12))
 def test_the_quick_and_the_careful_way_give_the_same_table(events):
     data = text_of(events, False).encode()
@@ -107,7 +105,6 @@ FRAME = st.fixed_dictionaries(
 ODD = {"ph": ["i", "M", "x"], "cat": ["cpu_op", "Python_Function"], "pid": [None], "ts": [-1], "dur": [-1]}
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(FRAME, min_size=1, max_size=6), st.sampled_from([None, *ODD, "missing"]), st.data())
 def test_frames_alone_and_among_others_make_the_table_of_the_careful_way(events, odd, data):
     if odd is not None:
@@ -135,7 +132,6 @@ def test_a_batch_of_frames_is_decoded_once(monkeypatch):
     assert events.columns.frame()["kind"].to_list() == ["python"] * 3
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 9_007_199_254), st.integers(0, 10**6), st.integers(0, 6)), min_size=1, max_size=4)
 )
@@ -184,7 +180,6 @@ def test_python_frames_keep_no_ids_either_way():
         assert events.columns.frame().row(0, named=True)["external_id"] is None
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=30), st.integers(1, 7))
 def test_names_survive_stretches_with_tables_of_their_own(names, flush):
     from rung.trace.kineto import columns as module

@@ -22,7 +22,7 @@ OTHERS = [
 ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(st.sampled_from(PYTHON + OTHERS), st.integers(1, 6), st.sampled_from([7, "8"])),

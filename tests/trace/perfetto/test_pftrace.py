@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from perfetto_encoder import Recorder, block, double, number
 from perfetto_encoder import varint as varint_of
@@ -187,7 +187,6 @@ EVENTS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
 @given(EVENTS, st.booleans(), st.integers(0, 9))
 def test_what_a_recorder_writes_is_what_is_read(events, own_clock, clear_at):
     out = recorder(own_clock=own_clock)
@@ -233,7 +232,6 @@ ONE_CLOCK = [(1, clock, 10, number(9, 3)) for clock in (b"", number(58, 64), b""
 
 
 @example(ONE_CLOCK, True, 0, 0)
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(PACKETS, min_size=1, max_size=12), st.booleans(), st.integers(0, 2**20), st.sampled_from([0, 0, 0, 1, 255])
 )

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rocprof_files import DISPATCH_COLUMNS, counter_rows, csv_text, dispatch_rows, events, write
 
@@ -99,7 +99,6 @@ def table(titles, found, counters=(), gpu=60633):
     return csv_text([*titles, *counters], rows)
 
 
-@settings(max_examples=40, deadline=None)
 @given(events(("kernel",)), st.sampled_from([V1, V2, V3]))
 def test_random_workloads_read_back_equal(found, titles):
     names = ["SQ_WAVES", "TCC_HIT[0]", "TCC_HIT[1]", "SQC_DCACHE_REQ_READ_1"]

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rocprof_files import (
     DISPATCH_COLUMNS,
@@ -37,7 +37,6 @@ EVENT = {
 }
 
 
-@settings(max_examples=40, deadline=None)
 @given(events(("kernel",)), st.booleans(), st.lists(st.sampled_from(["SQ_WAVES", "TCC_HIT[3]", "TA_X_1"]), unique=True))
 def test_random_dispatches_of_a_results_csv_read_back_equal(found, old, names):
     with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +90,6 @@ def test_activity_of_rocprofv2(tmp_path):
     assert trace.unread == {"negative duration": 1}
 
 
-@settings(max_examples=40, deadline=None)
 @given(events(("kernel", "runtime", "annotation", "memcpy")))
 def test_random_events_of_the_chrome_json_read_back_to_the_nanosecond(found):
     with tempfile.TemporaryDirectory() as folder:

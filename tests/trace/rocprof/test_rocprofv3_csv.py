@@ -8,7 +8,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rocprof_files import KERNEL_TITLES, NO_THREAD, agent_info, csv_files, csv_text, events, write
 
@@ -52,7 +52,6 @@ def rows_of(trace):
     return sorted(trace.events.select(COLUMNS).rows(), key=str)
 
 
-@settings(max_examples=40, deadline=None)
 @given(events(), st.sampled_from(list(KERNEL_TITLES)))
 def test_random_events_read_back_equal_in_every_version(found, version):
     with tempfile.TemporaryDirectory() as folder:

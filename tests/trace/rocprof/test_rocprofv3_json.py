@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rocprof_files import FIRST_GPU_NODE, HANDLE, events, results_json, write_json
 
@@ -37,7 +37,6 @@ KINDS = [
 ]
 
 
-@settings(max_examples=40, deadline=None)
 @given(events(), st.booleans(), st.booleans())
 def test_random_events_read_back_equal(found, stream_ids, compressed):
     with tempfile.TemporaryDirectory() as folder:
