@@ -53,7 +53,8 @@ class Exchange:
     gradients are exchanged, and in which FSDP2 gathers weights, `bf16`; gathered: it keeps what forward has gathered; ahead: how many blocks
     it gathers before they are needed; cores: each rank has cores of its own, near its GPU; one_graph: torch.compile does not cut a model
     under DistributedDataParallel into one graph for each bucket; compiled_backward: compiled autograd makes one graph of backward and the
-    exchange; symmetric_memory: GPUs of one host sum gradients in memory that they share."""
+    exchange; symmetric_memory: GPUs of one host sum gradients in memory that they share; fused_products: of a tensor-parallel model, they
+    exchange what a product takes and gives inside of it, through such memory."""
 
     ddp: tuple[tuple[str, Any], ...] = ()
     gradients: str = ""
@@ -64,11 +65,14 @@ class Exchange:
     one_graph: bool = False
     compiled_backward: bool = False
     symmetric_memory: bool = False
+    fused_products: bool = False
 
     @property
     def is_setting(self) -> bool:
         """Whether it is one that as often costs as it gives."""
-        return bool(self.ddp or self.one_graph or self.compiled_backward or self.symmetric_memory)
+        return bool(
+            self.ddp or self.one_graph or self.compiled_backward or self.symmetric_memory or self.fused_products
+        )
 
     @property
     def rounds(self) -> bool:

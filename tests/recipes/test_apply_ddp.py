@@ -66,6 +66,7 @@ def test_what_it_was_given_is_in_effect_and_trains() -> None:
         ("fsdp-prefetch", "set_modules_to_forward_prefetch"),
         ("ddp-compiled-backward", "python_reducer"),
         ("ddp-symmetric-memory", "sum_in_symmetric_memory"),
+        ("async-tensor-parallel", "enable_for_products"),
         ("rank-cores", "rung.hardware.affinity.bind"),
     ],
 )

@@ -45,6 +45,26 @@ def test_rewrites_of_the_graph_need_whole_weights() -> None:
         assert "each rank holds a part of the weights" in no(name, 2, "fsdp2")
 
 
+def test_ranks_of_a_tensor_parallel_model_have_parts_of_weights_and_average_nothing() -> None:
+    for rung in EXCHANGE:
+        assert no(rung.name, 2, "tensor", ("bf16", "compile"))
+    assert "each rank holds a part of the weights" in no("fused-qkv", 2, "tensor")
+    assert "fused SGD" in no("fused-optimizer", 2, "tensor")
+    assert not no("compile", 2, "tensor")
+
+
+def test_products_that_overlap_with_their_exchange_need_a_compiled_tensor_parallel_model_on_gpus() -> None:
+    name = "async-tensor-parallel"
+    assert not no(name, 2, "tensor", ("compile",))
+    assert "it is for GPUs" in no(name, 2, "tensor", ("compile",), gpu=False)
+    assert "whole model compiled" in no(name, 2, "tensor")
+    assert "tensor parallelism" in no(name, 2, "ddp", ("compile",))
+    assert "at most 8 ranks" in no(name, 16, "tensor", ("compile",))
+    plan = plan_of(["compile", name])
+    assert dict(plan.inductor) == {"_micro_pipeline_tp": True}
+    assert plan.exchange.is_setting
+
+
 def test_gradients_in_bfloat16_go_with_autocast() -> None:
     assert "goes with autocast" in no("bf16-gradients", 2)
     assert not no("bf16-gradients", 2, rungs=("bf16",))

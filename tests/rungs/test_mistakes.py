@@ -28,7 +28,7 @@ from rung.rungs.attention import TF32_ATTENTION
 from rung.rungs.environment import settings
 from rung.rungs.graph_rewrites import GRAPH_REWRITES
 from rung.rungs.kernels import KERNELS
-from rung.rungs.ranks import CORES, EXCHANGE
+from rung.rungs.ranks import ASYNC_TENSOR_PARALLEL, CORES, EXCHANGE
 from rung.verify import verify as verifying
 from rung.workload import Workload, seeded_model
 
@@ -120,7 +120,9 @@ def test_undone_the_model_is_as_a_fresh_one_with_its_weights(mistake: Mistake) -
 REWRITES = {rung.name for rung in (*GRAPH_REWRITES, *KERNELS, TF32_ATTENTION)} - {"channels-last"}
 
 # Their mistakes need ranks: tests/verify/test_over_ranks_verified.py.
-RANKS = {rung.name for rung in (*EXCHANGE, CORES)} | {row.name for row in settings() if row.ranks}
+RANKS = {rung.name for rung in (*EXCHANGE, ASYNC_TENSOR_PARALLEL, CORES)} | {
+    row.name for row in settings() if row.ranks
+}
 
 # What the worker of a candidate, or its trace, says where the rung is not in effect; and what is said of it then.
 OFF: dict[str, tuple[dict[str, Any], str]] = {

@@ -112,6 +112,29 @@ def test_a_sum_that_nobody_waits_for_is_refused(team: Team) -> None:
     assert any("gradient of" in failure for failure in found["failures"]), found["failures"]
 
 
+@pytest.mark.parametrize("rungs", [[], ["fused-optimizer"]], ids=str)
+def test_a_tensor_parallel_model_is_compared_part_by_part(team: Team, rungs: list[str]) -> None:
+    found = parts(team, rungs=rungs)
+    for of_one in found:
+        assert of_one["passed"], of_one["failures"]
+        assert of_one["checks"] > 20
+
+
+@OF_TWO
+@pytest.mark.parametrize(
+    ("mistake", "rank", "said"), [("unsummed", 0, "output"), ("unstepped part", 1, "change of 0.weight")]
+)
+def test_a_mistake_of_a_tensor_parallel_model_is_refused(team: Team, mistake: str, rank: int, said: str) -> None:
+    failures = parts(team, mistake=mistake)[rank]["failures"]
+    assert any(said in failure for failure in failures), failures
+
+
+def parts(team: Team, **asked: Any) -> list[Any]:
+    """What each rank says."""
+    team.call("verify_parts", 120, **asked)
+    return list(team.answers)
+
+
 @OF_TWO
 def test_a_mistake_is_seen_below_full_precision_too(team: Team) -> None:
     assert not team.call("verify", 120, numerics="bf16", rungs=["bf16"], mistake="stale bucket")["passed"]

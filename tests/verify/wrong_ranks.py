@@ -1,9 +1,12 @@
 """Steps of a rank that train another model than one process would on the batches of all ranks, and some that do not."""
 
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives
 
 import rung
 
@@ -36,6 +39,28 @@ def make(parallel: Any = "ddp") -> rung.Workload:
         parallel=parallel,
         one_shape=True,
     )
+
+
+class Split(torch.nn.Sequential):
+    """Where there are ranks, each has a part of every weight, and computes a part of every product."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.nn.Linear(16, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
+        if dist.is_initialized():
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+            mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+            parallelize_module(self, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+def split() -> rung.Workload:
+    """A tensor-parallel model, whose ranks take one batch."""
+
+    def inputs(seed: int, rank: int = 0, world: int = 1) -> torch.Tensor:
+        return torch.randn(8, 16, generator=torch.Generator().manual_seed(seed))
+
+    return replace(make("own"), model=Split, inputs=inputs)
 
 
 def stale() -> Any:
@@ -89,8 +114,45 @@ def mistaken(step: Any, mistake: str) -> Any:
     return step
 
 
+def mistaken_part(step: Any, mistake: str) -> Any:
+    """The same of a tensor-parallel model."""
+    usual, weight = type(step).__call__, step.model[0].weight
+
+    class Unsummed(type(step)):  # type: ignore[misc]
+        def __call__(self, batch: Batch) -> Any:
+            with patch.object(_functional_collectives, "all_reduce", lambda tensor, *arguments, **options: tensor):
+                return usual(self, batch)
+
+    class Unstepped(type(step)):  # type: ignore[misc]
+        def __call__(self, batch: Batch) -> Any:
+            before = weight.detach().to_local().clone()
+            result = usual(self, batch)
+            if dist.get_rank() == 1:
+                weight.detach().to_local().copy_(before)
+            return result
+
+    step.__class__ = {"unsummed": Unsummed, "unstepped part": Unstepped}.get(mistake, type(step))
+    return step
+
+
 class Verified:
     """One rank: what is found of a candidate."""
+
+    def verify_parts(self, mistake: str = "", rungs: Any = ()) -> Any:
+        """In full precision, of a tensor-parallel model."""
+        from rung.hardware.device import cpu
+        from rung.hardware.ranks import Ranks
+        from rung.records.record import plain
+        from rung.rungs import plan_of
+        from rung.verify.over_ranks import step_of_parts, verify_over_ranks
+
+        device, workload = cpu(), split()
+        Ranks.here.join(on_gpu=False)
+
+        def build(model: Any, plan: Any) -> Any:
+            return mistaken_part(step_of_parts(workload, model, plan, device), mistake)
+
+        return plain(verify_over_ranks(workload, plan_of(rungs), device, "exact", build).record())
 
     def verify(self, numerics: str, mistake: str = "", parallel: str = "ddp", rungs: Any = ()) -> Any:
         from gloo_memory import gloo_shares

@@ -12,6 +12,7 @@ from rung.engine.channels_last import lay_out
 from rung.engine.compiled_backward import can_be_compiled, python_reducer
 from rung.engine.regions import kinds
 from rung.engine.summed_buckets import registered, sum_in_symmetric_memory
+from rung.engine.symmetric_memory import enable_for_products, enabled_for_products
 from rung.errors import WorkloadError
 from rung.hardware import torch_versions
 from rung.hardware.affinity import bound
@@ -29,7 +30,11 @@ def in_parallel(workload: Workload, model: torch.nn.Module, device: Device, plan
 
     Raises WorkloadError where this torch, or this machine, cannot.
     """
-    if Ranks.here.world == 1 or workload.mode == "infer" or workload.parallel == "own":
+    if Ranks.here.world == 1 or workload.mode == "infer":
+        return model
+    if workload.parallel == "own":
+        if plan.exchange.fused_products:
+            enable_for_products(model)
         return model
     if workload.parallel == "fsdp2":
         return _sharded(model, device, plan.exchange)
@@ -85,6 +90,8 @@ def lacking(plan: Plan, model: torch.nn.Module | None) -> str:
         return f"wrap the model yourself, by DistributedDataParallel(model, {', '.join(arguments)})"
     if exchange.symmetric_memory and "buckets in symmetric memory" not in found:
         return "call rung.engine.summed_buckets.sum_in_symmetric_memory(model) of your DistributedDataParallel in each rank; with bf16-gradients, add exchanged=torch.bfloat16, and register no other hook"
+    if exchange.fused_products and not (model is not None and enabled_for_products(model)):
+        return "call rung.engine.symmetric_memory.enable_for_products(model) of your tensor-parallel model in each rank"
     if exchange.gradients and found.get("gradients") != exchange.gradients:
         return "call register_comm_hook(None, bf16_compress_hook) of your DistributedDataParallel, or give fully_shard(mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))"
     if exchange.weights and found.get("weights") != exchange.weights:

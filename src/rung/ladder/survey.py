@@ -16,6 +16,7 @@ from rung.engine.dynamo import inductor_settings, products_widen, recompilations
 from rung.engine.guards import ModelGuards
 from rung.engine.linears import suitable
 from rung.engine.optimizer import is_fused, not_captured, not_fused
+from rung.engine.parallel import all_tensor_parallel
 from rung.engine.regions import blocks, kinds
 from rung.engine.step import Step
 from rung.engine.switches import generates, switches, takes_sdpa
@@ -105,8 +106,15 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> Facts:
         shapes=[measured],
         own_precision=own_precision(workload, step.model, device),
         ranks=Ranks.here.world,
-        parallel=workload.parallel if workload.mode == "train" else "none",
+        parallel=_parallel(workload, step.model),
     )
+
+
+def _parallel(workload: Workload, model: torch.nn.Module) -> str:
+    """How ranks train together."""
+    if workload.mode != "train":
+        return "none"
+    return "tensor" if workload.parallel == "own" and all_tensor_parallel(model) else workload.parallel
 
 
 def _dtype(found: list[Any]) -> str:

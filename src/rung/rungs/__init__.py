@@ -18,7 +18,7 @@ from rung.rungs.inductor import INDUCTOR
 from rung.rungs.kernels import KERNELS
 from rung.rungs.own_switches import OWN_SWITCHES
 from rung.rungs.precision import BF16, TF32
-from rung.rungs.ranks import CORES, EXCHANGE
+from rung.rungs.ranks import ASYNC_TENSOR_PARALLEL, CORES, EXCHANGE
 from rung.rungs.rung import (
     MIDDLE,
     Context,
@@ -66,6 +66,7 @@ LADDER: tuple[Rung, ...] = (
     CAPTURE,
     BF16,
     *EXCHANGE,
+    ASYNC_TENSOR_PARALLEL,
     CORES,
     *OWN_SWITCHES,
     *GRAPH_REWRITES,

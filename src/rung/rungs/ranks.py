@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET
 
 from rung.plan import Plan
-from rung.rungs.proofs import counted, rarer, told
+from rung.rungs.proofs import both, counted, named, rarer, told
 from rung.rungs.requirements import (
     AUTOCAST,
     CAST_WEIGHTS,
@@ -16,6 +16,7 @@ from rung.rungs.requirements import (
     FSDP2,
     GPU,
     RANKS,
+    TENSOR_PARALLEL,
     allowed,
     unless,
     unless_backward_is_compiled,
@@ -104,6 +105,11 @@ def _only_with_autocast(what: str) -> Requirement:
 
 # As torch's kernels have it (`rung.engine.symmetric_memory`).
 MOST_WITH_SHARED_MEMORY = 8
+_ON_ONE_HOST = unless(
+    f"at most {MOST_WITH_SHARED_MEMORY} ranks, on one host",
+    lambda c: c.facts.ranks <= MOST_WITH_SHARED_MEMORY,
+    f"at most {MOST_WITH_SHARED_MEMORY} ranks of one host share memory.",
+)
 
 # The range is a guess: it depends on the link between the GPUs, and on how many there are.
 SYMMETRIC_MEMORY = Rung(
@@ -116,11 +122,7 @@ SYMMETRIC_MEMORY = Rung(
         GPU,
         RANKS,
         DDP,
-        unless(
-            f"at most {MOST_WITH_SHARED_MEMORY} ranks, on one host",
-            lambda c: c.facts.ranks <= MOST_WITH_SHARED_MEMORY,
-            f"at most {MOST_WITH_SHARED_MEMORY} ranks of one host share memory.",
-        ),
+        _ON_ONE_HOST,
         unless_backward_is_compiled(
             "gradients are exchanged in a compiled graph (ddp-compiled-backward), which asks no hook."
         ),
@@ -140,6 +142,9 @@ BF16_GRADIENTS = Rung(
     requires=(
         GPU,
         RANKS,
+        unless(
+            "", lambda c: c.facts.parallel != "tensor", "the ranks compute one model together and average no gradients."
+        ),
         allowed("bf16"),
         _only_with_autocast("gradients are computed"),
         unless_backward_is_compiled(
@@ -277,6 +282,31 @@ COMPILED_BACKWARD = Rung(
     proof=told("compiled backward", True, "one compiled graph of backward"),
     replaces=("ddp-one-graph", "ddp-gradient-views", "ddp-static-graph", "ddp-symmetric-memory", "bf16-gradients"),
     prepares=60,
+)
+
+# Inductor's option for it. What a step gains depends on how large the products are beside their exchange: the range is a guess.
+FUSE_PRODUCTS = "_micro_pipeline_tp"
+
+
+def _with_fused_products(plan: Plan) -> Plan:
+    options = {**dict(plan.inductor), FUSE_PRODUCTS: True}
+    return _exchanging(replace(plan, inductor=tuple(options.items())), fused_products=True)
+
+
+ASYNC_TENSOR_PARALLEL = Rung(
+    name="async-tensor-parallel",
+    level=2,
+    title="products that overlap with their exchange",
+    contract="reassociated",
+    changes="torch._inductor.config._micro_pipeline_tp: all-gathers before products, and reduce-scatters behind them, become symm_mem.fused_all_gather_matmul and symm_mem.fused_matmul_reduce_scatter; no NVLink multicast",
+    requires=(GPU, RANKS, TENSOR_PARALLEL, _ON_ONE_HOST, WHOLE),
+    shrinks=lambda c: {"communication": (0.3, 1.05), "gemm": (1.0, 1.1), "idle": (0.8, 1.05)},
+    change=_with_fused_products,
+    effect="a product begins with the parts that have come, and sends those that are done",
+    proof=both(
+        told(f"inductor {FUSE_PRODUCTS}", True, FUSE_PRODUCTS),
+        named(r"symm_mem::fused_(all_gather|matmul)", "products fused with their exchange"),
+    ),
 )
 
 EXCHANGE = (

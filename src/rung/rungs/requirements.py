@@ -47,12 +47,17 @@ DDP = unless(
 FSDP2 = unless(
     "ranks with sharded weights (fsdp2)",
     lambda c: c.facts.parallel == "fsdp2",
-    "it is for fully_shard (parallel='fsdp2'), and each rank has all weights.",
+    "it is for fully_shard (parallel='fsdp2'), and the ranks train otherwise.",
+)
+TENSOR_PARALLEL = unless(
+    "ranks of one tensor-parallel model",
+    lambda c: c.facts.parallel == "tensor",
+    "it is for a model that all ranks compute together (tensor parallelism), and each computes the whole.",
 )
 WHOLE_WEIGHTS = unless(
     "",
-    lambda c: not (c.several and c.facts.parallel == "fsdp2"),
-    "each rank holds a part of the weights (fsdp2), and it works on whole ones.",
+    lambda c: not (c.several and c.facts.parallel in ("fsdp2", "tensor")),
+    "each rank holds a part of the weights, and it works on whole ones.",
     ONE_PROCESS,
 )
 BFLOAT16 = unless(

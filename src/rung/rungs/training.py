@@ -17,8 +17,8 @@ def _unfused(c: Context) -> Inapplicable | None:
         return already("the optimizer is already fused.")
     if why := c.facts.optimizer_not_fused:
         return Inapplicable(f"{why}.")
-    if c.several and c.facts.parallel == "fsdp2" and c.facts.optimizer not in FUSED_SHARDS:
-        return Inapplicable(f"torch's fused {c.facts.optimizer} does not step weights that ranks share out (fsdp2).")
+    if c.several and c.facts.parallel in ("fsdp2", "tensor") and c.facts.optimizer not in FUSED_SHARDS:
+        return Inapplicable(f"torch's fused {c.facts.optimizer} does not step weights that ranks share out.")
     return None
 
 

@@ -3,6 +3,9 @@
 Each rank compares what it gives itself: output and loss of its own batch, every gradient after the exchange, and its weights after optimizer
 steps. The reference, and the untouched model whose errors are the measure, take the batches of all ranks one after the other, in one
 process and without any exchange: their gradient is the mean over the batches. So every rank comes to the same weights, or is refused.
+
+Of a tensor-parallel model no process has all weights. Its reference is the untouched model on the same ranks, in float64, and each rank compares its
+own parts.
 """
 
 from __future__ import annotations
@@ -40,6 +43,10 @@ def verify_over_ranks(
     workload: as one process has it; build: `(model, plan) -> step` of a rank, which takes the batches of all ranks, and uses its own; alone:
     as of `verify`. Raises what the candidate raises: the other ranks wait for this one, and end with it.
     """
+    if workload.parallel == "own":
+        of_one = replace(of_rank(workload, Ranks.here.rank, Ranks.here.world), other_shapes=(), one_shape=True)
+        build = build or (lambda model, at: step_of_parts(of_one, model, at, device))
+        return verify(of_one, plan, device, build, [numerics], alone, asked=_OfParts())
     of_all = _of_all_ranks(workload)
     build = build or (lambda model, at: step_of_rank(of_all, model, at, device))
     return verify(of_all, plan, device, build, [numerics], alone, asked=_Job())
@@ -52,6 +59,11 @@ def step_of_rank(workload: Workload, model: torch.nn.Module, plan: Plan, device:
     return _OfRank(workload, model, plan, device)
 
 
+def step_of_parts(workload: Workload, model: torch.nn.Module, plan: Plan, device: Device) -> Step:
+    """The same of a tensor-parallel model, on this rank's own batch."""
+    return Step(workload, model, plan, device, called=in_parallel(workload, model, device, plan))
+
+
 def _of_all_ranks(workload: Workload) -> Workload:
     """The workload whose batch is those of all ranks. Its other shapes are looked at in one process."""
     world = Ranks.here.world
@@ -59,10 +71,17 @@ def _of_all_ranks(workload: Workload) -> Workload:
     return replace(workload, inputs=lambda seed: [one.inputs(seed) for one in ranks], other_shapes=(), one_shape=True)
 
 
-class _Job(OneProcess):
+class _OfParts(OneProcess):
     """A rank of a job is verified. What one rank would decide by what it sees, all decide together: each waits for the others' exchange."""
 
     several = True
+
+    def agreed(self, holds: bool) -> bool:
+        return not Ranks.here.most([float(not holds)])[0]
+
+
+class _Job(_OfParts):
+    """The same of a rank that is held against one process."""
 
     @property
     def keeps_buffers(self) -> bool:
@@ -71,9 +90,6 @@ class _Job(OneProcess):
 
     def whole(self, step: Step) -> Any:
         return _OfAll(step)
-
-    def agreed(self, holds: bool) -> bool:
-        return not Ranks.here.most([float(not holds)])[0]
 
 
 class _Like:

@@ -14,6 +14,8 @@ import torch
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from rung.verify.distances import own_part
+
 SHARP = 2.0  # a matrix's elements get at least this over sqrt(fan-in): attention logits of standard deviation ~4
 FAINT = 0.05  # ... exactly this: activations of ~1e-4 to 1e-2, whose squares are near eps
 VARIANCE = 1e-4  # running variances on faint weights: ten times the usual eps
@@ -62,9 +64,11 @@ def _statistics(
 
 def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers by name, tied ones once; also those that the state dict leaves out. Quantised and other wrapped
-    tensors stay as the workload makes them: few operations are defined on them, and noise is not among them."""
+    tensors stay as the workload makes them: few operations are defined on them, and noise is not among them. Of those that ranks share out,
+    this rank's parts."""
     held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    return {name: tensor for name, tensor in held.items() if not is_traceable_wrapper_subclass(tensor)}
+    own = {name: own_part(t.detach()) if hasattr(t, "to_local") else t for name, t in held.items()}
+    return {name: tensor for name, tensor in own.items() if not is_traceable_wrapper_subclass(tensor)}
 
 
 def unlike(model: torch.nn.Module) -> dict[str, torch.Tensor]:

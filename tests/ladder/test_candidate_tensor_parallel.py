@@ -1,0 +1,59 @@
+"""What a climb asks of a candidate whose ranks compute one tensor-parallel model together."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forked_ranks import ranks
+
+from rung.errors import WorkloadError
+from rung.ladder.answers import Loaded, Verified
+from rung.launch import Team, WorkerFailed
+from rung.records.record import record_of
+from rung.timing.together import together
+from rung.timing.workers import WORKLOAD
+from rung.trace import read
+
+TARGET = f"{Path(__file__).parent / 'split_workload.py'}:make"
+
+
+def opened(folder: Path, device: str | None, *rungs: str) -> Team:
+    team = Team(WORKLOAD, folder / "log", ranks(2), together)
+    team.call("open", 120, target=TARGET, options={}, rungs=list(rungs), device=device)
+    return team
+
+
+def verified(team: Team) -> Verified:
+    return record_of(Verified, team.call("verify", 300, numerics="exact", alone=False, backwards=False))
+
+
+def test_it_is_timed_and_its_parts_are_verified(tmp_path: Path) -> None:
+    with opened(tmp_path, "cpu", "fused-optimizer") as team:
+        facts = record_of(Loaded, team.call("facts", 60, save="")).facts
+        assert (facts.ranks, facts.parallel) == (2, "tensor")
+        warm: Any = team.call("warm", 60, seconds=0.2)
+        assert warm["applied"]["optimizer_fused"]
+        assert not warm["doubts"]
+        found = verified(team)
+    assert found.passed, found.failures
+    assert found.precisions == ["exact over 2 ranks"]
+
+
+def test_products_are_fused_with_their_exchange_on_gpus_alone(tmp_path: Path) -> None:
+    said = "the ranks cannot share memory: it is GPUs that do, and the model is on a CPU"
+    with opened(tmp_path, "cpu", "compile", "async-tensor-parallel") as team:
+        with pytest.raises((WorkerFailed, WorkloadError), match=said):
+            team.call("warm", 60, seconds=0.2)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_gpus_overlap_products_with_their_exchange(tmp_path: Path) -> None:
+    with opened(tmp_path, None, "compile", "async-tensor-parallel") as team:
+        warm: Any = team.call("warm", 200, seconds=0.5)
+        assert warm["applied"]["inductor _micro_pipeline_tp"] is True
+        trace = tmp_path / "trace.json.gz"
+        team.call("profile", 120, path=str(trace), steps=2)
+        assert any("symm_mem::fused_" in name for name in read(trace).events["name"].unique())
+        found = verified(team)
+    assert found.passed, found.failures
