@@ -161,18 +161,20 @@ def test_what_is_warned_of_ends_no_training_where_python_makes_errors_of_warning
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model, other = Attention(), Attention()
-    recipe = Recipe(("fused-qkv", "fused-gate-up", "capture", "fp8-linears"), mode="infer")
+    recipe = Recipe(("compile", "fused-qkv", "fused-gate-up", "capture", "fp8-linears"), mode="infer")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bound = trained(model, recipe)
-        assert model(torch.randn(1, 4, 16)).shape == (1, 4, 16)
+        for rows in (4, 6, 5):  # other shapes are warned of
+            assert model(torch.randn(1, rows, 16)).shape == (1, rows, 16)
         trained(other).after_a_step()  # which never called the model
-    assert bound.calls == 1
+    assert bound.calls == 3
     for said in (
         "made for mode 'infer'",
         "capture is not",
         "fp8-linears is not",
         "fused-gate-up",
         "did not call Attention",
+        "a second input shape",
     ):
         assert said in caplog.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
@@ -83,7 +82,7 @@ class TrainsInPlace:
         try:
             if model.training and torch.is_grad_enabled():
                 self.calls += 1
-                with only_warns() if self.calls == 1 else contextlib.nullcontext():  # of what it did not find
+                with only_warns():  # of what was not found, of other shapes; torch warns, too, while it compiles
                     return self.applied(*args, **kwargs)
             with self.applied.aside():
                 return model(*args, **kwargs)

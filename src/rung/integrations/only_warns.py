@@ -12,7 +12,11 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def only_warns() -> Iterator[None]:
-    """What is warned of inside is warned of at its end, as the user's filters have it; one that they would raise is logged."""
+    """Where Python makes errors of warnings, what is warned of inside is warned of at its end, as the user's filters have it; one that they
+    raise is logged."""
+    if not any(action == "error" for action, *_ in warnings.filters):
+        yield
+        return
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         yield
