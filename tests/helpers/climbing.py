@@ -1,4 +1,5 @@
-"""Starts `rung` as a user does, in a process of its own that sees no GPU; what is far apart is told so by fewer rounds."""
+"""Starts `rung` as a user does, in a process of its own that sees no GPU; what is far apart is told so by fewer rounds, and by restarts that
+are forks, too, where fresh processes would load torch for seconds each."""
 
 import json
 import os
@@ -14,7 +15,13 @@ WITHOUT_GPU = {
     "CUDA_VISIBLE_DEVICES": "-1",
     "HIP_VISIBLE_DEVICES": "-1",
 }  # what is told of a climb is told of one on a CPU
-SHORT = "from rung.timing import start; from rung.cli.main import command; start.ROUNDS_SECONDS['cpu'] = 0; command()"
+SHORT = """
+from rung.cli.main import command
+from rung.timing import start, tasks
+start.ROUNDS_SECONDS["cpu"] = 0
+tasks.Task.fresh = property(lambda task: False, lambda task, fresh: None)
+command()
+"""
 
 
 def command(*arguments: str) -> list[str]:
