@@ -331,13 +331,8 @@ def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
     made.numerics = "bf16"
     started(made)
     name = "01-plain-compile-and-graph"
-    ahead = (
-        ["exact", "bf16"] if dropout else ["exact"]
-    )  # what verification compiles without dropout is not what the mode does
-    assert [task.name for task in made.ahead] == [f"{name}-verify-{numerics}" for numerics in ahead]
-    racing._note_likely(
-        made, {"compile-and-graph": made.racing["compile-and-graph"]}, {}
-    )  # whose code is in the cache now
+    assert [task.name for task in made.ahead] == [f"{name}-verify-exact", f"{name}-verify-bf16"]
+    racing._note_likely(made, {"compile-and-graph": made.racing["compile-and-graph"]}, {})
     assert [task.name for task in made.ahead] == [f"{name}-verify-exact", f"{name}-verify-bf16"]
     second = [
         task for task in pool.tasks if "precompile" in task.name
@@ -766,6 +761,25 @@ def test_the_best_mode_is_recorded_before_its_memory_is_given_up(
     assert recorded == ["01-plain-default.json.gz" if ended else "01-plain.json.gz"]
     assert made.trace("01-plain").exists()
     assert pool.names == []  # no worker of it was begun
+
+
+@pytest.mark.parametrize("dropout", [True, False])
+def test_blocks_are_verified_at_their_own_precision_once_their_code_is_in_the_cache(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, dropout: bool
+) -> None:
+    """With dropout it never is: a verification leaves that out."""
+    monkeypatch.setattr(states, "usable_cores", lambda: 64)
+    made, _ = climb({**TRAINING, **LAYERS, "dropout": dropout})
+    made.numerics = "bf16"
+    started(made)
+    blocks = made.racing["blocks-and-graph"].side.rungs
+
+    def begun() -> list[str]:
+        return [task.name.rpartition("-")[2] for task in made.ahead if task.side.rungs == blocks]
+
+    assert begun() == (["exact", "bf16"] if dropout else ["exact"])
+    racing._note_likely(made, {"blocks-and-graph": made.racing["blocks-and-graph"]}, {})
+    assert begun() == ["exact", "bf16"]
 
 
 def test_what_is_left_of_a_verification_comes_before_the_beginning_of_another(
