@@ -117,10 +117,11 @@ def test_a_target_may_make_its_inputs_once_and_return_what_is_timed(tmp_path: Pa
     )
     function = Function()
     function.open(f"{tmp_path / 'ops.py'}:doubling", {"n": "5"})
+    made, called = (function._call.__globals__[name] for name in ("made", "called"))  # type: ignore[attr-defined]
+    opening = len(called)  # more than one call where a GPU was used in this process before
     for _ in range(3):
         function.call()
-    made, called = (function._call.__globals__[name] for name in ("made", "called"))  # type: ignore[attr-defined]
-    assert (made, called) == ([5], [5] * 4)
+    assert (made, called) == ([5], [5] * (opening + 3))
     with pytest.raises(UsageError, match="needs returns a function, which can be called itself"):
         Function().open(f"{tmp_path / 'ops.py'}:needs")
 
