@@ -47,21 +47,17 @@ def split() -> torch.nn.Module:
 
     kind = "cuda" if torch.cuda.device_count() >= dist.get_world_size() else "cpu"
     mesh = init_device_mesh(kind, (dist.get_world_size(),))
+    gathered = PrepareModuleInput(input_layouts=(Shard(0),), desired_input_layouts=(Replicate(),))
     for block in model.to(kind).blocks:
-        plan = {
-            "": PrepareModuleInput(input_layouts=(Shard(0),), desired_input_layouts=(Replicate(),)),
-            "up": ColwiseParallel(),
-            "down": RowwiseParallel(output_layouts=Shard(0)),
-        }
-        parallelize_module(block, mesh, plan)
-    whole = {
-        "input": PrepareModuleInput(
-            input_layouts=(Replicate(),), desired_input_layouts=(Shard(0),), use_local_output=True
-        ),
-        "output": PrepareModuleOutput(output_layouts=(Shard(0),), desired_output_layouts=(Replicate(),)),
-    }
-    for how in whole.values():
-        parallelize_module(model, mesh, how)
+        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel(output_layouts=Shard(0))})
+        parallelize_module(block, mesh, gathered)
+    split_up = PrepareModuleInput(
+        input_layouts=(Replicate(),), desired_input_layouts=(Shard(0),), use_local_output=True
+    )
+    parallelize_module(model, mesh, split_up)
+    parallelize_module(
+        model, mesh, PrepareModuleOutput(output_layouts=(Shard(0),), desired_output_layouts=(Replicate(),))
+    )
     return model
 
 
