@@ -593,6 +593,21 @@ def test_what_is_off_by_less_than_gradients_are_anywhere_passes() -> None:
     assert not passes(1e-3, math.nan)
 
 
+@pytest.mark.parametrize(("own", "allowed"), [(0.9, 3), (1.1, 30)], ids=["something is left", "rounding alone"])
+def test_more_is_allowed_of_what_the_untouched_model_gives_rounding_of_alone(own: float, allowed: int) -> None:
+    """Of gradients. An output is what the model is for."""
+    true = torch.randn(4096, generator=torch.Generator().manual_seed(0)).double()
+
+    def passes(error: float, gradient: bool) -> bool:
+        seen = [true + by * true.flip(0) for by in (0.0, own, error)]
+        of = [Seen({}, {"weight": t}, []) if gradient else Seen({"output": t}, {}, []) for t in seen]
+        return all(c.passed for c in judge(rows(*of, ""), "bf16") if not c.what.startswith("scale"))
+
+    assert passes(0.95 * allowed * own, gradient=True)
+    assert not passes(1.05 * allowed * own, gradient=True)
+    assert not passes(1.05 * 3 * own, gradient=False)
+
+
 def test_what_tf32_rounds_is_allowed_though_the_untouched_model_computes_it_in_float32() -> None:
     """As cuDNN does a 3-D convolution, whose layout decides. Twice of it is refused."""
     true = torch.randn(4096, generator=torch.Generator().manual_seed(0)).double()
