@@ -70,7 +70,7 @@ def called(*arguments: str) -> tuple[int, str]:
     return code, out.getvalue() + err.getvalue()
 
 
-@pytest.mark.parametrize(("seed", "times"), [(0, 40), pytest.param(1, 400, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("seed", "times"), [(0, 20), pytest.param(1, 400, marks=pytest.mark.long)])
 def test_a_damaged_run_directory_is_shown_or_refused_in_a_sentence(seed: int, times: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     for number in range(times):

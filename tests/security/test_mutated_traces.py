@@ -32,12 +32,12 @@ def run(files: list[str], cases: int, *options: str, timeout: float) -> None:
     assert int(found[2]) < 1000
 
 
-def test_some_hundred_damaged_traces(files: list[str]) -> None:
-    run(files, 400, timeout=120)
+def test_two_hundred_damaged_traces(files: list[str]) -> None:
+    run(files, 200, timeout=120)
 
 
 def test_what_is_read_of_a_damaged_trace_answers_every_analysis(files: list[str]) -> None:
-    run(files, 60, "--analyze", "--seed", "1000000", timeout=120)
+    run(files, 20, "--analyze", "--seed", "1000000", timeout=120)
 
 
 @pytest.mark.long
