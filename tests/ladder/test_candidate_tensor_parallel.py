@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from forked_ranks import ranks
+from split_workload import WIDTH
 
 from rung.errors import WorkloadError
 from rung.ladder.answers import Loaded, Verified
@@ -14,6 +15,10 @@ from rung.records.record import record_of
 from rung.timing.together import together
 from rung.timing.workers import WORKLOAD
 from rung.trace import read
+
+PRODUCTS = (
+    11 * 2 * 32 * WIDTH * 4 * WIDTH
+)  # of a step: four layers, three products each, less the first one's gradient of its input
 
 TARGET = f"{Path(__file__).parent / 'split_workload.py'}:make"
 
@@ -36,6 +41,8 @@ def test_it_is_timed_and_its_parts_are_verified(tmp_path: Path) -> None:
         assert warm["applied"]["optimizer_fused"]
         assert not warm["doubts"]
         found = verified(team)
+        work: Any = team.call("work", 60)
+        assert work["flops"] == PRODUCTS / 2
     assert found.passed, found.failures
     assert found.precisions == ["exact over 2 ranks"]
 

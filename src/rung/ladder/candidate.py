@@ -17,7 +17,7 @@ from msgspec.structs import replace as with_fields
 
 from rung.engine.disturbed import bytes_of, elements, graphs_compiled, not_finite, shapes_of
 from rung.engine.dynamo import expect_changes
-from rung.engine.parallel import in_effect, in_parallel, sharded, without_exchange
+from rung.engine.parallel import all_tensor_parallel, in_effect, in_parallel, sharded, without_exchange
 from rung.engine.step import Step, matmul_precision
 from rung.hardware import affinity
 from rung.hardware.device import (
@@ -214,7 +214,7 @@ class Candidate(VerifiedWorkload, Timed):
         return found
 
     def work(self, flops_in: str | None = None) -> dict[str, Any]:
-        """FLOP of one step, as torch counts them, and what the chip could do, where they are known. flops_in: in which
+        """FLOP of one step on one rank, as torch counts them, and what the chip could do, where they are known. flops_in: in which
         precision they are; by default that of the plan or of the workload itself, the lower of both."""
         # Weights in int8 are widened inside of the product: it is computed as it was before.
         plan = replace(self.plan, linears="" if self.plan.linears == "int8" else self.plan.linears)
@@ -224,9 +224,10 @@ class Candidate(VerifiedWorkload, Timed):
         del self.step
         gathered = self.plan.exchange.weights  # in bfloat16, which goes with autocast
         step = Step(self.workload, self.model, Plan(bf16=bool(gathered)), self.device, called=self.called)
-        return plain(
-            with_fields(roof(self.device, flops_in or precision), flops=flops(self.workload, step, self.device))
-        )
+        counted = flops(self.workload, step, self.device)
+        if counted and self.workload.parallel == "own" and all_tensor_parallel(self.model):
+            counted /= self.ranks.world  # torch counts products of DTensors as a whole
+        return plain(with_fields(roof(self.device, flops_in or precision), flops=counted))
 
     def call(self) -> None:
         """One step on the next batch; it may still run when this returns."""

@@ -144,6 +144,32 @@ def test_a_step_of_half_a_minute_is_timed_and_profiled_within_the_budget_only(
     assert "profile" in calls
 
 
+@pytest.mark.parametrize(("parallel", "share"), [("tensor", 2), ("ddp", 1)])
+def test_of_a_tensor_parallel_model_each_rank_computes_a_part(
+    parallel: str, share: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beginning, "floor", lambda flops, *_: asked.append(flops))
+    asked: list[float] = []
+    workload = {"name": "x", "mode": "train"}
+    facts = {"gpu": False, "mode": "train", "rates": {}, "shapes": [{"elements": 64}], "ranks": 2, "parallel": parallel}
+    made, _ = begun(
+        tmp_path,
+        baseline={
+            "open": opened(
+                time="now", now={}, device={"name": "a chip", "arch": "x86_64", "memory": 1}, torch="2.11.0"
+            ),
+            "facts": {"workload": workload, "facts": facts, "making_seconds": 0.1, "saved": False},
+            "warm": {"first_run_seconds": 1.0, "runs": 5, "steady": True, "memory": {"resident": 1}},
+        },
+        survey={
+            "audit": {"without_gradient": [], "one_shape": ""},
+            "survey": {"workload": {**workload, "flops": 8e9}, "facts": facts},
+        },
+    )  # fmt: skip
+    surveyed(made)
+    assert made.facts.flops == asked[-1] == 8e9 / share
+
+
 def test_what_is_known_before_the_survey_is_in_the_manifest_and_the_survey_adds_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

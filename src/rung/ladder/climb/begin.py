@@ -206,6 +206,10 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
     facts.ranks, facts.parallel = before.ranks, before.parallel  # one process was surveyed
     state.known = facts
     take(facts, task.answer("audit", Audited))
+    if (
+        found.workload.flops and facts.parallel == "tensor"
+    ):  # it surveyed the whole model, of which each rank computes a part
+        found.workload.flops /= facts.ranks
     facts.surveyed, facts.flops = True, found.workload.flops
     if facts.aiter and (command := list_untuned(facts.aiter, state.run.directory)):
         facts.aiter.command = command
