@@ -424,7 +424,6 @@ def test_spare_workers_load_the_target_once_that_is_known_to_be_safe(
 
 
 def test_one_task_alone_asks_how_the_machine_is_set_up(pool: Pool) -> None:
-    """The tools that say it take seconds where many ask at once."""
     one, other = told("one"), told("other")
     one.describes = True
     pool.add(one)

@@ -35,7 +35,7 @@ INDUCTOR = (
 
 def environment(device: Device, *, briefly: bool = False) -> dict[str, Any]:
     """Versions, device and settings, as plain values that go into JSON. briefly: without what other programs are asked for (the settings
-    and the load of the machine, and the commit), which may take seconds where many ask at once."""
+    and the load of the machine, and the commit)."""
     found = {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "device": asdict(device),

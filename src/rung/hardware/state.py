@@ -66,7 +66,7 @@ def _cpu_now() -> dict[str, Any]:
 
 
 def _nvidia(gpu: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Through the library, where its package is installed: the tool takes a second, and several where many ask at once."""
+    """Through the library, where its package is installed: the tool is a process more, and slower."""
     try:
         settings, now, pids = Nvml(gpu["uuid"], gpu["bus"], 0).settings()
     except Exception:  # no package, no library, no such GPU: each in a type of its own

@@ -67,7 +67,7 @@ class Task:
         self.apart = False  # nothing of it is timed, so it may run beside others of its kind, elsewhere
         self.single = False  # one process does it, where several ranks are timed, too
         self.fresh = False  # its process is to be a sample of its own, and no fork of one that others are forks of
-        self.describes = False  # its worker says how the machine is set up, which takes seconds where many ask at once
+        self.describes = False  # its worker says how the machine is set up, for which other programs are asked
         self.place = 0  # where it runs: on the first device, or on which of those elsewhere, from 1 on
 
     @property
