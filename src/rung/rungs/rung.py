@@ -173,7 +173,7 @@ class Rung:
     spares       what it is for: a shorter `step`; or, at the same step, a shorter `first run`, a lower peak of `memory`, or
                  fewer `graphs` compiled over all shapes.
     first        variables of a worker that runs the candidate once before all others, for what it leaves in files.
-    members      the rungs that are tried as this one (`climb.schedule.bundled`).
+    members      the rungs that are tried as this one (`climb.bundles.bundled`).
     """
 
     name: str

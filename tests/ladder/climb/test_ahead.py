@@ -12,8 +12,8 @@ from made_up import warm as warmed
 from rung.ladder.climb import state as states
 from rung.ladder.climb.ahead import prepare_next, verify_beside
 from rung.ladder.climb.begun import Begun
+from rung.ladder.climb.bundles import as_one
 from rung.ladder.climb.checks import checks_of
-from rung.ladder.climb.schedule import as_one
 from rung.ladder.climb.state import State
 from rung.records.analyze import Breakdown
 from rung.records.record import record_of

@@ -14,8 +14,8 @@ from rung.ladder.climb import attempt as attempts
 from rung.ladder.climb import verdict
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.begun import Begun
+from rung.ladder.climb.bundles import as_one
 from rung.ladder.climb.checks import numerics_of, part_of, parts_of
-from rung.ladder.climb.schedule import as_one
 from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, Comparison, Interval, Restart, judge

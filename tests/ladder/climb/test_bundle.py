@@ -13,18 +13,8 @@ from made_up import MANIFEST, PASSED, STEP, answered, know, leave, rung, state, 
 from rung.hardware.peaks import named
 from rung.ladder.climb import attempt as attempts
 from rung.ladder.climb.attempt import opened
-from rung.ladder.climb.schedule import (
-    NAME,
-    as_one,
-    bundle,
-    bundled,
-    confirming,
-    next_rung,
-    seconds,
-    stacked,
-    untold,
-    without_effect,
-)
+from rung.ladder.climb.bundles import NAME, as_one, bundled, stacked, without_effect
+from rung.ladder.climb.schedule import bundle, confirming, next_rung, seconds, untold
 from rung.ladder.climb.state import State
 from rung.ladder.climb.verdict import taken_up
 from rung.measure import Comparison, Interval

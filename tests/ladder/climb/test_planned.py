@@ -8,8 +8,9 @@ import pytest
 from made_up import MANIFEST, STEP, know, leave, rung, state
 
 from rung.ladder.climb.answer import Answer
+from rung.ladder.climb.bundles import NAME
 from rung.ladder.climb.climb import Climb
-from rung.ladder.climb.schedule import LATE, NAME, next_rung, seconds
+from rung.ladder.climb.schedule import LATE, next_rung, seconds
 from rung.ladder.climb.state import State
 from rung.recipes.recipe import Status
 from rung.records.analyze import Breakdown

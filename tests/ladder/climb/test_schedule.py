@@ -17,6 +17,7 @@ from rung.ladder.climb import schedule
 from rung.ladder.climb import state as states
 from rung.ladder.climb.answer import Answer
 from rung.ladder.climb.begun import Begun
+from rung.ladder.climb.bundles import NAME
 from rung.ladder.climb.schedule import (
     LATE,
     NEAR,
@@ -164,7 +165,7 @@ def test_what_confirming_takes_is_not_there_for_one_at_a_time(tmp_path: Path) ->
 def test_a_bundle_is_tried_once_for_each_best(tmp_path: Path) -> None:
     made = state(tmp_path)
     leave(made, 0.9 * one_by_one(made, THREE))
-    tried(made, schedule.NAME, "kept")
+    tried(made, NAME, "kept")
     assert bundle(made, THREE) is None
     made.kept = ["compile"]
     leave(made, 0.9 * one_by_one(made, THREE) + confirming(made))
@@ -174,7 +175,7 @@ def test_a_bundle_is_tried_once_for_each_best(tmp_path: Path) -> None:
 def test_after_a_bundle_that_was_not_kept_its_members_are_tried_one_at_a_time(tmp_path: Path) -> None:
     made = state(tmp_path)
     leave(made, 0.9 * one_by_one(made, THREE))
-    tried(made, schedule.NAME, "reverted")
+    tried(made, NAME, "reverted")
     assert next_rung(made, THREE) is THREE[1]
     made.kept = ["compile"]  # nor against another best
     assert bundle(leave(made, 0.9 * one_by_one(made, THREE)), THREE) is None
@@ -343,7 +344,7 @@ def test_what_compiling_made_much_slower_is_compiled_once_more_with_all_rewrites
     found = next_rung(made, [core, rewrite])
     assert members(found) == (["a", "compile"] if together else [])
     if together:
-        tried(made, schedule.NAME, "reverted")
+        tried(made, NAME, "reverted")
         found = next_rung(made, [core, rewrite])
     assert found is rewrite
 
@@ -416,14 +417,14 @@ def test_a_faster_mode_that_was_not_verified_is_named(tmp_path: Path, speedup: f
 def test_a_bundle_that_the_budget_cut_is_not_begun_again_in_the_same_sitting(tmp_path: Path) -> None:
     made = state(tmp_path)
     leave(made, 0.9 * one_by_one(made, THREE))
-    tried(made, schedule.NAME, "inconclusive", cut=True)
+    tried(made, NAME, "inconclusive", cut=True)
     assert members(next_rung(made, THREE)) == []
 
 
 def test_a_bundle_that_the_budget_cut_is_open_again_once_there_is_more_time(tmp_path: Path) -> None:
     made = state(tmp_path)
     leave(made, 0.9 * one_by_one(made, THREE))
-    tried(made, schedule.NAME, "inconclusive", cut=True)
+    tried(made, NAME, "inconclusive", cut=True)
     made.cut.clear()  # as in another sitting
     assert members(next_rung(made, THREE)) == ["b", "c", "a"]
 

@@ -8,7 +8,8 @@ from known_facts import facts_of
 from made_up import state, tried
 
 from rung.ladder.climb.answer import Answer
-from rung.ladder.climb.attempt import needed, opened
+from rung.ladder.climb.attempt import opened
+from rung.ladder.climb.needs import needed
 from rung.plan import Plan
 from rung.records.climb import Figure
 from rung.records.record import record_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
+from rung.ladder.climb.bundles import stacked, with_effect
 from rung.ladder.climb.checks import (
     answered_before,
     end_checks,
@@ -14,7 +15,7 @@ from rung.ladder.climb.checks import (
     verifying,
     verifying_bytes,
 )
-from rung.ladder.climb.schedule import next_rung, stacked, time_for, with_effect
+from rung.ladder.climb.schedule import next_rung, time_for
 from rung.ladder.climb.state import CONTEXT_BYTES, WARM, State
 from rung.records.analyze import Breakdown
 from rung.rungs import LADDER, Counters, Evidence, Rung, plan_of

@@ -1,5 +1,4 @@
-"""One rung: does it apply, or which others does it need; predict, measure in fresh pairs of processes, prove that it is in effect, verify, keep
-or revert."""
+"""One rung: does it apply; predict, measure in fresh pairs of processes, prove that it is in effect, verify, keep or revert."""
 
 from __future__ import annotations
 
@@ -23,17 +22,11 @@ from rung.ladder.climb.answer import (
     prediction_of,
 )
 from rung.ladder.climb.begun import Begun, keep, same
+from rung.ladder.climb.bundles import as_one, stacked, with_effect, without_effect
 from rung.ladder.climb.checks import checks_of, end_checks, end_checks_of, end_widening, may_pass
+from rung.ladder.climb.needs import waiting
 from rung.ladder.climb.on_gpus import further_restarts, tell_of_gpus
-from rung.ladder.climb.schedule import (
-    as_one,
-    confirming,
-    looks,
-    room,
-    stacked,
-    with_effect,
-    without_effect,
-)
+from rung.ladder.climb.schedule import confirming, looks, room
 from rung.ladder.climb.state import WARM, OutOfTime, State
 from rung.ladder.climb.trust import clocks_disagree, distrusted
 from rung.ladder.climb.verdict import (
@@ -52,7 +45,7 @@ from rung.measure import CLIMB, Comparison, Restart, decide, judge
 from rung.records.climb import Attempt, Effect, Prediction
 from rung.records.progress import Planned, Verifies, Warned
 from rung.records.record import record_of, take
-from rung.rungs import BY_NAME, LADDER, Context, Evidence, Inapplicable, Rung
+from rung.rungs import BY_NAME, Evidence, Rung
 from rung.rungs.environment import FILES
 from rung.timing.duel import Duel
 from rung.timing.start import SideFailed, Start, blocks_seconds
@@ -360,51 +353,3 @@ def _let_go(state: State) -> None:
     end_checks(state, keep=of_next)
     end_all([state.challenger] if state.challenger else [])
     state.verifying, state.challenger = [], None
-
-
-MOST_NEEDED = 3  # rungs that one may need, as int8 weights do: bf16, compile and max-autotune
-
-
-def waiting(state: State, rung: Rung, no: Inapplicable, planned: bool) -> Inapplicable:
-    """The reason `no`, or in its place which other rungs are missing. planned: nothing was tried yet, so they may still come."""
-    needs = needed(state.context(), rung) if no.verdict == "inapplicable" else ()
-    if not needs:
-        return no
-    it_needs, were = f"it needs {' and '.join(needs)}", "were" if len(needs) > 1 else "was"
-    order = state.request.rungs
-    if order and rung.name in order and not {*needs} <= {*order[: order.index(rung.name)]}:
-        return replace(no, why=f"{it_needs}: name {'them' if len(needs) > 1 else 'it'} before it in --rungs.")
-    if planned:
-        return replace(no, verdict="not yet", why=f"{it_needs}.")
-    if state.answer and {*needs} <= {*state.answer.kept}:  # provisional, or more would have been tried with it
-        return replace(no, why=f"{it_needs}, and the recipe with {'them' if len(needs) > 1 else 'it'} is not verified.")
-    tried = {name for a in state.attempts if a.log for name in (a.rung, *(a.members or ()))}
-    return replace(no, why=f"{it_needs}, which {were} not {'kept' if tried & {*needs} else 'tried'}.")
-
-
-def needed(context: Context, rung: Rung) -> tuple[str, ...]:
-    """The fewest other rungs, each of which applies in its turn, beside which this one does; empty where none change that.
-
-    Only those are followed that take away the reason of the moment, so that few are: a rung says one reason after the other.
-    """
-    stacks: list[tuple[Context, tuple[str, ...]]] = [(context, ())]
-    for _ in range(MOST_NEEDED):
-        further = []
-        for at, names in stacks:
-            no = rung.applies(at)
-            for other in LADDER:
-                if other.name in (rung.name, *names) or _apart(rung, other) or other.applies(at):
-                    continue
-                beside = replace(at, plan=other.change(at.plan))
-                then = rung.applies(beside)
-                if then is None:
-                    return (*names, other.name)
-                if no and then != no and then.verdict == no.verdict:
-                    further.append((beside, (*names, other.name)))
-        stacks = further
-    return ()
-
-
-def _apart(rung: Rung, other: Rung) -> bool:
-    """Whether one would take the place of the other."""
-    return rung.name in other.replaces or other.name in rung.replaces

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from rung.ladder.answers import Untouched
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
 from rung.ladder.climb.begin import audited, surveyed
+from rung.ladder.climb.bundles import LEAST_GAIN
 from rung.ladder.climb.checks import end_checks, may_pass, peak_of
 from rung.ladder.climb.mode_checks import (
     LIKELY,
@@ -28,7 +29,7 @@ from rung.ladder.climb.mode_checks import (
 )
 from rung.ladder.climb.mode_timing import Race, time_modes, untouched_worker
 from rung.ladder.climb.modes import BLOCKS, MODES, NAME, SLOW, mode_of, mode_of_task, modes
-from rung.ladder.climb.schedule import LEAST_GAIN, PRECISIONS, much_slower, verifying_seconds
+from rung.ladder.climb.schedule import PRECISIONS, much_slower, verifying_seconds
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, State
 from rung.records.climb import Mode
 from rung.records.progress import Raced, Warned

@@ -21,23 +21,20 @@ Times are those that this climb has seen: how long the best took to prepare, the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 
 from rung.hardware.limits import usable_cores
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
+from rung.ladder.climb.bundles import LEAST_GAIN, NAME, bundled
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, State
 from rung.measure import CLIMB, PATIENT, Looks
-from rung.plan import CONTRACTS, Plan
 from rung.records.climb import Attempt, Mode, Stopped
-from rung.rungs import BY_NAME, Context, Evidence, Proof, Rung, added, plan_of
+from rung.rungs import BY_NAME, Rung, plan_of
 from rung.side import Setup
 from rung.timing.start import blocks_seconds
 
-LEAST_GAIN = 0.005  # rule 2
 NEAR = 1.10  # rule 3: times the roofline bound; what is left then is less than most rungs' luck
-NAME = "together"  # of a bundle
 LATE = (
     1.25  # rule 6: times the time that is left; estimates are rough, and an attempt that is cut off costs nothing else
 )
@@ -47,7 +44,6 @@ CORES = 4  # rule 9, of the host for each pair: pairs on different GPUs are laun
 PATIENCE, SHARE = 300.0, 0.25  # rule 10: seconds of one rung's restarts, and the share of the time that is left
 NAMED = 3  # rungs that a sentence names, the most promising first
 PRECISIONS = ("bf16", "tf32")  # rungs, the lowest first, of which one takes the place of the other
-STRONGER = (CONTRACTS[0], "reassociated", *CONTRACTS[1:])  # what a rung may do to numbers, the least first
 
 # A rung's own guess of what preparing takes is for a step of so many kernels. On a CPU, which has no kernels to count, a
 # transformer's step has so many operations for each matrix product.
@@ -343,98 +339,3 @@ def _not_verified(state: State) -> Mode | None:
     if fastest is None or state.answer is None or fastest.rungs == list(state.answer.kept):
         return None
     return fastest if (fastest.speedup or 0.0) > PROVISIONAL_GAIN * state.answer.speedup.value else None
-
-
-def bundled(
-    context: Context, kept: Sequence[str], rungs: Sequence[Rung], seconds: Callable[[float], float]
-) -> Rung | None:
-    """Those of the rungs that are not kept yet and raise the expected gain per second of deciding them all at once, as one;
-    None where fewer than two do. A step is compiled, timed and verified once for all of them, so their gains add up at the price
-    of one; what each gives alone is not known then.
-
-    rungs: the most promising first; seconds: what deciding takes, by what preparing takes on top of the best.
-    """
-    members: list[Rung] = []
-    worth = 0.0
-    # Twice, because some apply only once another one is in effect.
-    for rung in (*rungs, *rungs):
-        at, stack = _with(context, members), [*(BY_NAME[name] for name in kept), *members]
-        if rung in stack or not _combines(rung, stack) or rung.applies(at):
-            continue
-        if not rung.core and rung.predict(at).high < 1 + LEAST_GAIN:
-            continue
-        # One that comes in later may leave those before it nothing to do (bf16 after tf32).
-        found = [*members, rung]
-        found = [m for m in found if not m.applies(_with(context, [other for other in found if other is not m]))]
-        whole = as_one(context, found)
-        gain = math.log(whole.predict(context).middle) / seconds(whole.prepares)
-        if rung in found and (gain > worth or rung.core):
-            members, worth = found, gain
-    return as_one(context, members) if len(members) > 1 else None
-
-
-def without_effect(rung: Rung, e: Evidence) -> list[str]:
-    """Members of a bundle that did nothing, by what the candidate's worker says of itself and by the names of kernels. How many
-    kernels there were before and are now is the work of all."""
-    alone = Evidence(None, e.after, e.worker)
-    return [member.name for member in rung.members if member.proof(alone).shown is False]
-
-
-def with_effect(rung: Rung, stack: Sequence[str], e: Evidence) -> list[str]:
-    """The stack without those members of a bundle that did nothing."""
-    without = without_effect(rung, e)
-    return [name for name in stack if name not in without]
-
-
-def stacked(kept: Sequence[str], rung: Rung) -> list[str]:
-    """The best so far with the rung, or with all its members, in it."""
-    return reduce(added, rung.members or (rung,), list(kept))
-
-
-def _combines(rung: Rung, others: Sequence[Rung]) -> bool:
-    """Whether it can be one of several: it is for the step and takes the place of none. A setting, of the environment, of Inductor or of
-    the exchange between ranks, as often costs as it gives, and is tried alone."""
-    apart = any(rung.name in other.replaces or other.name in rung.replaces for other in others)
-    change = rung.change(Plan())
-    alone = rung.first or change.env or change.inductor or change.exchange.is_setting or apart
-    return rung.spares == "step" and not alone
-
-
-def _with(context: Context, members: Sequence[Rung]) -> Context:
-    return replace(context, plan=reduce(lambda plan, rung: rung.change(plan), members, context.plan))
-
-
-def as_one(context: Context, members: Sequence[Rung]) -> Rung:
-    shrinks: dict[str, tuple[float, float]] = {}
-    for k, member in enumerate(members):
-        for part, (best, worst) in member.shrinks(_with(context, members[:k])).items():
-            so_far = shrinks.get(part, (1.0, 1.0))
-            shrinks[part] = (so_far[0] * best, so_far[1] * worst)
-
-    def proof(e: Evidence) -> Proof:
-        without = without_effect(whole, e)
-        spoilt = [member.name for member in members if member.name in without and not _a_pass(member)]
-        but = f", not {', '.join(without)}" if without else ""
-        says = f"{len(members) - len(without)} of {len(members)} are{but}"
-        return Proof(len(without) < len(members) and not spoilt, says)
-
-    count = f"{len(members)} more" if context.plan != Plan() else f"{len(members)}"
-    whole = Rung(
-        name=NAME,
-        level=max(r.level for r in members),
-        title=f"a bundle of {count} rungs, because the budget is too short to test them one at a time",
-        contract=max((r.contract for r in members), key=STRONGER.index),
-        changes=", ".join(r.name for r in members),
-        shrinks=lambda c: shrinks,
-        change=lambda p: reduce(lambda plan, r: r.change(plan), members, p),
-        effect="each of them is in effect",
-        proof=proof,
-        prepares=max(r.prepares for r in members),
-        members=tuple(members),
-    )
-    return whole
-
-
-def _a_pass(rung: Rung) -> bool:
-    """Whether all that it changes is a pass of its name: without it, where that found nothing, the step is the one that was timed."""
-    return rung.change(Plan()) in (Plan(passes=(rung.name,)), Plan(within=(rung.name,)))
