@@ -95,11 +95,9 @@ def enable_for_products(model: torch.nn.Module) -> None:
     """Lets Inductor fuse products of a tensor-parallel model with their exchange (`torch._inductor.config._micro_pipeline_tp`). Every rank has to
     call it, and where one of them cannot share memory, all raise the same WorkloadError. Multicast stays off in this process: torch maps
     memory at the first of these products."""
-    meshes = dict.fromkeys(p.device_mesh for p in model.parameters() if hasattr(p, "device_mesh"))
     os.environ[NO_MULTICAST] = "1"
-    for mesh in meshes:
-        for group in mesh.get_all_groups():
-            shared_by_all_ranks(next(model.parameters()).device, group)  # which enables it for the group
+    for group in _groups_of(model):
+        shared_by_all_ranks(next(model.parameters()).device, group)  # which enables it for the group
 
 
 def enabled_for_products(model: torch.nn.Module) -> bool:
@@ -108,9 +106,14 @@ def enabled_for_products(model: torch.nn.Module) -> bool:
         from torch.distributed._symmetric_memory import is_symm_mem_enabled_for_group
     except ImportError:
         return False
-    meshes = {p.device_mesh for p in model.parameters() if hasattr(p, "device_mesh")}
-    groups = [group.group_name for mesh in meshes for group in mesh.get_all_groups()]
-    return bool(groups) and all(map(is_symm_mem_enabled_for_group, groups))
+    groups = _groups_of(model)
+    return bool(groups) and all(is_symm_mem_enabled_for_group(group.group_name) for group in groups)
+
+
+def _groups_of(model: torch.nn.Module) -> list[dist.ProcessGroup]:
+    """The groups of ranks that share out a model's weights, in the same order on each of them."""
+    meshes = dict.fromkeys(p.device_mesh for p in model.parameters() if hasattr(p, "device_mesh"))
+    return [group for mesh in meshes for group in mesh.get_all_groups()]
 
 
 def _refuse(device: torch.device, places: list[int]) -> None:

@@ -225,7 +225,7 @@ class Candidate(VerifiedWorkload, Timed):
         gathered = self.plan.exchange.weights  # in bfloat16, which goes with autocast
         step = Step(self.workload, self.model, Plan(bf16=bool(gathered)), self.device, called=self.called)
         counted = flops(self.workload, step, self.device)
-        if counted and self.workload.parallel == "own" and all_tensor_parallel(self.model):
+        if counted and all_tensor_parallel(self.model):
             counted /= self.ranks.world  # torch counts products of DTensors as a whole
         return plain(with_fields(roof(self.device, flops_in or precision), flops=counted))
 

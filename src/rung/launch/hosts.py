@@ -31,12 +31,11 @@ from typing import Any
 
 from rung.errors import UsageError, WorkloadError
 from rung.launch.launchers import NAME, PORT
-from rung.launch.rendezvous import REACHED_BY
+from rung.launch.rendezvous import JOINING, REACHED_BY
 
 KEY = "RUNG_HOSTS_KEY"
 HOST = "{host}"
 FIRST = 29400  # the port at which the first host awaits the others, where it has an address of its own
-JOINING = 600.0  # seconds in which all hosts have to be there
 RETRY = 0.5  # seconds
 GRACE = 5.0  # seconds for a command to end by itself
 LONGEST = 1 << 20  # bytes of a line

@@ -19,7 +19,7 @@ from rung.launch.channel import Channel, WorkerFailed, last_line_of
 from rung.launch.descriptors import make_room
 
 REACHED_BY = "RUNG_HOST"  # a variable: the name by which other hosts reach this one, where they do not by its own
-JOINING = 600.0  # seconds in which all ranks have to be there: a job may wait in a queue
+JOINING = 600.0  # seconds in which all ranks, or hosts, have to be there: a job may wait in a queue
 STARTING = 60.0  # that they have in any case, to start Python on every host and to connect
 HELLO, HELLO_SECONDS = 4096, 20.0  # bytes, and how long one may take to say them
 LOOKING = 0.5  # seconds between looks at whether the launcher still runs

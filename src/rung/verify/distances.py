@@ -29,7 +29,7 @@ SHRUNK = 2.0**-600  # times the numbers of float64 whose squares are not finite
 def plainly(t: torch.Tensor) -> torch.Tensor:
     """The numbers of a tensor as a strided tensor of real ones, without a copy where it is one. A sparse one of more elements
     than a large model has stays sparse, each element once. Of one that ranks share out, this rank's part."""
-    t = own_part(t.detach())
+    t = own_part(t).detach()
     if t.is_sparse:
         t = t.coalesce()
     if t.layout in SPARSE and t.numel() <= LARGE:
@@ -38,8 +38,8 @@ def plainly(t: torch.Tensor) -> torch.Tensor:
 
 
 def own_part(t: torch.Tensor) -> torch.Tensor:
-    """What this rank has of a tensor that ranks share out, in the same memory; any other tensor itself."""
-    return t.to_local() if hasattr(t, "to_local") else t
+    """What this rank has of a tensor that ranks share out, in the same memory and without its history; any other tensor itself."""
+    return t.detach().to_local() if hasattr(t, "to_local") else t
 
 
 def pieces(*tensors: torch.Tensor, device: str | None = None) -> Iterator[tuple[torch.Tensor, ...]]:

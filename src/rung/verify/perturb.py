@@ -67,7 +67,7 @@ def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     tensors stay as the workload makes them: few operations are defined on them, and noise is not among them. Of those that ranks share out,
     this rank's parts."""
     held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    own = {name: own_part(t.detach()) if hasattr(t, "to_local") else t for name, t in held.items()}
+    own = {name: own_part(t) for name, t in held.items()}
     return {name: tensor for name, tensor in own.items() if not is_traceable_wrapper_subclass(tensor)}
 
 

@@ -26,11 +26,23 @@ BLOCK: dict[str, Any] = {
     "estimate": STEP, "block": {"samples": [STEP] * 9, "outside": 0.0, "calls": 9}, "memory": {"resident": 1},
 }  # fmt: skip
 Answers = dict[str, dict[str, Any]]
+DEVICE = {"name": "a chip", "arch": "x86_64", "memory": 1}
+WORKLOAD = {"name": "x", "mode": "infer"}
+FACTS: dict[str, Any] = {"gpu": False, "mode": "infer", "rates": {}, "shapes": [{"elements": 64}]}
 
 
 def opened(**environment: Any) -> dict[str, Any]:
     """What a worker answers that has opened a workload."""
     return {"name": "x", "mode": "infer", "samples": None, "tokens": None, "steps": 1, "environment": environment}
+
+
+def baseline(opened: dict[str, Any], facts: dict[str, Any] = FACTS) -> Answers:
+    """What the worker of the untouched workload answers."""
+    return {
+        "open": opened,
+        "facts": {"workload": WORKLOAD, "facts": facts, "making_seconds": 0.1, "saved": False},
+        "warm": {"first_run_seconds": 1.0, "runs": 5, "steady": True, "memory": {"resident": 1}},
+    }
 
 
 class Answered:
@@ -78,19 +90,12 @@ def begun(
     made = state(tmp_path)
     made.request = replace(made.request, budget=budget)
     made.on_ready = ready and (lambda warm: ready(made))
-    device = {"name": "a chip", "arch": "x86_64", "memory": 1}
     now = {"load": [busy * (os.cpu_count() or 1), 0.0, 0.0]}
-    workload = {"name": "x", "mode": "infer"}
-    facts = {"gpu": False, "mode": "infer", "rates": {}, "shapes": [{"elements": 64}]}
     told: dict[str, Any] = {
-        "baseline": {
-            "open": opened(time="now", now=now, device=device, torch="2.11.0"),
-            "facts": {"workload": workload, "facts": facts, "making_seconds": 0.1, "saved": False},
-            "warm": {"first_run_seconds": 1.0, "runs": 5, "steady": True, "memory": {"resident": 1}},
-        },
+        "baseline": baseline(opened(time="now", now=now, device=DEVICE, torch="2.11.0")),
         "survey": {
             "audit": {"without_gradient": [], "one_shape": ""},
-            "survey": {"workload": workload, "facts": {**facts, "matches": {"sdpa": 8}}},
+            "survey": {"workload": WORKLOAD, "facts": {**FACTS, "matches": {"sdpa": 8}}},
         },
     }  # fmt: skip
     warnings: list[str] = []
@@ -114,17 +119,8 @@ def test_further_workers_load_ahead_where_loading_takes_no_memory_of_a_gpu(
     holds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(states, "usable_cores", lambda: 16)
-    device = {"name": "a chip", "arch": "x86_64", "memory": 1}
-    said = {**opened(time="now", now={}, device=device, torch="2.11.0"), "gpu_bytes": holds}
-    facts = {"gpu": False, "mode": "infer", "rates": {}, "shapes": [{"elements": 64}]}
-    made, _ = begun(
-        tmp_path,
-        baseline={
-            "open": said,
-            "facts": {"workload": {"name": "x", "mode": "infer"}, "facts": facts, "making_seconds": 0.1, "saved": False},
-            "warm": {"first_run_seconds": 1.0, "runs": 5, "steady": True, "memory": {"resident": 1}},
-        },
-    )  # fmt: skip
+    said = {**opened(time="now", now={}, device=DEVICE, torch="2.11.0"), "gpu_bytes": holds}
+    made, _ = begun(tmp_path, baseline=baseline(said))
     assert made.pool.loaded_ahead == (holds == 0)  # type: ignore[attr-defined]
 
 
@@ -150,20 +146,13 @@ def test_of_a_tensor_parallel_model_each_rank_computes_a_part(
 ) -> None:
     monkeypatch.setattr(beginning, "floor", lambda flops, *_: asked.append(flops))
     asked: list[float] = []
-    workload = {"name": "x", "mode": "train"}
-    facts = {"gpu": False, "mode": "train", "rates": {}, "shapes": [{"elements": 64}], "ranks": 2, "parallel": parallel}
+    facts = {**FACTS, "mode": "train", "ranks": 2, "parallel": parallel}
     made, _ = begun(
         tmp_path,
-        baseline={
-            "open": opened(
-                time="now", now={}, device={"name": "a chip", "arch": "x86_64", "memory": 1}, torch="2.11.0"
-            ),
-            "facts": {"workload": workload, "facts": facts, "making_seconds": 0.1, "saved": False},
-            "warm": {"first_run_seconds": 1.0, "runs": 5, "steady": True, "memory": {"resident": 1}},
-        },
+        baseline=baseline(opened(time="now", now={}, device=DEVICE, torch="2.11.0"), facts),
         survey={
             "audit": {"without_gradient": [], "one_shape": ""},
-            "survey": {"workload": {**workload, "flops": 8e9}, "facts": facts},
+            "survey": {"workload": {**WORKLOAD, "flops": 8e9}, "facts": facts},
         },
     )  # fmt: skip
     surveyed(made)
