@@ -13,7 +13,7 @@ from rung.hardware import pick
 from rung.plan import Plan
 from rung.verify import distances as far
 from rung.verify import observe as observing
-from rung.verify.distances import distance, distances, finite, mismatched, overshadowed, relative, rms, scale
+from rung.verify.distances import distance, distances, finite, mismatched, over, overshadowed, relative, rms, scale
 from rung.verify.faint import Faint
 from rung.verify.observe import observe, rows
 from rung.verify.training import Training
@@ -93,11 +93,12 @@ def test_changes_of_weights_are_looked_at_without_what_rounding_tells(tensors: l
     if not (bool(right.any()) or bool(theirs.any())):
         assert found == []
         return
-    told, own, other = (t.masked_fill(left_out, 0.0) for t in (right, mine, theirs))
+    told, own, other = (t[~left_out] for t in (right, mine, theirs))
     most = 2 * float(right.abs().max())
-    too_large = not bool(((theirs.abs() <= most) | (theirs == other)).all())
-    error = math.inf if too_large else relative(other, told)
-    noise = max(relative(own, told), relative(mine, right))
+    too_large = bool((theirs[left_out].abs() > most).any())
+    size = max(rms(told), rms(right))
+    error = math.inf if too_large else over(rms(other - told), size)
+    noise = max(over(rms(own - told), size), relative(mine, right))
     assert (found[0].error, found[0].noise) == (pytest.approx(error), pytest.approx(noise))
 
 

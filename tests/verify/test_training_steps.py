@@ -124,6 +124,19 @@ def test_what_is_left_out_counts_for_the_untouched_model() -> None:
     assert row.noise == pytest.approx(2 / 32**0.5)
 
 
+def test_an_element_whose_steps_cancel_out_is_measured_by_what_others_change() -> None:
+    """It was the only one left of 20 in a bias of efficientnet_b0: its change had another sign, and gradients were as exact as ever."""
+    right = torch.full((1, 20), 0.01)
+    right[0, 0] = 1.0
+    faint, change = compared(right, right + 0.1), torch.ones(1, 20)
+    assert int(faint.elements[NAME].sum()) == 19
+    change[0, 0] = 0.1
+    assert error(faint, change, turned(change, 0, 0)) == pytest.approx(0.2, rel=0.05)
+    forgotten = change.clone()
+    forgotten[0, 0] = 3.0
+    assert error(faint, change, forgotten) > 2.9
+
+
 def test_what_is_rounding_alone_says_nothing_and_what_has_no_gradient_is_compared() -> None:
     right, own = 1e-17 * torch.randn(4, 8), 1e-9 * torch.randn(4, 8)
     right[3] = 0

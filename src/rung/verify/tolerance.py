@@ -25,17 +25,14 @@ from rung.verify.verdict import Check
 # fp8 is judged by bfloat16's error, whose unit in the last place is 1/32 of FP8's: on sharp weights an honest product
 # was seen at 8 times, a layer zeroed at 40 times of it.
 ALLOWED = {"exact": 30.0, "tf32": 3.0, "bf16": 3.0, "fp8": 16.0}
-# Times its size: a gradient, or a weight's change, of which the untouched model is off by more is nothing but rounding. Another program's may
-# be many times as large, as a re-ordered sum's, so as much is allowed as in full precision. Of a batch norm's weight of resnext50_32x4d
-# (training, bfloat16, H200) the untouched model was off by 1.1 and torch.compile by 3.8 and 4.9 times its change over five steps.
+# Times its size: a gradient of which the untouched model is off by more is nothing but rounding. Another program's may be many times as large,
+# as a re-ordered sum's, so as much is allowed as in full precision. Of one bias of deberta-v3-base (training, bfloat16, H200) the untouched
+# model was off by 40 and torch.compile by 740 times its gradient.
 ROUNDING_ALONE = 1.0
 # Half of the median error of its kind is any quantity's noise; of gradients, whatever their sizes: SDPA in the place of attention
 # by hand needs a fifth of the median (seven architectures at toy size, in bfloat16).
 MEDIAN = 0.5
-OF_TRAINING = (
-    GRADIENT,
-    "change of ",
-)  # what rows of these are called: they alone have jumps at kinks, or may be nothing but rounding
+OF_KINKS = (GRADIENT, "change of ")  # what rows of these are called: they alone have jumps at kinks
 # Errors below this are rounding, whatever the untouched model's are: some ulp of float32, about half a unit roundoff of the others. Of TF32
 # it is the whole one, 2^-11: cuDNN computes a 3-D convolution in float32 in the usual layout, and with TF32 channels-last, where 3.0e-4
 # was seen on an H100. What is allowed in full precision is asked beside.
@@ -70,7 +67,7 @@ def judge(found: Sequence[Row], numerics: Numerics, double: bool = False) -> lis
         usual = max(of_kind[len(of_kind) // 2] if not row.floor else 0.0, row.beside)
         own = worst.get(row.what, 0.0)
         noise = max(own, MEDIAN * usual)
-        rounding_alone = own > ROUNDING_ALONE and row.what.startswith(OF_TRAINING)
+        rounding_alone = own > ROUNDING_ALONE and row.what.startswith(GRADIENT)
         allowed = ALLOWED["exact" if rounding_alone else numerics]
         tolerance = max(allowed * noise, least, row.floor, row.kink)
         checks.append(Check(row.what, numerics, row.case, row.error, noise, tolerance, row.why))
@@ -105,4 +102,4 @@ def beside_kinks(found: list[Row], moved: Callable[[Moves], list[Row]]) -> list[
 def _off(row: Row) -> bool:
     """Whether it would be refused, and kinks could be why."""
     allowed = ALLOWED["exact"] * max(row.noise, MEDIAN * row.beside)
-    return row.what.startswith(OF_TRAINING) and allowed < min(row.error, MOST)
+    return row.what.startswith(OF_KINKS) and allowed < min(row.error, MOST)

@@ -105,8 +105,9 @@ class Training:
     ) -> list[Row]:
         """A row for every weight that changes, without the elements that are told by rounding alone.
 
-        Below full precision the untouched model's error is of all elements: those that are left out were chosen by its own errors, and
-        without them it would be off by less than by chance. What is left out is at least finite, and no larger than twice the
+        An error is a share of what those that are left change, or of what all elements do where that is more: one may be left, whose steps
+        cancel out. Below full precision the untouched model's error is of all elements: those that are left out were chosen by its own
+        errors, and without them it would be off by less than by chance. What is left out is at least finite, and no larger than twice the
         largest change there is.
         """
         found, device = [], self.device.torch_name
@@ -118,7 +119,8 @@ class Training:
             seen = _Changes.of(right, mine[name], theirs[name], faint.elements.get(name), most, device)
             if not seen.moves:
                 continue
-            error, noise = over(seen.error, seen.size), over(seen.noise, seen.size)
+            size = max(seen.size, seen.size_of_all)
+            error, noise = over(seen.error, size), over(seen.noise, size)
             if faint.numerics != "exact":
                 noise = max(noise, over(seen.noise_of_all, seen.size_of_all))
             why = self._why(name, seen) if seen.finite else ""
@@ -175,8 +177,9 @@ class _Changes:
         if other.shape != right.shape:
             return cls(math.inf, 0.0, 1.0, 0.0, 1.0, moves=True, finite=True, too_large=False)
         masks = [] if faint is None or faint.shape != right.shape else [faint]
-        squares, finite, moves, within = [0.0] * 5, [True] * 4, False, True
+        squares, finite, moves, within, left = [0.0] * 5, [True] * 4, False, True, right.numel()
         for r, mine, theirs, *out in pieces(right, own, other, *masks, device=device):
+            left -= int(out[0].sum()) if out else 0
             told, my_own, their_own = (t.masked_fill(out[0], 0.0) if out else t for t in (r, mine, theirs))
             apart = (their_own - told, my_own - told, told, mine - r, r)
             squares = [so_far + float(t.square().sum()) for so_far, t in zip(squares, apart, strict=True)]
@@ -184,7 +187,9 @@ class _Changes:
             finite = [so_far and bool(t.isfinite().all()) for so_far, t in zip(finite, looked_at, strict=True)]
             moves = moves or bool(r.any()) or bool(theirs.any())
             within = within and bool(((theirs.abs() <= most) | (theirs == their_own)).all())
-        error, noise, size, of_all, size_of_all = (math.sqrt(total / max(1, right.numel())) for total in squares)
+        counts = [left, left, left, right.numel(), right.numel()]
+        means = (total / max(1, count) for total, count in zip(squares, counts, strict=True))
+        error, noise, size, of_all, size_of_all = map(math.sqrt, means)
         error, noise, of_all = (
             root if ok else math.inf for root, ok in zip((error, noise, of_all), finite, strict=False)
         )
