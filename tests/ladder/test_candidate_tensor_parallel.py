@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from forked_ranks import ranks
-from split_workload import WIDTH
 
 from rung.errors import WorkloadError
 from rung.ladder.answers import Loaded, Verified
@@ -16,16 +15,17 @@ from rung.timing.together import together
 from rung.timing.workers import WORKLOAD
 from rung.trace import read
 
-PRODUCTS = (
-    11 * 2 * 32 * WIDTH * 4 * WIDTH
-)  # of a step: four layers, three products each, less the first one's gradient of its input
+WIDTH, ROWS = 64, 32
+# Of a step: four layers, three products each, less the first one's gradient of its input.
+PRODUCTS = 11 * 2 * ROWS * WIDTH * 4 * WIDTH
 
-TARGET = f"{Path(__file__).parent / 'split_workload.py'}:make"
+TARGET = f"{Path(__file__).parents[2] / 'benchmarks/ladder/split.py'}:make"
+OPTIONS = {"width": str(WIDTH), "rows": str(ROWS), "dtype": "float32"}
 
 
 def opened(folder: Path, device: str | None, *rungs: str) -> Team:
     team = Team(WORKLOAD, folder / "log", ranks(2), together)
-    team.call("open", 120, target=TARGET, options={}, rungs=list(rungs), device=device)
+    team.call("open", 120, target=TARGET, options=OPTIONS, rungs=list(rungs), device=device)
     return team
 
 

@@ -1,4 +1,10 @@
-"""A tensor-parallel model with sequence parallelism, which one process makes whole."""
+"""A tensor-parallel model with sequence parallelism, which one process makes whole: blocks of two products, split between the ranks.
+
+rung bench benchmarks/ladder/split.py:make --nproc-per-node 2 --rungs compile --time 6
+rung bench benchmarks/ladder/split.py:make --nproc-per-node 2 --rungs compile,async-tensor-parallel --time 6
+"""
+
+from __future__ import annotations
 
 from typing import Any
 
@@ -7,23 +13,23 @@ import torch.distributed as dist
 
 import rung
 
-WIDTH = 64
+BLOCKS = 2
 
 
 class MLP(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.up = torch.nn.Linear(WIDTH, 4 * WIDTH, bias=False)
-        self.down = torch.nn.Linear(4 * WIDTH, WIDTH, bias=False)
+        self.up = torch.nn.Linear(width, 4 * width, bias=False)
+        self.down = torch.nn.Linear(4 * width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> Any:
         return self.down(self.up(x).relu())
 
 
 class Net(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.blocks = torch.nn.ModuleList(MLP() for _ in range(2))
+        self.blocks = torch.nn.ModuleList(MLP(width) for _ in range(BLOCKS))
 
     def forward(self, x: torch.Tensor) -> Any:
         for block in self.blocks:
@@ -31,8 +37,8 @@ class Net(torch.nn.Module):
         return x
 
 
-def split() -> torch.nn.Module:
-    model = Net()
+def split(model: Net) -> torch.nn.Module:
+    """The model, its weights and its activations between products shared out where there are ranks."""
     if not dist.is_initialized():
         return model
     from torch.distributed.device_mesh import init_device_mesh
@@ -45,7 +51,7 @@ def split() -> torch.nn.Module:
         parallelize_module,
     )
 
-    kind = "cuda" if torch.cuda.device_count() >= dist.get_world_size() else "cpu"
+    kind = "cuda" if "nccl" in dist.get_backend_config() else "cpu"
     mesh = init_device_mesh(kind, (dist.get_world_size(),))
     gathered = PrepareModuleInput(input_layouts=(Shard(0),), desired_input_layouts=(Replicate(),))
     for block in model.to(kind).blocks:
@@ -61,15 +67,17 @@ def split() -> torch.nn.Module:
     return model
 
 
-def inputs(seed: int, rank: int = 0, world: int = 1) -> torch.Tensor:
-    """The same for all ranks."""
-    return torch.randn(32, WIDTH, generator=torch.Generator().manual_seed(seed))
+def make(width: int = 4096, rows: int = 16384, dtype: str = "bfloat16") -> rung.Workload:
+    """width: of a block's input, whose inner layer has four times of it; rows: of a batch; dtype: of weights and inputs, by torch's name."""
+    kind = getattr(torch, dtype)
 
+    def inputs(seed: int, rank: int = 0, world: int = 1) -> torch.Tensor:
+        """The same for all ranks."""
+        return torch.randn(rows, width, generator=torch.Generator().manual_seed(seed)).to(kind)
 
-def make() -> rung.Workload:
     return rung.Workload(
         "split",
-        model=split,
+        model=lambda: split(Net(width).to(kind)),
         inputs=inputs,
         loss=lambda output, batch: (output - 2 * batch).square().mean(),
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
