@@ -210,6 +210,18 @@ def test_an_answer_that_was_not_decided_in_time_is_on_the_staircase() -> None:
     assert 'class="key provisional"' not in render(climb())
 
 
+def test_an_answer_that_is_another_mode_than_its_attempt_ended_with_has_a_place_of_its_own() -> None:
+    """A slower mode was verified, and the faster one was not in time."""
+    data = climb()
+    data.attempts = [climb_sample.attempt(1, "plain", "inconclusive", "", 40e6, 10e6, stack=["bf16", "compile"])]
+    data.result.status, data.result.kept, data.result.speedup = "verified", ["compile"], Figure(value=3.21)
+    picture = charts.ladder(data)
+    assert ">verified<" in picture
+    assert ">3.21×<" in picture
+    assert "the recipe, verified: 3.21× over the untouched model" in picture
+    assert len(heights(data, "kept")) == 2
+
+
 def test_two_tries_of_one_rung_are_told_apart() -> None:
     data = climb()
     data.attempts = [climb_sample.attempt(k, "sdpa", "inconclusive", "", 20e6, 19.9e6) for k in (1, 2)]

@@ -309,14 +309,14 @@ def test_predictions_are_said_by_rung_the_farthest_off_first() -> None:
     data = climb()
     by_rung = {"tf32": 3.1, "capture": 9.4}
     data.result.predictions = Predicted(median_error=6.2, decided=3, inside=1, by_rung=by_rung)
-    said = "What rungs saved differed from what was expected by 6 % of a step in the median (capture 9 %, tf32 3 %); 1 of 3 results were inside"
+    said = "Predictions were off by 6 % of a step in the median (capture 9 %, tf32 3 %); 1 of 3 results were inside"
     assert said in words.predictions(data)
     alone = Predicted(median_error=6.2, decided=1, inside=0, by_rung={"tf32": 6.2})
     data.result.predictions = alone
-    said = "What tf32 saved differed from what was expected by 6 % of a step, outside the predicted range."
+    said = "The prediction of tf32 was off by 6 % of a step; the result was outside the predicted range."
     assert words.predictions(data) == said
     data.result.predictions = replace(alone, inside=1)
-    assert words.predictions(data).endswith(", inside the predicted range.")
+    assert words.predictions(data).endswith("; the result was inside the predicted range.")
     missed = replace(untried("x", "kept", ""), prediction_error=12.4)
     assert attempt_words.off(missed) == "12 % of a step from what was expected"
     assert attempt_words.off(untried("x", "kept", "")) == words.predictions(unfinished()) == ""

@@ -27,7 +27,8 @@ MOST_POINTS = 200  # a side of a strip
 
 def ladder(run: ClimbRun) -> str:
     """The speedup over the untouched model after each attempt: the staircase of what was kept, faint marks for what was not, and at
-    the end the answer in fresh restarts. Below the axis, what each attempt itself gave.
+    the end the answer in fresh restarts, or one that is another mode than its attempt ended with. Below the axis, what each attempt
+    itself gave.
 
     An attempt is timed beside the best before it, in turns, so its place is that best's place times what it gave. Times of different
     moments are not joined: on a machine whose speed changes, a kept rung would go down.
@@ -37,11 +38,12 @@ def ladder(run: ClimbRun) -> str:
         return ""
     result, before = run.result, words.before(run)
     last = next((a for a in reversed(attempts) if attempt_words.stands(a, result)), None)
-    final = result.speedup if result and result.status == "confirmed" else None
-    confirmed = positive(final.value) if final else None
+    elsewhere = result is not None and bool(result.kept) and last is None
+    final = result.speedup if result and (result.status == "confirmed" or elsewhere) else None
+    ended = positive(final.value) if final else None
     plain = positive(result.plain.speedup) if result and result.plain else None
     steps = _steps(attempts, result)
-    gains = [1.0, *(g for g in (*(step.value for _, step in steps), plain, confirmed) if g)]
+    gains = [1.0, *(g for g in (*(step.value for _, step in steps), plain, ended) if g)]
     place, ticks = _scale([*gains, *_ends([step for _, step in steps], gains)])
     slot = (100 - _LEFT - _RIGHT) / (len(attempts) + 1 + bool(final))
     bottom = _TOP + _PLOT
@@ -93,12 +95,15 @@ def ladder(run: ClimbRun) -> str:
         else:
             marks.append(text("×", middle, bottom - 3, "cross", "middle"))
         names.append(_name(named, middle, bottom, "name" if kept else "name faint"))
-    if final and confirmed:
+    if result and final and ended:
         x += slot
-        tip = f"confirmed in fresh restarts: {units.interval(final)} over the untouched model"
-        marks += _mark(final, x + slot / 2, place, "kept", tip)
-        values.append(text(units.ratio(confirmed), x + slot / 2, _above(final, confirmed, place), "value", "middle"))
-        names.append(_name("confirmed", x + slot / 2, bottom, "name"))
+        status = units.clean(result.status)
+        said = "confirmed in fresh restarts" if status == "confirmed" else f"the recipe, {status}"
+        tip = f"{said}: {units.interval(final)} over the untouched model"
+        css = "provisional" if status == "provisional" else "kept"
+        marks += _mark(final, x + slot / 2, place, css, tip)
+        values.append(text(units.ratio(ended), x + slot / 2, _above(final, ended, place), "value", "middle"))
+        names.append(_name(status, x + slot / 2, bottom, "name"))
     body += [line(0, bottom, 100, bottom, "axis"), *stairs, *marks, *values, *names]
     return svg(bottom + _OWN + _LABELS, "ladder", "Speedup over the untouched model after each attempt", body)
 

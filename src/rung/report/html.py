@@ -103,7 +103,7 @@ def _facts(run: ClimbRun) -> list[tuple[str, str]]:
         ("Peak memory", words.memory(run) or units.data_size(units.peak(baseline.memory if baseline else None))),
         ("Bottleneck before", breakdowns.bottleneck(baseline.breakdown) if baseline else ""),
         ("Bottleneck after", breakdowns.bottleneck(kept.breakdown) if kept else ""),
-        ("Least time for its arithmetic", words.floor(baseline)),
+        ("Roofline lower bound", words.floor(baseline)),
         ("Climb took", units.seconds(result.seconds) if result else ""),
         ("Started", units.clean(manifest.created).replace("T", " ").replace("+00:00", " UTC")),
     ]

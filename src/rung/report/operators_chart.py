@@ -80,7 +80,7 @@ def _covered(roofs: Roofs, dots: float) -> str:
         f"{units.percent(round(share, 2))} {what}"
         for share, what in (
             (modelled - dots, "is copies and other work without floating-point operations"),
-            (1 - modelled, "has no model"),
+            (1 - modelled, "is work that Rung cannot count"),
         )
         if share >= 0.005
     ]

@@ -141,8 +141,8 @@ def shapes(run: ClimbRun) -> list[str]:
 
 
 def predictions(run: ClimbRun) -> str:
-    """Such as "What rungs saved differed from what was expected by 6 % of a step in the median (capture 9 %, sdpa 3 %); 4 of 7
-    results were inside the predicted range"."""
+    """Such as "Predictions were off by 6 % of a step in the median (capture 9 %, sdpa 3 %); 4 of 7 results were inside the predicted
+    range"."""
     record = run.result.predictions if run.result else None
     off = units.number(record.median_error) if record else None
     if not record or off is None or not record.decided:
@@ -151,10 +151,10 @@ def predictions(run: ClimbRun) -> str:
     each = sorted(((name, n) for name, n in medians if n is not None), key=lambda pair: -pair[1])
     if record.decided == 1 and len(each) == 1:
         where = "inside" if record.inside else "outside"
-        return f"What {each[0][0]} saved differed from what was expected by {off:.0f} % of a step, {where} the predicted range."
+        return f"The prediction of {each[0][0]} was off by {off:.0f} % of a step; the result was {where} the predicted range."
     rungs = f" ({', '.join(f'{name} {n:.0f} %' for name, n in each)})" if each else ""
     inside = f"{units.count(record.inside)} of {units.count(record.decided)} results were inside the predicted range"
-    return f"What rungs saved differed from what was expected by {off:.0f} % of a step in the median{rungs}; {inside}."
+    return f"Predictions were off by {off:.0f} % of a step in the median{rungs}; {inside}."
 
 
 def slower_precision(run: ClimbRun) -> str:
