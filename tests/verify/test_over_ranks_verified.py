@@ -75,8 +75,15 @@ def test_a_rung_that_computes_the_same_passes(team: Team) -> None:
     assert found["passed"], found["failures"]
 
 
+def passing() -> Iterator[Any]:
+    for case in cases():
+        # A minute of compiling. Its steps are compared with usual ones in tests/engine/test_compiled_backward.py, too.
+        long = [pytest.mark.long] if case.values[1] == "ddp-compiled-backward" else []
+        yield pytest.param(case.values[1], marks=[*case.marks, *long])
+
+
 @OF_TWO
-@pytest.mark.parametrize("rung", [pytest.param(case.values[1], marks=case.marks) for case in cases()])
+@pytest.mark.parametrize("rung", list(passing()))
 def test_a_rung_of_the_exchange_passes(team: Team, rung: str) -> None:
     found = verified(team, rung)
     assert found["passed"], found["failures"]
