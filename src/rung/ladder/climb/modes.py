@@ -13,6 +13,7 @@ from rung.timing.tasks import Task
 
 NAME = "plain"  # of their attempt
 BLOCKS = "blocks-and-graph"  # ready long before the model compiled as a whole, where there are cores for both
+LAID_OUT = "channels-last"
 TITLES = {
     "cuda-graph": "CUDA or HIP graph of the model as it is",
     "default": "torch.compile",

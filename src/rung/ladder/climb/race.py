@@ -28,7 +28,7 @@ from rung.ladder.climb.mode_checks import (
     withdraw_wrong,
 )
 from rung.ladder.climb.mode_timing import Race, time_modes, untouched_worker
-from rung.ladder.climb.modes import BLOCKS, MODES, NAME, SLOW, mode_of, mode_of_task, modes
+from rung.ladder.climb.modes import BLOCKS, LAID_OUT, MODES, NAME, SLOW, mode_of, mode_of_task, modes
 from rung.ladder.climb.schedule import PRECISIONS, much_slower, verifying_seconds
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, State
 from rung.records.climb import Mode
@@ -50,7 +50,7 @@ PATIENCE, PATIENCE_SECONDS = 1.0, 15.0
 # fast by torch.compile or a lower precision.
 BUSY_GPU = 0.05
 # With more, the host's launches decide, and a mode that leaves them all to it gives nothing; or compiled code is worth its overhead.
-UNCOMPILED = {"channels-last": 0.5, "eager": 0.1}
+UNCOMPILED = {LAID_OUT: 0.5, "eager": 0.1}
 # Times the untouched model's peak, of a training step at a lower precision than its own, which holds less: 0.3 to 0.7 was seen of compiled
 # modes and 0.7 to 0.9 of a graph of the model as it is (convnextv2_tiny, deberta-v3-base and tiny-transformer medium).
 LOWER, LOWER_COMPILED = 1.0, 0.8
@@ -321,13 +321,17 @@ def _compiles(task: Task) -> bool:
 
 def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
     """The first modes at the next higher precision, where the lowest so far made the untouched model slower: they compile before what is
-    still to be verified. A mode that leaves the launches to the host may be slow for their sake, so the graph tells where there is one."""
+    still to be verified. A mode that leaves the launches to the host may be slow for their sake, so the graph tells where there is one.
+    Convolutions may be slow for their layout, which compiled code chooses itself, so the mode with channels innermost is asked, too."""
     used = {name for mode in result.modes.values() for name in mode.rungs}
     lowest = next((p for p in PRECISIONS if p in used and p not in result.without), "")
     timed = {n: m.speedup for n, m in result.modes.items() if lowest in m.rungs and m.speedup and _tells(state, n)}
     graph = next((timed[n] for n in timed if mode_of(n) == "cuda-graph"), None)
     gain = graph if graph is not None else max(timed.values(), default=1.0)
     if not lowest or gain >= SLOWER or not _does_something(state, lowest):
+        return {}
+    laid_out = next((n for n in state.racing if mode_of(n) == LAID_OUT and lowest in state.racing[n].side.rungs), None)
+    if laid_out and (laid_out not in result.modes or timed.get(laid_out, 0.0) >= SLOWER):
         return {}
     result.without = (*result.without, lowest)
     wanted = _modes(state, False, result.without)
