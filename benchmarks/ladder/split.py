@@ -82,5 +82,6 @@ def make(width: int = 4096, rows: int = 16384, dtype: str = "bfloat16") -> rung.
         loss=lambda output, batch: (output - 2 * batch).square().mean(),
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
         parallel="own",
+        samples=rows,
         one_shape=True,
     )

@@ -11,6 +11,8 @@ from rung.errors import WorkloadError
 from rung.ladder.answers import Loaded, Verified
 from rung.launch import Team, WorkerFailed
 from rung.records.record import record_of
+from rung.side import Side
+from rung.timing.bench import bench
 from rung.timing.together import together
 from rung.timing.workers import WORKLOAD
 from rung.trace import read
@@ -45,6 +47,11 @@ def test_it_is_timed_and_its_parts_are_verified(tmp_path: Path) -> None:
         assert work["flops"] == PRODUCTS / 2
     assert found.passed, found.failures
     assert found.precisions == ["exact over 2 ranks"]
+
+
+def test_a_batch_that_all_ranks_take_counts_once() -> None:
+    side = Side(TARGET, OPTIONS)
+    assert bench(side, preset="sanity", device="cpu", launcher=ranks(2)).samples_per_step == ROWS
 
 
 def test_products_are_fused_with_their_exchange_on_gpus_alone(tmp_path: Path) -> None:

@@ -213,6 +213,10 @@ class Candidate(VerifiedWorkload, Timed):
             found["expandable_segments"] = expandable_segments()
         return found
 
+    def one_batch(self) -> bool:
+        """Whether all ranks take the same batch, because they compute one tensor-parallel model."""
+        return self.ranks.world > 1 and all_tensor_parallel(self.model)
+
     def work(self, flops_in: str | None = None) -> dict[str, Any]:
         """FLOP of one step on one rank, as torch counts them, and what the chip could do, where they are known. flops_in: in which
         precision they are; by default that of the plan or of the workload itself, the lower of both."""
@@ -225,7 +229,7 @@ class Candidate(VerifiedWorkload, Timed):
         gathered = self.plan.exchange.weights  # in bfloat16, which goes with autocast
         step = Step(self.workload, self.model, Plan(bf16=bool(gathered)), self.device, called=self.called)
         counted = flops(self.workload, step, self.device)
-        if counted and all_tensor_parallel(self.model):
+        if counted and self.one_batch():
             counted /= self.ranks.world  # torch counts products of DTensors as a whole
         return plain(with_fields(roof(self.device, flops_in or precision), flops=counted))
 
