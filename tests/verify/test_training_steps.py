@@ -137,6 +137,20 @@ def test_an_element_whose_steps_cancel_out_is_measured_by_what_others_change() -
     assert error(faint, change, forgotten) > 2.9
 
 
+def test_unused_rows_are_measured_by_their_own_change_where_all_used_ones_are_left_out() -> None:
+    """Their decay is next to nothing beside the steps of used rows: of a table of biases whose gradients were faint, it could be forgotten."""
+    right = torch.zeros(1, 400)
+    right[0, :20] = 0.01
+    faint, change = compared(right, right + 0.1), torch.full((1, 400), 1e-5)
+    change[0, :20] = 1e-3
+    assert int(faint.elements[NAME].sum()) == 20
+    forgotten = change.clone()
+    forgotten[0, 20:] = 0
+    assert error(faint, change, change) == 0
+    assert error(faint, change, forgotten) == pytest.approx(1)
+    assert error(faint, change, torch.where(right == 0, 2 * change, change)) == pytest.approx(1)
+
+
 def test_what_is_rounding_alone_says_nothing_and_what_has_no_gradient_is_compared() -> None:
     right, own = 1e-17 * torch.randn(4, 8), 1e-9 * torch.randn(4, 8)
     right[3] = 0

@@ -20,6 +20,9 @@ from rung.workload import Batch
 # Settings of an optimizer that say how it computes, not what.
 HOW = {"params", "fused", "foreach", "capturable", "lr"}
 SHARE = 0.1  # of a GPU's free memory, that the weights between steps may take there; moving them takes longer than the steps
+# Fewer elements of a weight are few: their steps may all cancel out by chance, as those of one and of two did. More are measured by their own
+# change. Unused rows of an embedding may be all that is left, and their decay is next to nothing beside the steps of used ones.
+FEW_LEFT = 32
 # The weights at which step k begins, in the workload's precision; None: where the step before it ended.
 Start = Callable[[int], dict[str, torch.Tensor] | None]
 
@@ -105,10 +108,10 @@ class Training:
     ) -> list[Row]:
         """A row for every weight that changes, without the elements that are told by rounding alone.
 
-        An error is a share of what those that are left change, or of what all elements do where that is more: one may be left, whose steps
-        cancel out. Below full precision the untouched model's error is of all elements: those that are left out were chosen by its own
-        errors, and without them it would be off by less than by chance. What is left out is at least finite, and no larger than twice the
-        largest change there is.
+        An error is a share of what those that are left change. Where few are left, their steps may cancel out. There it is a share of
+        what all elements change, if that is more. Below full precision the untouched model's error is of all elements: those that are
+        left out were chosen by its own errors, and without them it would be off by less than by chance. What is left out is at least
+        finite, and no larger than twice the largest change there is.
         """
         found, device = [], self.device.torch_name
         most = 2 * max(
@@ -119,7 +122,7 @@ class Training:
             seen = _Changes.of(right, mine[name], theirs[name], faint.elements.get(name), most, device)
             if not seen.moves:
                 continue
-            size = max(seen.size, seen.size_of_all)
+            size = max(seen.size, seen.size_of_all) if seen.left < FEW_LEFT else seen.size
             error, noise = over(seen.error, size), over(seen.noise, size)
             if faint.numerics != "exact":
                 noise = max(noise, over(seen.noise_of_all, seen.size_of_all))
@@ -151,8 +154,8 @@ class _Changes:
 
     error, noise, size: of the candidate's and the untouched model's distance to the reference, and of the reference's own change, without the
     elements that rounding alone tells; noise_of_all, size_of_all: of the untouched model and the reference with these; moves: whether the
-    reference or the candidate changes any element; finite: whether all of the candidate's changes are; too_large: whether an element that
-    was left out is larger than `most`."""
+    reference or the candidate changes any element; left: how many elements are not left out; finite: whether all of the candidate's changes
+    are; too_large: whether an element that was left out is larger than `most`."""
 
     error: float
     noise: float
@@ -160,6 +163,7 @@ class _Changes:
     noise_of_all: float
     size_of_all: float
     moves: bool
+    left: int
     finite: bool
     too_large: bool
 
@@ -175,7 +179,7 @@ class _Changes:
     ) -> _Changes:
         """faint: the elements that are left out."""
         if other.shape != right.shape:
-            return cls(math.inf, 0.0, 1.0, 0.0, 1.0, moves=True, finite=True, too_large=False)
+            return cls(math.inf, 0.0, 1.0, 0.0, 1.0, moves=True, left=0, finite=True, too_large=False)
         masks = [] if faint is None or faint.shape != right.shape else [faint]
         squares, finite, moves, within, left = [0.0] * 5, [True] * 4, False, True, right.numel()
         for r, mine, theirs, *out in pieces(right, own, other, *masks, device=device):
@@ -193,7 +197,9 @@ class _Changes:
         error, noise, of_all = (
             root if ok else math.inf for root, ok in zip((error, noise, of_all), finite, strict=False)
         )
-        return cls(error, noise, size, of_all, size_of_all, moves=moves, finite=finite[3], too_large=not within)
+        return cls(
+            error, noise, size, of_all, size_of_all, moves=moves, left=left, finite=finite[3], too_large=not within
+        )
 
 
 def other_settings(mine: Any, theirs: Any) -> list[str]:
