@@ -270,6 +270,12 @@ def test_a_recording_of_the_host_alone_does_not_speak_of_a_gpu(tmp_path: Path) -
     (tmp_path / "host.json").write_text(json.dumps({"traceEvents": rows}))
     of_host, of_gpu = page_of(read(tmp_path / "host.json")), page_of(trace(tmp_path))
     assert "<h2>Where the time went</h2>" in of_host
+    assert " (CPU time)</span>" in of_host
+    assert " (CPU time)</span>" not in of_gpu
+    assert "the parts are CPU time." in of_host  # the note of the breakdown
+    assert re.search(r'<td class="kernel">aten::mm</td><td class="kind">matrix products</td>', of_host)
+    assert "Operators that take the most time" not in of_gpu
+    assert ('id="table-durations"' in of_host, 'id="table-durations"' in of_gpu) == (False, True)
     assert "<h2>Where the GPU's time went</h2>" in of_gpu
     assert ("GPU kernels" in of_host, "GPU kernels" in of_gpu) == (False, True)
 

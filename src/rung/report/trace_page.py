@@ -37,7 +37,11 @@ def page(found: Overview, drawn: Pictures) -> str:
     from markupsafe import Markup
 
     frames = drawn.tables
-    tables = {name: html_table(name, ANALYSES[name].question, frame) for name, frame in frames.items() if frame.height}
+    tables = {
+        name: html_table(name, ANALYSES[name].question, frame)
+        for name, frame in frames.items()
+        if frame.height and (name != "durations" or frame["count"].sum())  # its rows are there without a GPU event, too
+    }
     data = record(
         drawn.lanes, drawn.curves, [(TREES[tree.by], tree) for tree in drawn.trees], _late(frames.get("stragglers"))
     )
@@ -55,6 +59,8 @@ def page(found: Overview, drawn: Pictures) -> str:
         ],
         on_gpu=whole is not None and whole.clock == "gpu",
         bars=Markup(charts.stacked(_bars(found))),
+        of_bars=whole.notes if whole and found.ranks == 1 else None,
+        operators=_operators(whole) if found.ranks == 1 else [],
         more_ranks=max(0, found.ranks - _MOST_BARS),
         legend=_legend(found),
         timeline=Markup(timeline(drawn.lanes)),
@@ -77,7 +83,11 @@ def page(found: Overview, drawn: Pictures) -> str:
 def _headline(found: Overview) -> str:
     record = step_of(found)
     text = breakdowns.bottleneck(record, "step" if found.steps > 1 else f"time {_window(record)}")
-    return _title(text) if text else "Nothing to break down"
+    return (
+        f"{_title(text)}{' (CPU time)' if record and record.clock == 'cpu' else ''}"
+        if text
+        else "Nothing to break down"
+    )
 
 
 def _title(text: str) -> str:
@@ -118,6 +128,23 @@ def _bars(found: Overview) -> list[tuple[str, list[tuple[str, str, float]]]]:
     return [
         (f"{what if len(parts) == 1 else f'Rank {rank}'}: {units.duration(record.step_ns)}", breakdowns.parts(record))
         for rank, record in parts
+    ]
+
+
+def _operators(record: Breakdown | None) -> list[tuple[str, str, str, str, str]]:
+    """(name, kind, time, share, calls) of the operators that take the most time, of a recording of the host alone: the tables are of GPU events."""
+    if record is None or record.clock != "cpu":
+        return []
+    whole = record.step_ns or 0
+    return [
+        (
+            units.clean(name),
+            breakdowns.kind(category, record.clock),
+            units.duration(ns),
+            units.percent(ns / whole) if whole else units.NONE,
+            units.count(calls),
+        )
+        for name, category, ns, calls in record.top or ()
     ]
 
 
