@@ -21,6 +21,9 @@ def test_a_workload_is_run_without_the_profiler_first(tools_on_path, tmp_path, c
     said = capsys.readouterr()
     assert said.err.splitlines() == ["rocprofv3: without the profiler ...", "rocprofv3: trace ..."]
     assert "3 kernels" in said.out
+    # Not the whole path: it is shorter, and works where it is pasted.
+    assert said.out.splitlines()[1:3] == ["kept in o", "read it again: rung analyze o"]
+    assert "\no: " in said.out
     # The stand-in marks no steps.
     assert "the steps are not marked in it" in " ".join(said.out.split())
     record = json.loads((tmp_path / "o" / "profile.json").read_text())

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import sys
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -280,12 +281,19 @@ def check(parsed: argparse.Namespace) -> None:
 
 def page(trace: Trace, record: Profile, parsed: argparse.Namespace) -> str:
     """What `rung analyze` says of the recording, and before it what the recording was."""
+    from msgspec import structs
+
     from rung.analysis.per_step import per_step
     from rung.cli import analyze, tables
     from rung.records.record import plain
     from rung.report.profile import profile_lines
     from rung.runs import to_json
 
+    if not parsed.json:
+        trace, record = (
+            replace(trace, source=from_here(trace.source)),
+            structs.replace(record, folder=from_here(record.folder)),
+        )
     trace, steps, note = per_step(trace)
     found = analyze.page(trace, steps, parsed, note)
     return (
@@ -293,6 +301,12 @@ def page(trace: Trace, record: Profile, parsed: argparse.Namespace) -> str:
         if parsed.json
         else "\n".join([*profile_lines(record, tables.width()), "", found])
     )
+
+
+def from_here(path: str) -> str:
+    """The path from the current folder, where it is below it."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
 def listed(as_json: bool) -> int:

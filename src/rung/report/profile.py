@@ -16,7 +16,7 @@ def profile_lines(record: Profile, width: int = 100) -> list[str]:
     plan = record.plan
     lines = [f"{plan.profiler} {plan.version}".rstrip() + f": {plan.collects}"]
     folder = units.clean(record.folder)
-    lines.append(f"kept in {folder}; read it again: {program()} analyze {shlex.quote(folder)}")
+    lines += [f"kept in {folder}", f"read it again: {program()} analyze {shlex.quote(folder)}"]
     if cost := record.overhead:
         recorded, bare = units.duration(cost.recorded_ns), units.duration(cost.bare_ns)
         lines.append(f"a step took {recorded} while it was recorded and {bare} otherwise ({_longer(cost.share)}; "
