@@ -83,6 +83,7 @@ def test_a_climb_that_is_gone_without_a_word_was_interrupted() -> None:
     data.manifest.status, data.manifest.why = "running", ""
     assert words.status(data) == "The climb is interrupted."
     assert commands.way_on(data).startswith("Continue with: rung climb --resume")
+    assert commands.way_on(data, code=True).startswith("Continue with: `rung climb --resume")
     assert climbs.run_line(data).endswith("interrupted")
     data.running = True
     assert words.status(data) == "The climb is running."
@@ -299,7 +300,7 @@ def test_progress_lines_are_single_lines() -> None:
     )
     assert first.prediction
     told = replace(first, prediction=replace(first.prediction, expected=1.304))
-    assert "Predicted 1.20–2.00×, 1.30× expected: pointwise" in terminal.prediction_line(told)
+    assert "Predicted 1.20–2.00×, expected 1.30×: pointwise" in terminal.prediction_line(told)
     least = untried("", "", "")
     assert terminal.attempt_line(least) == "  rung: no verdict"
     assert terminal.prediction_line(least) == "rung. No prediction."

@@ -107,4 +107,6 @@ def test_a_number_is_not_parted_from_its_unit():
     assert units.wrapped("it waits 12 % of 3.4 ms a step", 13) == ["it waits 12 %", "of 3.4 ms a", "step"]
     assert units.wrapped("it takes 3.4 ms", 12, "- ", "  ") == ["- it takes", "  3.4 ms"]
     assert units.wrapped("of 2 steps", 6) == ["of 2", "steps"]  # no unit
+    assert units.wrapped("it took 2 min 59 s", 14) == ["it took", "2 min 59 s"]
+    assert units.wrapped("it took 2 h 3 min", 14) == ["it took", "2 h 3 min"]
     assert units.wrapped("", 10) == []

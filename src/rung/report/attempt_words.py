@@ -74,7 +74,7 @@ def predicted(attempt: Attempt) -> str:
 def expected(attempt: Attempt) -> str:
     """Which gain of that range is expected; empty where that is not known."""
     value = attempt.prediction.expected if attempt.prediction else None
-    return "" if units.number(value) is None else f"{units.ratio(value)} expected"
+    return "" if units.number(value) is None else f"expected {units.ratio(value)}"
 
 
 def off(attempt: Attempt) -> str:
@@ -84,7 +84,7 @@ def off(attempt: Attempt) -> str:
 
 
 def full_prediction(attempt: Attempt) -> str:
-    """Such as "1.20–2.00×, 1.30× expected"."""
+    """Such as "1.20–2.00×, expected 1.30×"."""
     return ", ".join(part for part in (predicted(attempt), expected(attempt)) if part)
 
 

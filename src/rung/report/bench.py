@@ -212,7 +212,15 @@ def series(samples: Sequence[float]) -> str:
     low, high = min(middles), max(middles)
     reach = (high - low) or 1.0
     bars = "".join(BARS[round((m - low) / reach * (len(BARS) - 1))] for m in middles)
-    return f"{units.duration(low)} |{bars}| {units.duration(high)} ({units.percent((high - low) / low)} apart)"
+    return f"{units.duration(low)} |{bars}| {units.duration(high)} ({_apart(low, high)})"
+
+
+def _apart(low: float, high: float) -> str:
+    return (
+        f"{units.percent((high - low) / low)} apart"
+        if high < 3 * low
+        else f"one {units.digits(high / low)} times the other"
+    )
 
 
 def sweep_lines(results: Sequence[Bench | Failed]) -> list[str]:

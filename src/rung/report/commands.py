@@ -14,12 +14,13 @@ from rung.text import to_paste
 OPENING = 1.5  # of what a candidate needs: with the baseline, which is measured anew, and the modes
 
 
-def way_on(run: ClimbRun) -> str:
-    """The command that goes on with a climb that has not reached its end; empty for others, and while it runs."""
+def way_on(run: ClimbRun, code: bool = False) -> str:
+    """The command that goes on with a climb that has not reached its end; empty for others, and while it runs. code: in backticks."""
     state = words.standing(run)
     if state == "running" or not words.status(run):
         return ""
-    return f"{'Start it' if state == 'planned' else 'Continue'} with: {resume(run)}"
+    tick = "`" if code else ""
+    return f"{'Start it' if state == 'planned' else 'Continue'} with: {tick}{resume(run)}{tick}"
 
 
 def resume(run: ClimbRun) -> str:

@@ -137,7 +137,8 @@ def gradient_lines(facts: Facts) -> list[str]:
 
 def now_line(now: Now) -> str:
     """What a climb has and does at this moment, for a terminal's last line."""
-    parts = [f"best so far {now.best} ({units.seconds(now.age)} ago)" if now.best else "no recipe yet"]
+    age = "just now" if now.age < 2 else f"{now.age:.0f} s ago" if now.age < 60 else f"{units.seconds(now.age)} ago"
+    parts = [f"best so far {now.best} ({age})" if now.best else "no recipe yet"]
     for what, names in (("in the background", now.background), ("next", now.following)):
         if names:
             parts.append(f"{what}: {', '.join(map(units.clean, names))}")

@@ -56,7 +56,9 @@ def one_line(text: Any) -> str:
     return " ".join(clean(text).split())
 
 
-_SPACE_BEFORE_UNIT = r"(?<=\d) (?=(?:%|[nµm]?s|[KMGT]?i?B|[MGT]B/s)(?!\w))"
+_SPACE_BEFORE_UNIT = (
+    r"(?:(?<=\d) (?=(?:%|[nµm]?s|min|h|[KMGT]?i?B|[MGT]B/s)(?!\w))|(?<=\d min) (?=\d+ s\b)|(?<=\d h) (?=\d+ min\b))"
+)
 WORD = rf"\s*(?:\S|{_SPACE_BEFORE_UNIT})+"  # with the space before it; a number and its unit are one
 
 
