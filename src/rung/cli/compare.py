@@ -114,7 +114,8 @@ def add(commands: Any, help_text: str) -> None:
     )
     parser.add_argument(
         "--budget", type=seconds, metavar="SECONDS",
-        help="begin no restart after this time. The time of --verify counts. Rung always finishes --verify and the first restart",
+        help="begin no restart (a measurement of all sides in fresh processes) after this time. "
+        "The time of --verify counts. Rung always finishes --verify and the first restart",
     )  # fmt: skip
     parser.add_argument(
         "--deadline", type=seconds, default=900.0, metavar="SECONDS", help="time limit for compiling (default: 900)"
