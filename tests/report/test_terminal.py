@@ -28,6 +28,18 @@ def test_a_summary_fits_its_width_and_names_every_verdict(width: int) -> None:
     assert all(verdict in text for verdict in VERDICTS)
 
 
+def test_the_line_for_python_says_what_its_names_are() -> None:
+    data = climb()
+    data.manifest.target, data.manifest.workload.mode = "model.py:make", "train"
+    names = "# model: your module; loss, optimizer: as in model.py:make"
+    lines = terminal.summary(data, width=100).splitlines()
+    at = next(k for k, line in enumerate(lines) if line.startswith("Use it in Python: train = rung.apply(model, "))
+    assert (lines[at][-31:], lines[at + 1]) == ("loss=loss, optimizer=optimizer)", f"  {names}")
+    assert f"import rung\n\n{names}\ntrain = rung.apply(" in render(data)
+    data.manifest.target = "tiny-transformer"
+    assert "# model:" not in terminal.summary(data, width=100) + render(data)
+
+
 def test_a_summary_explains_the_column_of_errors_where_it_has_one() -> None:
     assert "error ÷ noise: the difference" in terminal.summary(climb(), width=140)
     assert "error ÷ noise:" not in terminal.summary(climb(), width=80)

@@ -71,9 +71,13 @@ def _bench(run: ClimbRun, what: str) -> str:
 
 
 def apply_line(run: ClimbRun) -> str:
-    train = run.manifest.workload.mode == "train"
-    target = units.one_line(units.clean(run.manifest.target))
-    whose = f"  # loss, optimizer: as in {target}; model: your module" if train and ".py:" in target else ""
-    if train:
-        return f'train = rung.apply(model, "{recipe_path(run)}", loss=loss, optimizer=optimizer){whose}'
+    if run.manifest.workload.mode == "train":
+        return f'train = rung.apply(model, "{recipe_path(run)}", loss=loss, optimizer=optimizer)'
     return f'model = rung.apply(model, "{recipe_path(run)}")'
+
+
+def apply_names(run: ClimbRun) -> str:
+    """A comment that says what the names in that line are; empty where they are not in the user's file."""
+    target = units.one_line(units.clean(run.manifest.target))
+    train = run.manifest.workload.mode == "train"
+    return f"# model: your module; loss, optimizer: as in {target}" if train and ".py:" in target else ""

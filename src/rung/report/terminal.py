@@ -195,6 +195,8 @@ def _say_outcome(run: ClimbRun, say: Callable[..., None], say_whole: Callable[..
             if alone := commands.autocast_alone(run):
                 say_whole(f"What autocast and a fused optimizer give alone: {alone}")
             say_whole(f"Use it in Python: {commands.apply_line(run)}")
+            if names := commands.apply_names(run):
+                say(f"  {names}")
     for text in (
         *words.shapes(run),
         words.slower_precision(run),
