@@ -29,8 +29,10 @@ progress = logging.getLogger(__name__)
 PROFILED_STEPS = 3
 ROUNDS_SECONDS = {"gpu": 2.0, "cpu": 4.0}  # of a restart, unless these are more than 10 rounds or fewer than the fewest
 FEWEST_ROUNDS = 4
+BLOCK_SECONDS = {"gpu": 0.06, "cpu": 0.15}  # long against the switch, short against drift
+SLOWED = 4  # times as long: the machine has become slower since the steps were estimated, and blocks get fewer of them
 WARM_SECONDS = 8.0  # the most that is spent on finding the steady state
-# Where the sides wait for cores that others have: times as many rounds, as long as they take no longer than so many times the usual.
+# Where the sides wait for cores that others have: times as many rounds. No round but the fewest begins after so many times the usual seconds.
 HARDER = 3
 
 
@@ -126,24 +128,27 @@ class Start:
         in_step = loops_in_step(list(estimates.values()), list(loops.values()))
         for side in (side for side in self.workers if in_step and loops[side] != in_step):
             yield Asked(side, "use_loops", {"loops": in_step})
-        counts = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}
+        counts, usual = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}, BLOCK_SECONDS[_kind(gpu)]
         rounds = FEWEST_ROUNDS if briefly else _rounds(_once(estimates.values(), gpu), gpu)
         got: dict[str, list[tuple[float, CoreTime]]] = {}
         sides = list(self.workers)
         began = time.monotonic()
-        until = began + HARDER * ROUNDS_SECONDS["gpu" if gpu else "cpu"]
+        until = began + HARDER * ROUNDS_SECONDS[_kind(gpu)]
 
         def more(so_far: Restart) -> bool:
             busy = any(total(g for _, g in of_blocks).share_waited > BUSY for of_blocks in got.values())
-            return busy and len(so_far.rounds) < HARDER * rounds and time.monotonic() < until
+            return len(so_far.rounds) < (HARDER if busy else 1) * rounds and time.monotonic() < until
 
-        order = turns(len(sides), rounds, more)
+        order = turns(len(sides), FEWEST_ROUNDS, more)
         turn = next(order)
         while True:
             side = sides[turn]
             asked = time.monotonic()
             answer = yield Asked(side, "block", {"count": counts[side]})
-            taken = _note_block(duel, got, side, record_of(TimedBlock, answer), time.monotonic() - asked)
+            took = time.monotonic() - asked
+            taken = _note_block(duel, got, side, record_of(TimedBlock, answer), took)
+            if took > SLOWED * usual:
+                counts[side] = max(1, round(counts[side] * usual / took))
             try:
                 turn = order.send(taken)
             except StopIteration as end:
@@ -259,7 +264,7 @@ def blocks_seconds(estimates: Sequence[float], gpu: bool, *, briefly: bool = Fal
 
 
 def _rounds(once: float, gpu: bool) -> int:
-    return max(FEWEST_ROUNDS, min(10, round(ROUNDS_SECONDS["gpu" if gpu else "cpu"] / once)))
+    return max(FEWEST_ROUNDS, min(10, round(ROUNDS_SECONDS[_kind(gpu)] / once)))
 
 
 def _once(estimates: Iterable[float], gpu: bool) -> float:
@@ -268,5 +273,8 @@ def _once(estimates: Iterable[float], gpu: bool) -> float:
 
 
 def _steps_a_block(estimate: float, gpu: bool) -> int:
-    """Blocks of about 60 ms on a GPU and 150 ms on a CPU: long against the switch, short against drift."""
-    return max(1, min(50, round((60e6 if gpu else 150e6) / max(estimate, 1))))
+    return max(1, min(50, round(1e9 * BLOCK_SECONDS[_kind(gpu)] / max(estimate, 1))))
+
+
+def _kind(gpu: bool) -> str:
+    return "gpu" if gpu else "cpu"

@@ -1,0 +1,70 @@
+"""How long the blocks of a restart take, on a machine whose clock is made."""
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rung.timing import start as starts
+from rung.timing.duel import Duel
+from rung.timing.start import FEWEST_ROUNDS, Asked, Start
+
+MS = 1e6
+
+
+def restart(monkeypatch: pytest.MonkeyPatch, estimated: float, step: float) -> tuple[int, list[int], float]:
+    """Rounds, steps of each block and seconds of a restart of two sides on a CPU, whose steps were estimated to take so many ms, and
+    take so many now."""
+    now, counts = [0.0], []
+    monkeypatch.setattr(starts, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def answer(asked: Asked) -> Any:
+        if asked.method == "estimate":
+            return estimated * MS
+        if asked.method == "memory":
+            return {}
+        count = asked.arguments["count"]
+        counts.append(count)
+        now[0] += count * step / 1e3
+        return {"samples": [step * MS] * count, "outside": 0.0, "calls": count, "compiled": 0, "cores": None}
+
+    begun = object.__new__(Start)
+    side = SimpleNamespace(environment=SimpleNamespace(device=SimpleNamespace(kind="cpu")))
+    warm = SimpleNamespace(steady=True, original=None, doubts=[], loops=0, memory={})
+    begun.workers = dict.fromkeys(("best", "candidate"))
+    begun.facts, begun.state = dict.fromkeys(begun.workers, side), dict.fromkeys(begun.workers, warm)
+    timing = begun.timing(Duel())
+    asked = next(timing)
+    for _ in itertools.count():
+        try:
+            asked = timing.send(answer(asked))
+        except StopIteration as end:
+            return len(end.value.rounds), counts, now[0]
+    raise AssertionError
+
+
+def test_a_usual_restart_has_as_many_rounds_as_its_seconds_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, counts, seconds = restart(monkeypatch, 10.0, 10.0)
+    assert rounds == 7
+    assert {*counts} == {15}
+    assert seconds == pytest.approx(4 * 8 * 0.15)
+
+
+def test_slow_steps_are_timed_in_the_fewest_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, counts, _ = restart(monkeypatch, 900.0, 900.0)
+    assert (rounds, {*counts}) == (FEWEST_ROUNDS, {1})
+
+
+def test_on_a_machine_that_has_become_much_slower_blocks_get_fewer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A climb of 90 s took 224 s so: steps of 5 ms took 200 to 500 ms, in ten rounds of blocks of 30."""
+    rounds, counts, seconds = restart(monkeypatch, 5.0, 400.0)
+    assert counts[:2] == [30, 30]
+    assert {*counts[4:]} == {1}
+    assert rounds >= FEWEST_ROUNDS
+    assert seconds < 40
+
+
+def test_a_machine_that_is_a_little_slower_is_timed_as_it_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, counts, _ = restart(monkeypatch, 10.0, 20.0)
+    assert (rounds, {*counts}) == (7, {15})
