@@ -105,7 +105,7 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
     record.verdict, record.why = "kept", "verified, and faster with confidence."
     if record.comparison and record.comparison.cut:
         which = "the one restart" if len(record.restarts or ()) == 1 else "each restart"
-        record.why = f"verified, and faster in {which} for which the budget left time."
+        record.why = f"verified, and faster in {which} that the budget allowed."
     elif len(record.restarts or ()) == 1:
         record.why = "verified, and faster: one restart showed a gain larger than the spread between processes."
 
