@@ -180,6 +180,7 @@ def test_on_the_cpu_a_step_divides_as_its_breakdown_does():
     assert found.base.step_ns == parts.step_ns == 100
     assert found.base.parts["idle_ns"] == parts.parts["launch_gap"] == 20
     assert found.notes[0] == "Neither trace has GPU events; times are CPU time."
+    assert "`rung compare` says which side is faster" in found.notes[1]
 
 
 def test_on_the_cpu_ranks_are_read_one_by_one():

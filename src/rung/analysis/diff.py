@@ -139,7 +139,10 @@ def _clock(base: Trace, new: Trace) -> str:
 def _on_host(base: Trace, new: Trace, base_steps: int | None, new_steps: int | None, by: tuple[str, ...]) -> Diff:
     """The operators' own times, of traces without GPU events."""
     sides, accounts = [], []
-    notes = ["Neither trace has GPU events; times are CPU time."]
+    notes = [
+        "Neither trace has GPU events; times are CPU time.",
+        "Recording slows operators down, some more than others: `rung compare` says which side is faster without it.",
+    ]
     for name, trace, steps in (("base", base, base_steps), ("new", new, new_steps)):
         if steps is None:
             trace, steps, note = per_step(trace)
