@@ -89,6 +89,10 @@ def test_the_lines_name_ranks_and_the_exchange(measured: Bench) -> None:
     table = scaling_lines([measured])
     assert len(table) == 3
     assert "100 %" in table[2]
+    assert "samples/s" in table[0]
+    uncounted = scaling_lines([replace(measured, samples_per_step=None)])
+    assert "samples/s" not in uncounted[0]
+    assert len({line.count("|") for line in uncounted}) == 1
 
 
 def test_on_a_cpu_the_threads_of_a_rank_are_said(measured: Bench) -> None:

@@ -105,7 +105,9 @@ def test_few_samples_are_not_said_to_hold_the_median_95_times_of_100(nap: Bench)
 
 
 def test_it_is_in_every_form_of_the_report(nap: Bench) -> None:
-    on_chip = replace(nap, work=achieved(roof(H100, "bf16"), Told(1e12, "bf16", 1e9), 2e6), point={"n": "1"})
+    on_chip = replace(
+        nap, work=achieved(roof(H100, "bf16"), Told(1e12, "bf16", 1e9), 2e6), point={"n": "1"}, samples_per_step=8
+    )
     for text in ("\n".join(bench_lines(on_chip)), "\n".join(markdown_lines(on_chip)), unescape(bench_page([on_chip]))):
         assert "500 TFLOP/s, 50.5 % of the chip's bf16 rate" in text
         assert "500 GB/s, 14.9 % of the chip's memory bandwidth" in text
@@ -135,7 +137,9 @@ def test_what_is_not_known_is_not_printed(nap: Bench) -> None:
     for text in ("\n".join(bench_lines(silent)), "\n".join(markdown_lines(silent)), samples_csv([silent])):
         assert "B/s" not in text
         assert "per_second" not in text
-    assert "B/s" not in sweep_lines([replace(silent, point={"n": "1"})])[0]
+    head = sweep_lines([replace(silent, point={"n": "1"}, samples_per_step=None)])[0]
+    assert "B/s" not in head
+    assert "samples/s" not in head
 
 
 @pytest.mark.parametrize(

@@ -224,9 +224,10 @@ def _apart(low: float, high: float) -> str:
 
 
 def sweep_lines(results: Sequence[Bench | Failed]) -> list[str]:
-    """A grid as a Markdown table; FLOP/s and bytes/s have a column where they are known at any point."""
+    """A grid as a Markdown table; samples, FLOP and bytes a second have a column where they are known at any point."""
+    counted = ["samples/s"] if any(isinstance(r, Bench) and r.samples_per_step for r in results) else []
     known = [unit for unit in ("FLOP/s", "B/s") if any(_rates(_work(r))[unit] for r in results)]
-    heads = [*(results[0].point or {}), "median step", "95 % interval", "samples/s", *known, "peak memory"]
+    heads = [*(results[0].point or {}), "median step", "95 % interval", *counted, *known, "peak memory"]
     rows = [heads]
     for r in results:
         cells = list((r.point or {}).values())
@@ -235,7 +236,7 @@ def sweep_lines(results: Sequence[Bench | Failed]) -> list[str]:
         else:
             step, rates = r.time.value, _rates(r.work)
             throughput = units.digits(r.samples_per_step / step * 1e9) if r.samples_per_step else units.NONE
-            cells += [units.duration(step), between(r), throughput, *(units.rate(rates[unit], unit) for unit in known),
+            cells += [units.duration(step), between(r), *(throughput for _ in counted), *(units.rate(rates[unit], unit) for unit in known),
                       units.data_size(units.peak(r.memory))]  # fmt: skip
         rows.append(cells)
     return markdown(rows)

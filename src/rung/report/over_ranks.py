@@ -115,17 +115,20 @@ def ranks_left_out(ranks: Sequence[object]) -> list[str]:
 
 
 def scaling_lines(results: Sequence[Bench | Failed]) -> list[str]:
-    """A Markdown table of one workload on several numbers of ranks. Efficiency: the throughput a rank, over that of the first row; and
+    """A Markdown table of one workload on several numbers of ranks; samples a second where they are known. Efficiency: the throughput a rank, over that of the first row; and
     where the rest went."""
     done = [result for result in results if isinstance(result, Bench)]
-    rows = [
-        ["ranks", "median step", "samples/s", "efficiency", "alone, slowest rank", "exposed exchange", "peak memory"]
+    counted = ["samples/s"] if any(result.samples_per_step for result in done) else []
+    heads = [
+        *("ranks", "median step", *counted),
+        *("efficiency", "alone, slowest rank", "exposed exchange", "peak memory"),
     ]
+    rows = [heads]
     first = done[0] if done else None
     for result in results:
         ranks = (result.point or {}).get("ranks", units.NONE)
         if isinstance(result, Failed) or not first:
-            rows.append([ranks, result.status, *[""] * 5])
+            rows.append([ranks, result.status, *[""] * (len(heads) - 2)])
             continue
         seen = result.over_ranks
         alone = [rank.alone.value for rank in seen.ranks if rank.alone] if seen else []
@@ -134,7 +137,7 @@ def scaling_lines(results: Sequence[Bench | Failed]) -> list[str]:
             [
                 ranks,
                 units.duration_interval(result.time),
-                units.digits(rate) if rate else units.NONE,
+                *(units.digits(rate) if rate else units.NONE for _ in counted),
                 units.percent(efficiency(first, result)),
                 units.duration(max(alone)) if alone else units.NONE,
                 _signed(seen) if seen and seen.exposed else units.NONE,
