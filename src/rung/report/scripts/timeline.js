@@ -146,7 +146,7 @@ rung.Timeline = class {
       context.fillStyle = palette.rule;
       context.fillRect(x, 0, 1, AXIS);
       context.fillStyle = palette.soft;
-      context.fillText(text, x + 4, AXIS / 2);
+      if (x + 4 + context.measureText(text).width <= width) context.fillText(text, x + 4, AXIS / 2);
     }
   }
 
