@@ -178,6 +178,7 @@ def test_the_histogram_has_every_event_once():
     table = durations(trace_of(*(on_gpu(i, dur) for i, dur in enumerate([0, 999, 1000, 4999, 5000, 20_000_000]))))
     assert table["count"].to_list() == [2, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1]
     assert table["count_share"].sum() == pytest.approx(1)
+    assert durations(trace_of()).is_empty()
 
 
 def test_signs_of_compilation_are_counted():

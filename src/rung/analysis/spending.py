@@ -188,7 +188,7 @@ EDGES_US = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000)
 
 
 def durations(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row a range of durations, of all kernels, copies and memsets, over all ranks and devices.
+    """One row a range of durations, of all kernels, copies and memsets, over all ranks and devices; none without any of them.
 
     Kernels below 10 us do not hide a launch.
 
@@ -205,7 +205,7 @@ def durations(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     table = ranges.join(sums, on="from_ns", how="left", maintain_order="left").with_columns(
         pl.col("count", "time").fill_null(0)
     )
-    return table.select(
+    return table.filter(pl.col("count").sum() > 0).select(
         "from_ns", "below_ns", pl.col("count") / steps, (pl.col("time") / steps).round().cast(pl.Int64).alias("time_ns"),
         (pl.col("count") / pl.col("count").sum()).alias("count_share"), (pl.col("time") / pl.col("time").sum()).alias("share"),
     )  # fmt: skip

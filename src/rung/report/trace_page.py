@@ -37,11 +37,7 @@ def page(found: Overview, drawn: Pictures) -> str:
     from markupsafe import Markup
 
     frames = drawn.tables
-    tables = {
-        name: html_table(name, ANALYSES[name].question, frame)
-        for name, frame in frames.items()
-        if frame.height and (name != "durations" or frame["count"].sum())  # its rows are there without a GPU event, too
-    }
+    tables = {name: html_table(name, ANALYSES[name].question, frame) for name, frame in frames.items() if frame.height}
     data = record(
         drawn.lanes, drawn.curves, [(TREES[tree.by], tree) for tree in drawn.trees], _late(frames.get("stragglers"))
     )
