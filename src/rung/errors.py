@@ -128,12 +128,17 @@ def line_of(frame: types.FrameType) -> str:
 def _users_line(stack: traceback.StackSummary) -> str:
     for frame in reversed(stack):
         if _users(frame.filename):
-            name = frame.filename
-            with contextlib.suppress(OSError):  # the working folder may be gone
-                here = os.path.relpath(name)
-                name = name if here.startswith(os.pardir) else here
+            name = from_here(frame.filename)
             return f"{name}:{frame.lineno}{'' if frame.name == '<module>' else f', in {frame.name}'}"
     return ""
+
+
+def from_here(path: str) -> str:
+    """The path from the working folder, where it is below it."""
+    with contextlib.suppress(OSError):  # the working folder may be gone
+        here = os.path.relpath(path)
+        return path if here.startswith(os.pardir) else here
+    return path
 
 
 def _users(file: str) -> bool:

@@ -31,7 +31,7 @@ from rung.cli.kubernetes import add_options as add_kubernetes_options
 from rung.cli.ranks import add_rank_options, check_ranks, launcher_of
 from rung.cli.remember import remembered
 from rung.cli.slurm import add_options as add_job_options
-from rung.errors import UsageError
+from rung.errors import UsageError, from_here
 from rung.profilers.tools import PROFILERS
 
 if TYPE_CHECKING:
@@ -290,10 +290,8 @@ def page(trace: Trace, record: Profile, parsed: argparse.Namespace) -> str:
     from rung.runs import to_json
 
     if not parsed.json:
-        trace, record = (
-            replace(trace, source=from_here(trace.source)),
-            structs.replace(record, folder=from_here(record.folder)),
-        )
+        trace = replace(trace, source=from_here(trace.source))
+        record = structs.replace(record, folder=from_here(record.folder))
     trace, steps, note = per_step(trace)
     found = analyze.page(trace, steps, parsed, note)
     return (
@@ -301,12 +299,6 @@ def page(trace: Trace, record: Profile, parsed: argparse.Namespace) -> str:
         if parsed.json
         else "\n".join([*profile_lines(record, tables.width()), "", found])
     )
-
-
-def from_here(path: str) -> str:
-    """The path from the current folder, where it is below it."""
-    here = Path.cwd()
-    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
 def listed(as_json: bool) -> int:
