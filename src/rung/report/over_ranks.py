@@ -115,14 +115,12 @@ def ranks_left_out(ranks: Sequence[object]) -> list[str]:
 
 
 def scaling_lines(results: Sequence[Bench | Failed]) -> list[str]:
-    """A Markdown table of one workload on several numbers of ranks; samples a second where they are known. Efficiency: the throughput a rank, over that of the first row; and
-    where the rest went."""
+    """A Markdown table of one workload on several numbers of ranks, with samples a second where they are known. Efficiency: the throughput
+    a rank, over that of the first row; and where the rest went."""
     done = [result for result in results if isinstance(result, Bench)]
     counted = ["samples/s"] if any(result.samples_per_step for result in done) else []
-    heads = [
-        *("ranks", "median step", *counted),
-        *("efficiency", "alone, slowest rank", "exposed exchange", "peak memory"),
-    ]
+    after = ("efficiency", "alone, slowest rank", "exposed exchange", "peak memory")
+    heads = ["ranks", "median step", *counted, *after]
     rows = [heads]
     first = done[0] if done else None
     for result in results:

@@ -168,7 +168,9 @@ def _measured(process: Caller | Here, answer: Any, side: Side, wanted: _Wanted) 
     first = ask("first")
     if isinstance(process, Team) and ask("one_batch"):  # facts count a batch for each rank
         ranks = len(process.hosts)
-        facts = replace(facts, samples=_over(facts.samples, ranks), tokens=_over(facts.tokens, ranks))
+        facts = replace(
+            facts, samples=facts.samples and facts.samples // ranks, tokens=facts.tokens and facts.tokens // ranks
+        )
     team = RanksSeen(process, facts.parallel) if isinstance(process, Team) else None
     try:
         seen = (
@@ -180,10 +182,6 @@ def _measured(process: Caller | Here, answer: Any, side: Side, wanted: _Wanted) 
         error.samples = samples  # type: ignore[attr-defined]
         raise
     return _record(facts, side, wanted, first, seen)
-
-
-def _over(count: int | float | None, ranks: int) -> int | float | None:
-    return count // ranks if isinstance(count, int) else count and count / ranks
 
 
 def _few(ask: Callable[..., Any], preset: Preset, samples: list[float]) -> _Seen:

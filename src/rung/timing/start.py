@@ -30,7 +30,7 @@ PROFILED_STEPS = 3
 ROUNDS_SECONDS = {"gpu": 2.0, "cpu": 4.0}  # of a restart, unless these are more than 10 rounds or fewer than the fewest
 FEWEST_ROUNDS = 4
 BLOCK_SECONDS = {"gpu": 0.06, "cpu": 0.15}  # long against the switch, short against drift
-SLOWED = 4  # times as long: the machine has become slower since the steps were estimated, and blocks get fewer of them
+SLOWED = 4  # times as long as that: the machine is slower than when steps were estimated, and blocks get fewer of them
 WARM_SECONDS = 8.0  # the most that is spent on finding the steady state
 # Where the sides wait for cores that others have: times as many rounds. No round but the fewest begins after so many times the usual seconds.
 HARDER = 3
@@ -128,7 +128,8 @@ class Start:
         in_step = loops_in_step(list(estimates.values()), list(loops.values()))
         for side in (side for side in self.workers if in_step and loops[side] != in_step):
             yield Asked(side, "use_loops", {"loops": in_step})
-        counts, usual = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}, BLOCK_SECONDS[_kind(gpu)]
+        counts = {side: _steps_a_block(ns, gpu) for side, ns in estimates.items()}
+        usual = BLOCK_SECONDS[_kind(gpu)]
         rounds = FEWEST_ROUNDS if briefly else _rounds(_once(estimates.values(), gpu), gpu)
         got: dict[str, list[tuple[float, CoreTime]]] = {}
         sides = list(self.workers)
