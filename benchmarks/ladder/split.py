@@ -1,7 +1,7 @@
 """A tensor-parallel model with sequence parallelism, which one process makes whole: blocks of two products, split between the ranks.
 
-rung bench benchmarks/ladder/split.py:make --nproc-per-node 2 --rungs compile --time 6
-rung bench benchmarks/ladder/split.py:make --nproc-per-node 2 --rungs compile,async-tensor-parallel --time 6
+rung bench benchmarks/ladder/split.py:make --nproc-per-node 2 --rungs compile --time 5
+rung bench benchmarks/ladder/split.py:make --nproc-per-node 2 --rungs compile,async-tensor-parallel --time 5
 """
 
 from __future__ import annotations
