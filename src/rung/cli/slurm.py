@@ -144,8 +144,8 @@ def _withdrawn(submission: Submission, folder: Path, wanted: Wanted) -> None:
     """Cancels the job that SLURM makes, or has made; by its name where sbatch does not say its number, or a second Ctrl-C ends the wait."""
     from rung.launch.slurm import Unclear, cancel_named
 
-    say("waiting for sbatch, so that its job can be cancelled; Ctrl-C ends the wait ...")
     try:
+        say("waiting for sbatch, so that its job can be cancelled; Ctrl-C ends the wait ...")
         job = submission.job()
     except (Unclear, KeyboardInterrupt) as error:
         submission.give_up()
