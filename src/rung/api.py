@@ -191,7 +191,7 @@ def _check_times(**times: float | None) -> None:
 
 def _check_share(name: str, value: float) -> None:
     if not 0 < value < 1:
-        raise UsageError(f"{name}={value} is not a share between 0 and 1; 0.01 is 1 %.")
+        raise UsageError(f"{name}={value} is not a share between 0 and 1; 0.01 is 1%.")
 
 
 def _side(target: str, options: Mapping[str, Any] | None, rungs: Sequence[str], recipe: Any, call: bool) -> Side:

@@ -178,7 +178,7 @@ def test_graph_replay_and_unlinked_work_and_negative_durations_are_noted():
     result = breakdown(trace, steps=1)
     text = " ".join(result.notes)
     assert "3 GPU events were replayed by one launch of a graph" in text
-    assert "25 % of GPU time (1 x) was launched outside" in text
+    assert "25% of GPU time (1 x) was launched outside" in text
     assert "2 events with a negative duration" in text
     assert (result.kernels, result.launches, result.gemms) == (4, 1, 3)
 

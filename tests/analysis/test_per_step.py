@@ -33,7 +33,7 @@ def test_recorded_steps_divide_what_they_make_up():
 def test_work_from_before_the_steps_is_no_part_of_one():
     steps, note = divisor(trace_of(*STEPS, on_gpu(0, 40, correlation=77)))
     assert steps == 1
-    assert "50 % of the GPU's time comes before the first work of the recorded steps" in note
+    assert "50% of the GPU's time comes before the first work of the recorded steps" in note
 
 
 def test_a_step_has_what_was_launched_in_it():

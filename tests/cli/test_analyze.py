@@ -50,8 +50,8 @@ def test_one_screen_says_what_it_is_how_busy_it_was_and_what_is_left_out(path: P
     out = capsys.readouterr().out
     assert out.replace("\n  ", " ").startswith(f"{path}: kineto, 3 events")
     assert "not in the table: 1 x flow event" in out
-    assert "GPU 0: 50.0 µs, of it computation 80 %" in out
-    assert "25 % of GPU time (1 x) was launched outside the recorded window" in out
+    assert "GPU 0: 50.0 µs, of it computation 80%" in out
+    assert "25% of GPU time (1 x) was launched outside the recorded window" in out
     assert "matrix products       30.0 µs   60%" in out
     assert "Cijk_Ailk_Bljk_MT64x64" in out
 

@@ -485,7 +485,7 @@ def test_bench_stops_when_the_median_is_known_and_says_what_it_cannot(
     assert result["summary"]["mean"]
     assert main(["bench", *TINY, "--target", "0.0001%", "--time", "0.5"]) == 0
     out = capsys.readouterr().out
-    assert "not yet within ±0.0001 %" in out
+    assert "not yet within ±0.0001%" in out
     assert "histogram" in out
     assert "FLOP/s" in out
 

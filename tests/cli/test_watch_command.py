@@ -39,8 +39,8 @@ def wrote(rank: int, ago: float = 0.0, **values: Any) -> None:
 def test_once_it_says_what_is_wrong_and_has_a_row_a_rank(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", "--once"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("train-12: 2 ranks on 1 host, running; step 7, 200 ms; exposed exchange 10.0 ms (5 %)")
-    assert "takes 33 % longer by itself than the median rank" in " ".join(out.split())
+    assert out.startswith("train-12: 2 ranks on 1 host, running; step 7, 200 ms; exposed exchange 10.0 ms (5%)")
+    assert "takes 33% longer by itself than the median rank" in " ".join(out.split())
     assert [line.split()[0] for line in out.splitlines()[-2:]] == ["0", "1"]
     assert "\x1b" not in out
     assert "\x07" not in out

@@ -43,7 +43,7 @@ def test_a_target_that_was_missed_is_said_with_what_it_should_be():
         {"metric": "exposed copies", "share": 0.0, "target": "< 1%", "met": True},
     ]
     said = HEADLINES["targets"](pl.DataFrame(rows))
-    assert said == "not met: matrix products 41 % (target at least 60 %), idle 20 % (target below 5 %)"
+    assert said == "not met: matrix products 41% (target at least 60%), idle 20% (target below 5%)"
 
 
 def test_what_is_wrong_with_one_file_of_a_folder_is_said_with_its_name(tmp_path):
@@ -62,7 +62,7 @@ def test_a_strangers_name_takes_no_more_than_its_place(tmp_path):
     (tmp_path / "t.json").write_text(json.dumps({"traceEvents": rows}))
     lines = page(read(tmp_path / "t.json"))[1:]
     assert any(line.endswith("two lines and a tab") for line in lines)
-    assert any(line.startswith("ops ") and line.endswith("xxx 100 %") for line in lines)
+    assert any(line.startswith("ops ") and line.endswith("xxx 100%") for line in lines)
     assert len(lines) < 25
 
 
@@ -91,8 +91,8 @@ def test_a_real_page_fits_and_says_the_bottleneck_first(name):
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real traces are not here")
 def test_a_reader_learns_why_a_real_gpu_waits():
     text = "\n".join(page(read(SHARED / "mi300_vit.json.gz"), 200))
-    assert "Bottleneck: waiting for a launch and idle, 75 % of the recording" in text
-    assert "the GPU waits for the host 70 % of the time" in text
+    assert "Bottleneck: waiting for a launch and idle, 75% of the recording" in text
+    assert "the GPU waits for the host 70% of the time" in text
     assert "hipGetDevicePropertiesR0600 220 times (1.4 a launch)" in text
 
 
@@ -138,7 +138,7 @@ def test_a_server_is_told_by_its_phases_without_the_waiting_between_them():
         {**none, "phase": "idle", "time_ns": 10, "share": 0.1},
     ]
     said = HEADLINES["serving"](pl.DataFrame(rows, schema=PHASE_SCHEMA))
-    assert said.startswith("decode 60 % of the time (2979 decode tokens a second); prefill 30 %")
+    assert said.startswith("decode 60% of the time (2979 decode tokens a second); prefill 30%")
     assert "idle" not in said
 
 

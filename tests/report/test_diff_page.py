@@ -115,7 +115,7 @@ def test_parts_and_kinds_have_the_words_of_other_pages(tmp_path: Path) -> None:
     kinds = page[page.index("By kind of work") : page.index("By operator")]
     assert ">matrix products<" in kinds
     assert ">gemm<" not in kinds
-    shares = [float(share) for share in re.findall(r"<title>[^<]*, ([\d.]+) %</title>", step)]
+    shares = [float(share) for share in re.findall(r"<title>[^<]*, ([\d.]+)%</title>", step)]
     assert sum(shares) == pytest.approx(200, abs=1)  # each bar is the whole step
 
 

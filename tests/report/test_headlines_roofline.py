@@ -19,7 +19,7 @@ def test_the_operator_furthest_above_its_floor_is_named_with_what_it_loses():
     replayed = {"op": "(replayed by a graph)", "time_ns": 15_000_000, "reason": GRAPH}
     said = HEADLINES["roofline"](table(near, far, replayed), ONE)
     assert said == (
-        "models cover 25 % of GPU time (75 % replayed by graphs), what they cover is at 60 % of its roof; "
+        "models cover 25% of GPU time (75% replayed by graphs), what they cover is at 60% of its roof; "
         "most above its floor: aten::_softmax 64x64 bf16, by 1.50 ms"
     )
 
@@ -34,7 +34,7 @@ def test_inferred_work_is_said_so():
     }
     far = {"op": "aten::_softmax", "inputs": "64x64 bf16", "time_ns": 2_000_000, "floor_ns": 500_000, "inferred": False}
     said = HEADLINES["roofline"](table(near, far), ONE)
-    assert said.startswith("models cover 100 % of GPU time (60 % inferred), what they cover")
+    assert said.startswith("models cover 100% of GPU time (60% inferred), what they cover")
 
 
 def test_what_is_lost_is_of_a_step_and_gpu():

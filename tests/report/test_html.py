@@ -341,9 +341,7 @@ def test_what_was_expected_of_a_rung_stands_beside_its_range_and_is_explained() 
     page = " ".join(render(data).split())
     assert "1.20–2.00× <small>expected 1.30×</small>" in page
     assert "with the speedup that is expected within it" in page
-    outcome = (
-        "1.20–2.00×, expected 1.30×. What was measured is inside the range, 7 % of a step from what was expected. "
-    )
+    outcome = "1.20–2.00×, expected 1.30×. What was measured is inside the range, 7% of a step from what was expected. "
     assert outcome in page
 
 

@@ -30,7 +30,7 @@ def test_both_sides_are_in_one_picture_where_the_gpu_is_the_same(tmp_path: Path)
     assert (link.get("x2"), link.get("y2")) == (after.get("cx"), after.get("cy"))
     assert "Base: aten::mm" in both.picture
     assert "New: aten::mm" in both.picture
-    assert re.search(r"Base: Dots cover \d+ % of the GPU's time; .*New: Dots cover \d+ % of the GPU's time", both.note)
+    assert re.search(r"Base: Dots cover \d+% of the GPU's time; .*New: Dots cover \d+% of the GPU's time", both.note)
 
 
 def test_each_gpu_has_its_own_roofs(tmp_path: Path) -> None:
@@ -64,13 +64,13 @@ def test_the_page_of_two_traces_has_it(tmp_path: Path, names: tuple[str, ...]) -
 def test_what_the_dots_cover_and_what_they_do_not_make_the_whole(tmp_path: Path) -> None:
     """And no picture of next to nothing."""
     one = roofs(trace(tmp_path))
-    shares = [float(share) for share in re.findall(r"([\d.]+) %", operator_roofline(one).note)]
+    shares = [float(share) for share in re.findall(r"([\d.]+)%", operator_roofline(one).note)]
     assert sum(shares) == pytest.approx(100, abs=1.1)
     much = pl.when(pl.col("op") == "aten::mm").then(pl.col("time_ns")).otherwise(pl.lit(10**12))
     unmodelled = one.table.with_columns(time_ns=much.cast(one.table.schema["time_ns"]))
     low = operator_roofline(Roofs(unmodelled, one.peaks))
     assert low.picture == ""
-    assert "Dots cover 0 % of the GPU's time" in low.note
+    assert "Dots cover 0% of the GPU's time" in low.note
     assert "too little for a picture" in low.note
 
 
@@ -80,7 +80,7 @@ def test_tiny_operators_do_not_stretch_the_axes_and_are_counted() -> None:
     lines = [Roof("HBM", 5.3, slope=True), Roof("matrix bf16", 1300.0, slope=False)]
     picture = roofline([*large, *tiny], lines)
     assert len(dots(picture)) == 2
-    assert "beyond the axes: 2 dots, 0.5 % of the time" in picture
+    assert "beyond the axes: 2 dots, 0.5% of the time" in picture
     assert "beyond the axes" not in roofline(large, lines)
     decades = [float(t.text or "") for t in ET.fromstring(picture).findall("text") if re.fullmatch(r"[\d.e-]+", t.text or "")]  # fmt: skip
     assert min(decades) >= 0.1

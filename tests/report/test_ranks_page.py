@@ -84,7 +84,7 @@ def test_of_many_ranks_those_that_are_idle_most_and_least_are_shown():
 
 def test_on_the_hosts_clock_the_time_outside_of_operators_is_no_wait_for_a_launch():
     lines = analyze_lines(over(on_the_host(0, 40, 60), on_the_host(1, 40, 60)), 100)
-    assert "Bottleneck: Python and dispatch, 60 % of the recording (CPU time, mean of the ranks)." in lines
+    assert "Bottleneck: Python and dispatch, 60% of the recording (CPU time, mean of the ranks)." in lines
     assert not [line for line in lines if "launch " in line or line.startswith("rank ")]
 
 
@@ -96,14 +96,14 @@ def test_a_rank_without_gpu_events_is_in_no_mean_of_the_gpus():
 
 
 def test_a_sentence_of_several_ranks_is_of_one_of_them_and_fits_the_step():
-    trace = read(DDP / "ranks2-slow-host")  # a step of 42.8 ms, 40.6 % of it idle
+    trace = read(DDP / "ranks2-slow-host")  # a step of 42.8 ms, 40.6% of it idle
     said = headlines(lambda name: table(name, trace, steps=2), 2)
-    assert said["idle"].startswith("17.4 ms a step and GPU: host 95 %")
+    assert said["idle"].startswith("17.4 ms a step and GPU: host 95%")
     assert said["launches"].startswith(
-        "714 GPU events a step and GPU in 714 launches, the GPU waits for the host 39 % of"
+        "714 GPU events a step and GPU in 714 launches, the GPU waits for the host 39% of"
     )
     assert said["syncs"].startswith("19.9 µs of host time a step and rank in 8 calls that wait")
-    assert said["streams"].startswith("stream 7 of rank 0 waits 52 %")
+    assert said["streams"].startswith("stream 7 of rank 0 waits 52%")
     share = table("targets", trace, steps=2).filter(metric="GPU waits for launches")["share"].item()
     assert f"{share:.0%}" == "39%"
 
@@ -116,7 +116,7 @@ def communication_row(group: str, ranks: int) -> dict[str, object]:
 def test_what_a_rank_spends_is_that_of_its_own_groups_and_not_of_all() -> None:
     rows = pl.DataFrame([communication_row("0", 8), *(communication_row(str(1 + node), 2) for node in range(4))])
     said = communication_line(rows, " a step and rank", 8)
-    assert "transfer 2.00 µs a step and rank, waiting for other ranks 6.00 µs; 4.00 µs exposed (50 %)" in said
+    assert "transfer 2.00 µs a step and rank, waiting for other ranks 6.00 µs; 4.00 µs exposed (50%)" in said
 
 
 def test_a_slow_group_is_said_with_its_ranks_and_how_much_slower_it_is() -> None:
@@ -134,7 +134,7 @@ def test_a_slow_group_is_said_with_its_ranks_and_how_much_slower_it_is() -> None
 def test_what_ranks_lose_is_said_of_several_alone() -> None:
     row = {"ranks": 4, "efficiency_share": 0.36, "balance_share": 0.9, "communication_share": 0.8, "host_share": 0.5}
     said = scaling_line(pl.DataFrame([row]))
-    assert said == "36 % of the GPUs' time computes, the product of even work 90 %, links and waiting for ranks 80 %, work for the GPU 50 %"  # fmt: skip
+    assert said == "36% of the GPUs' time computes, the product of even work 90%, links and waiting for ranks 80%, work for the GPU 50%"  # fmt: skip
     assert scaling_line(pl.DataFrame([row | {"ranks": 1}])) == ""
 
 

@@ -140,7 +140,7 @@ def test_markdown_is_a_table_whatever_the_name() -> None:
     assert lines[0] == "| step | <script>sum\\| |"
     table = [line for line in lines if line.startswith("|")]
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 3 for line in table)
-    assert any(line.startswith("| median (95 % interval) |") for line in table)
+    assert any(line.startswith("| median (95% interval) |") for line in table)
 
 
 def test_a_series_shows_drift_from_left_to_right() -> None:
@@ -149,7 +149,7 @@ def test_a_series_shows_drift_from_left_to_right() -> None:
     assert bars[0] < bars[-1]
     assert list(bars) == sorted(bars)
     assert series([5.0]).count("▁") == 1
-    assert series([2e6, 3e6]).endswith("(50 % apart)")
+    assert series([2e6, 3e6]).endswith("(50% apart)")
     assert series([2.5e6, 340e6]).endswith("(one 136 times the other)")
 
 

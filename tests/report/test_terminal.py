@@ -62,7 +62,7 @@ def test_a_summary_says_what_was_gained_and_how_to_use_it() -> None:
     text = terminal.summary(climb(), width=100)
     flat = " ".join(text.split())
     assert "9.40× (9.20–9.60) over the untouched model; 26.6 ms → 2.83 ms per step, peak memory 3.1 → 1.2 GiB" in flat
-    assert "Bottleneck: matrix products, 42 % of the step (GPU time)." in text
+    assert "Bottleneck: matrix products, 42% of the step (GPU time)." in text
     flat = " ".join(text.split())
     assert "rung bench tiny-transformer --recipe runs/2026-01-02-tiny-transformer/recipe.toml" in flat
     used = 'rung.apply(model, "runs/2026-01-02-tiny-transformer/recipe.toml"'
@@ -322,16 +322,16 @@ def test_predictions_are_said_by_rung_the_farthest_off_first() -> None:
     data = climb()
     by_rung = {"tf32": 3.1, "capture": 9.4}
     data.result.predictions = Predicted(median_error=6.2, decided=3, inside=1, by_rung=by_rung)
-    said = "Predictions were off by 6 % of a step in the median (capture 9 %, tf32 3 %); 1 of 3 results were inside"
+    said = "Predictions were off by 6% of a step in the median (capture 9%, tf32 3%); 1 of 3 results were inside"
     assert said in words.predictions(data)
     alone = Predicted(median_error=6.2, decided=1, inside=0, by_rung={"tf32": 6.2})
     data.result.predictions = alone
-    said = "The prediction of tf32 was off by 6 % of a step; the result was outside the predicted range."
+    said = "The prediction of tf32 was off by 6% of a step; the result was outside the predicted range."
     assert words.predictions(data) == said
     data.result.predictions = replace(alone, inside=1)
     assert words.predictions(data).endswith("; the result was inside the predicted range.")
     missed = replace(untried("x", "kept", ""), prediction_error=12.4)
-    assert attempt_words.off(missed) == "12 % of a step from what was expected"
+    assert attempt_words.off(missed) == "12% of a step from what was expected"
     assert attempt_words.off(untried("x", "kept", "")) == words.predictions(unfinished()) == ""
 
 
@@ -411,7 +411,7 @@ def test_one_restart_tells_no_confidence_and_a_comparison_that_sees_nothing_says
     assert "would have been found" not in said
     seen = replace(alone, visible=0.18)
     said = "\n".join(compare_lines(replace(result, comparison=seen)))
-    assert "A change of 18 % would have been found in four of five such comparisons." in said
+    assert "A change of 18% would have been found in four of five such comparisons." in said
     apart = replace(alone, answer="faster", speedup=Ratio(value=1.21, low=1.04, high=1.42), restarts=20)
     found = replace(result, verdict="faster", comparison=apart)
     same = compare_lines(found)[-1]

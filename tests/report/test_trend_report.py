@@ -44,17 +44,17 @@ def test_a_chart_has_a_point_a_measurement_and_a_line_at_the_change() -> None:
     assert [x for x in range(24) if "•" in columns[x]] == list(range(0, 24, 2))
     assert columns[0].index("•") > columns[22].index("•")  # a longer time stands higher
     assert columns[11] == "┆" * ROWS
-    assert lines[-2] == "from entry 7 on, 2026-01-07 03:04: 2.00 ms → 2.20 ms, 10 % slower (p = 0.001)"
+    assert lines[-2] == "from entry 7 on, 2026-01-07 03:04: 2.00 ms → 2.20 ms, 10% slower (p = 0.001)"
     assert lines[-1] == "  differs in torch: 2.13 and 2.14"
 
 
 def test_a_larger_speedup_is_higher_and_more_memory_is_more() -> None:
     up = series([1.5] * 12, [STEP | {"before": 1.5, "after": 1.65}], name="speedup", unit="x")
-    assert "1.50× → 1.65×, 10 % higher" in "\n".join(trend_lines(trend(up), 80))
+    assert "1.50× → 1.65×, 10% higher" in "\n".join(trend_lines(trend(up), 80))
     down = series(
         [2.0**30] * 12, [STEP | {"before": 2.0**30, "after": 2.0**29, "change": -0.5}], name="memory", unit="bytes"
     )
-    assert "1.0 GiB → 512 MiB, 50 % less" in "\n".join(trend_lines(trend(down), 80))
+    assert "1.0 GiB → 512 MiB, 50% less" in "\n".join(trend_lines(trend(down), 80))
 
 
 def test_many_series_are_a_line_each_and_what_was_measured_once_is_counted() -> None:

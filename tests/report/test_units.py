@@ -1,4 +1,7 @@
+import ast
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -62,7 +65,7 @@ def test_a_ratio_carries_its_interval() -> None:
     assert units.interval(None) == units.NONE
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.42, "42 %"), (0.985, "98.5 %"), (0.004, "0.4 %"), (1, "100 %")])
+@pytest.mark.parametrize(("value", "text"), [(0.42, "42%"), (0.985, "98.5%"), (0.004, "0.4%"), (1, "100%")])
 def test_a_share_is_shown_in_percent(value: float, text: str) -> None:
     assert units.percent(value) == text
 
@@ -110,3 +113,22 @@ def test_a_number_is_not_parted_from_its_unit():
     assert units.wrapped("it took 2 min 59 s", 14) == ["it took", "2 min 59 s"]
     assert units.wrapped("it took 2 h 3 min", 14) == ["it took", "2 h 3 min"]
     assert units.wrapped("", 10) == []
+
+
+ROOMS = ("analysis", "cli", "hardware", "ladder", "report", "timing", "watching")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_space_stands_before_a_percent_sign(room: str) -> None:
+    """In a string that may be printed; a docstring is none, and `%` between spaces is an operator of a template."""
+    for path in sorted((Path(units.__file__).parents[1] / room).rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                text = "".join(str(part.value) if isinstance(part, ast.Constant) else "0" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+                text = node.value
+            else:
+                continue
+            assert not re.search(r"\d %", text), f"{path}:{node.lineno}: {text}"

@@ -98,5 +98,5 @@ def test_bench_says_what_the_climb_measured_and_takes_its_compiled_code(
     assert not found.climb.agrees
     assert (tmp_path / "cache" / "compiled").is_dir()
     text = "\n".join(bench_lines(found))
-    assert "in the climb  4.20 s (4.10 s – 4.30 s) in 3 restarts, whose processes differed by up to 10 %" in text
+    assert "in the climb  4.20 s (4.10 s – 4.30 s) in 3 restarts, whose processes differed by up to 10%" in text
     assert "% faster; that is more than processes differ" in text

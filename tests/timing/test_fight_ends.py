@@ -68,7 +68,7 @@ def test_noise_ends_it_before_its_time_and_it_says_how_many_restarts_would_do(en
     assert len(duel.restarts) == 10
     (said,) = duel.warnings
     assert said.startswith("ended after 10 restarts")
-    assert "to show a difference of 1 % would need about" in said
+    assert "to show a difference of 1% would need about" in said
 
 
 def test_a_verdict_is_what_it_was_and_nothing_is_said(ended: Callable[..., Duel]) -> None:

@@ -88,7 +88,7 @@ def test_the_lines_name_ranks_and_the_exchange(measured: Bench) -> None:
     assert "200 W" in page
     table = scaling_lines([measured])
     assert len(table) == 3
-    assert "100 %" in table[2]
+    assert "100%" in table[2]
     assert "samples/s" in table[0]
     uncounted = scaling_lines([replace(measured, samples_per_step=None)])
     assert "samples/s" not in uncounted[0]

@@ -81,20 +81,20 @@ def test_a_narrow_interval_is_not_said_to_miss_its_width(nap: Bench) -> None:
     calm = replace(nap.summary, std=0.01 * nap.summary.mean.value)
     unsteady = replace(nap, reached=False, steady=False, precision=0.005, summary=calm)
     narrow = "\n".join(bench_lines(replace(unsteady, time=Interval(value=100.0, low=99.9, high=100.1))))
-    assert "within ±0.5 %, but not steady: raise --time" in narrow
+    assert "within ±0.5%, but not steady: raise --time" in narrow
     wide = "\n".join(bench_lines(replace(unsteady, time=Interval(value=100.0, low=99.0, high=101.0))))
-    assert "not yet within ±0.5 %: raise --time" in wide
+    assert "not yet within ±0.5%: raise --time" in wide
     scattered = replace(nap.summary, std=0.2 * nap.summary.mean.value)
     noisy = "\n".join(
         bench_lines(replace(unsteady, time=Interval(value=100.0, low=99.0, high=101.0), summary=scattered))
     )
-    assert "not yet within ±0.5 %: measure on a quieter machine, or raise --time" in noisy
+    assert "not yet within ±0.5%: measure on a quieter machine, or raise --time" in noisy
 
 
 def test_few_samples_are_not_said_to_hold_the_median_95_times_of_100(nap: Bench) -> None:
-    assert "95 % interval" in "\n".join(bench_lines(nap))
+    assert "95% interval" in "\n".join(bench_lines(nap))
     few = "\n".join(bench_lines(replace(nap, samples=nap.samples[:3])))
-    assert "the range of 3 samples, too few for a 95 % interval" in few
+    assert "the range of 3 samples, too few for a 95% interval" in few
 
     def interval(samples: list[float]) -> str:
         return sweep_lines([replace(nap, samples=samples, point={"n": "1"})])[2].split("|")[3].strip()
@@ -109,10 +109,10 @@ def test_it_is_in_every_form_of_the_report(nap: Bench) -> None:
         nap, work=achieved(roof(H100, "bf16"), Told(1e12, "bf16", 1e9), 2e6), point={"n": "1"}, samples_per_step=8
     )
     for text in ("\n".join(bench_lines(on_chip)), "\n".join(markdown_lines(on_chip)), unescape(bench_page([on_chip]))):
-        assert "500 TFLOP/s, 50.5 % of the chip's bf16 rate" in text
-        assert "500 GB/s, 14.9 % of the chip's memory bandwidth" in text
+        assert "500 TFLOP/s, 50.5% of the chip's bf16 rate" in text
+        assert "500 GB/s, 14.9% of the chip's memory bandwidth" in text
     over = replace(nap, work=achieved(roof(H100, None), Told(nbytes=1e10), 2e6))
-    assert "149.3 % of the chip's memory bandwidth: caches served the rest" in "\n".join(bench_lines(over))
+    assert "149.3% of the chip's memory bandwidth: caches served the rest" in "\n".join(bench_lines(over))
 
     failed = Failed(
         target="f", status="failed", error="no room", exit_code=4, samples=[1e6], summary=None, point={"n": "2"}

@@ -45,7 +45,7 @@ def test_of_a_job_that_runs_well_nothing_is_said() -> None:
 def test_a_straggler_is_told_by_its_own_pace_where_all_steps_look_alike() -> None:
     slow = [line(1, NOW - 5.0 * k, own_ns=(106 if k < 4 else 90) * MS, exchange_ns=1 * MS) for k in reversed(range(8))]
     found = said(lines(0, 8), slow)
-    assert texts(found) == ["rank 1 on node-1 takes 18 % longer by itself than the median rank, for the last 20 s"]
+    assert texts(found) == ["rank 1 on node-1 takes 18% longer by itself than the median rank, for the last 20 s"]
     assert found.ranks[1].slower == pytest.approx(16 / 90)
     assert found.least_exposed_ns == 1 * MS
 
@@ -61,14 +61,14 @@ def test_a_single_slow_line_makes_no_straggler_and_neither_do_two_lines() -> Non
 def test_ranks_that_do_not_wait_for_each_other_are_compared_by_their_steps() -> None:
     plain = {"own_ns": None, "exchange_ns": None}
     found = said(lines(0, **plain), lines(1, step_ns=150 * MS, **plain))
-    assert texts(found) == ["rank 1 on node-1 takes 50 % longer than the median rank, for the last 30 s"]
+    assert texts(found) == ["rank 1 on node-1 takes 50% longer than the median rank, for the last 30 s"]
     assert "does not know each rank's own pace" in found.notes[0]
 
 
 def test_a_host_whose_ranks_are_all_slow_is_one_sentence() -> None:
     ranks = [lines(k, world=16, host=f"node-{k // 4}", own_ns=(120 if k // 4 == 2 else 90) * MS) for k in range(16)]
     found = said(*ranks)
-    assert texts(found) == ["all 4 ranks of node-2 take 33 % or more longer than the median rank"]
+    assert texts(found) == ["all 4 ranks of node-2 take 33% or more longer than the median rank"]
     assert found.findings[0].ranks == [8, 9, 10, 11]
 
 
@@ -77,7 +77,7 @@ def test_a_throttled_gpu_is_named_with_its_clock_and_that_of_the_others() -> Non
     ranks = [lines(k, **gpu, core=2100.0) for k in range(3)]
     ranks.append(lines(3, **gpu, core=1100.0, throttled=("temperature",), own_ns=120 * MS))
     assert texts(said(*ranks)) == [
-        "rank 3 on node-3 takes 33 % longer by itself than the median rank, for the last 30 s; its GPU is throttled (temperature)",
+        "rank 3 on node-3 takes 33% longer by itself than the median rank, for the last 30 s; its GPU is throttled (temperature)",
         "the GPU of rank 3 on node-3 is throttled (temperature): its clock is 1.10 GHz, and the median of the others 2.10 GHz",
     ]
 

@@ -59,7 +59,7 @@ def gpu_time(trace: Trace, events: pl.DataFrame) -> Totals:
     elif unlinked.height:
         share = int(unlinked["dur"].sum()) / max(1, int(events["dur"].sum()))
         notes.append(
-            f"{share * 100:.0f} % of GPU time ({unlinked.height} x) was launched outside the recorded window: it counts, "
+            f"{share * 100:.0f}% of GPU time ({unlinked.height} x) was launched outside the recorded window: it counts, "
             "but has no operators."
         )
     replayed = events.filter("graph", pl.col("op").is_null())

@@ -43,7 +43,7 @@ class HostCalls:
         if not self.compiled_ns:
             return []
         return [
-            f"{100 * self.compiled_ns / max(1, self.window):.0f} % of the window is inside compiled graphs, whose "
+            f"{100 * self.compiled_ns / max(1, self.window):.0f}% of the window is inside compiled graphs, whose "
             "generated kernels are not recorded one by one; this time counts as pointwise."
         ]
 

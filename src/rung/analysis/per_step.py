@@ -81,7 +81,7 @@ def divisor_of(steps: int, before: int, whole: int) -> tuple[int, str]:
     if steps == 0 or before <= whole * FEW:
         return max(steps, 1), ""
     return 1, (
-        f"{100 * before / whole:.0f} % of the GPU's time comes before the first work of the recorded step{'s' * (steps > 1)}: "
+        f"{100 * before / whole:.0f}% of the GPU's time comes before the first work of the recorded step{'s' * (steps > 1)}: "
         f"{OF_WHOLE} --step all leaves out work that was launched before the steps."
     )
 

@@ -62,7 +62,7 @@ def _before_decoding(facts: Facts, share: float) -> str:
     within = facts.share(steps["gap_ns"].sum()) / share if share else 0.0
     if within < 0.1:
         return ""
-    return f"; {min(1.0, within) * 100:.0f} % of it before decode steps, {duration(steps['gap_ns'].mean())} each"  # type: ignore[arg-type]
+    return f"; {min(1.0, within) * 100:.0f}% of it before decode steps, {duration(steps['gap_ns'].mean())} each"  # type: ignore[arg-type]
 
 
 def held_up_decoding(facts: Facts) -> Seen | None:
@@ -159,7 +159,7 @@ def gemm_bound(facts: Facts) -> Seen | None:
     if time * facts.steps < 0.8 * float(events["own_ns"].sum()):  # of graph replays: too few to speak for all
         return Seen(share, said)
     best = min(1.0, float(known["floor_ns"].sum()) / max(1.0, time))
-    return Seen(share, f"{said}; at {best * 100:.0f} % of their roof", (best, 1.0))
+    return Seen(share, f"{said}; at {best * 100:.0f}% of their roof", (best, 1.0))
 
 
 def far_from_roof(facts: Facts) -> Seen | None:
@@ -178,7 +178,7 @@ def far_from_roof(facts: Facts) -> Seen | None:
     if share * (1 - best) < 0.05:
         return None
     said = f"{row['op']} {row['inputs'] or ''}".strip()
-    said = f"{said}: at {best * 100:.0f} % of its {row['bound']} roof"
+    said = f"{said}: at {best * 100:.0f}% of its {row['bound']} roof"
     return Seen(share, said, (best, best + 0.75 * (1 - best)), row["family"])
 
 
@@ -229,7 +229,7 @@ def exposed_communication(facts: Facts) -> Seen | None:
     waited /= max(1.0, waited + moved)
     return Seen(
         share,
-        said + (f"; {waited * 100:.0f} % of their time is waiting for other ranks" if waited >= 0.05 else ""),
+        said + (f"; {waited * 100:.0f}% of their time is waiting for other ranks" if waited >= 0.05 else ""),
     )
 
 

@@ -34,7 +34,7 @@ SCHEMA: dict[str, pl.DataType] = {
 
 
 def stragglers(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
-    """One row for each step and rank for which others waited 2 % of a step or longer, by step and lateness.
+    """One row for each step and rank for which others waited 2% of a step or longer, by step and lateness.
 
     On traces without GPUs the host's operators stand for the GPU's work. Of more than 1,000 rows, those that are least late have no cause.
 

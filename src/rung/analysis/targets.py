@@ -31,8 +31,8 @@ _PRODUCTS = 0.60
 def targets(trace: Trace, *, steps: int = 1) -> pl.DataFrame:
     """One row a metric. Empty if the trace has no GPU events.
 
-    The targets are rules of thumb. Matrix products should take at least 60 % of the time of a transformer: a small share means overheads. There is
-    no such target where convolutions or attention take more time than they. Waits of the host for the GPU should take less than 5 %.
+    The targets are rules of thumb. Matrix products should take at least 60% of the time of a transformer: a small share means overheads. There is
+    no such target where convolutions or attention take more time than they. Waits of the host for the GPU should take less than 5%.
     There should be almost no waits of the GPU for launches, no exposed communication and no exposed copies.
 
     metric: what is measured.

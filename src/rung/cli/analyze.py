@@ -18,9 +18,9 @@ EXAMPLE = """\
 example, a recorded training step of two H200:
   $ rung analyze traces/
   traces: kineto, 10.2 k events, 2 steps, 2 ranks, NVIDIA H200
-  Bottleneck: matrix products, 25.3 % of the step (GPU time, mean of the ranks).
+  Bottleneck: matrix products, 25.3% of the step (GPU time, mean of the ranks).
   Do first:
-  1. Pointwise operations, norms and reductions are separate kernels: 28 % (408 kernels a step,
+  1. Pointwise operations, norms and reductions are separate kernels: 28% (408 kernels a step,
      MulBackward0 first)
      1.08–1.27× faster: fuse them with torch.compile, or use fused norms and activations [rung
      climb: compile]

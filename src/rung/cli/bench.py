@@ -36,8 +36,8 @@ EXAMPLE = """\
 example, a training step on two CPU cores (shortened):
   $ rung bench model.py:make --time 5
   net, train, on AMD EPYC
-  median step   11.0 ms (10.6 ms – 11.5 ms), 95 % interval, 430 samples
-                not yet within ±0.5 %: raise --time
+  median step   11.0 ms (10.6 ms – 11.5 ms), 95% interval, 430 samples
+                not yet within ±0.5%: raise --time
   throughput    46615 samples/s
   peak memory   396 MiB
 

@@ -29,7 +29,7 @@ more:
   rung diff before/ after/                                each trace in a folder is a rank
   rung diff before.json.gz after.json.gz --html page.html
   rung diff before.json.gz after.json.gz --csv diff.csv   every row of every table
-  rung diff before.db after.db --fail-if-slower 3%        for CI: exit code 1 if 3 % slower or more
+  rung diff before.db after.db --fail-if-slower 3%        for CI: exit code 1 if 3% slower or more
 
 Times are of one step of one GPU. `0->24` are calls, in BASE and in NEW. Rows are aligned by
 operator, not by kernel name, since kernel names change with vendors and versions; --by kernel

@@ -80,7 +80,7 @@ def expected(attempt: Attempt) -> str:
 def off(attempt: Attempt) -> str:
     """How far a prediction was from what was measured; empty where nothing was decided."""
     points = units.number(attempt.prediction_error)
-    return "" if points is None else f"{points:.0f} % of a step from what was expected"
+    return "" if points is None else f"{points:.0f}% of a step from what was expected"
 
 
 def full_prediction(attempt: Attempt) -> str:

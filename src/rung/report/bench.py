@@ -57,9 +57,9 @@ def bench_rows(result: Bench) -> list[tuple[str, str]]:
     if not result.measured:
         return [("first run", first_run)]
     summary, step = result.summary, result.time.value
-    sure = "95 % interval or wider" if result.trend else "95 % interval"
+    sure = "95% interval or wider" if result.trend else "95% interval"
     count = len(result.samples)
-    of = f"{sure}, {count} samples" if _enough(result) else f"the range of {count} samples, too few for a 95 % interval"
+    of = f"{sure}, {count} samples" if _enough(result) else f"the range of {count} samples, too few for a 95% interval"
     rows = [("median step", f"{units.duration_interval(result.time)}, {of}"), *_timed_rows(result.timer)]
     if result.over_ranks:
         rows.append(("ranks", f"{ranks_line(result.over_ranks)}; a step ends with the slowest"))
@@ -131,7 +131,7 @@ def _climb_rows(climb: Climbed | None) -> list[tuple[str, str]]:
 
 def _short_of(result: Bench) -> str:
     """Why it was not the precision that ended it: an interval that is narrow may be of a stretch that was not steady."""
-    within, time = f"within ±{100 * result.precision:.2g} %", result.time
+    within, time = f"within ±{100 * result.precision:.2g}%", result.time
     narrow = time.high - time.low <= 2 * result.precision * time.value
     return f"{within}, but not steady" if narrow and not result.steady else f"not yet {within}"
 
@@ -227,7 +227,7 @@ def sweep_lines(results: Sequence[Bench | Failed]) -> list[str]:
     """A grid as a Markdown table; samples, FLOP and bytes a second have a column where they are known at any point."""
     counted = ["samples/s"] if any(isinstance(r, Bench) and r.samples_per_step for r in results) else []
     known = [unit for unit in ("FLOP/s", "B/s") if any(_rates(_work(r))[unit] for r in results)]
-    heads = [*(results[0].point or {}), "median step", "95 % interval", *counted, *known, "peak memory"]
+    heads = [*(results[0].point or {}), "median step", "95% interval", *counted, *known, "peak memory"]
     rows = [heads]
     for r in results:
         cells = list((r.point or {}).values())
@@ -267,7 +267,7 @@ def _enough(result: Bench) -> bool:
 def markdown_lines(result: Bench) -> list[str]:
     """One measurement as a Markdown table, its environment and notes below."""
     environment, summary, climb = result.environment, result.summary, result.climb
-    of = "95 % interval" if _enough(result) else "range"
+    of = "95% interval" if _enough(result) else "range"
     rows = [(f"median ({of})", units.duration_interval(result.time))]
     if climb:
         rows.append((f"in the climb ({climb.restarts} restarts)", units.duration_interval(climb.time)))

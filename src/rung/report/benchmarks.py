@@ -21,7 +21,7 @@ def session_lines(
 ) -> list[str]:
     """One line a benchmark, in the order in which they ran; notes below. base: the saved measurements, by test; differs, warnings: what is
     not the same around them (`rung.timing.saved.beside`)."""
-    lines = [["benchmark", "median", "95 % interval", "samples", *(["against saved"] if base is not None else [])]]
+    lines = [["benchmark", "median", "95% interval", "samples", *(["against saved"] if base is not None else [])]]
     for row in rows:
         cells = [_short(row.test or ""), units.duration(row.time.value), between(row), str(len(row.samples))]
         lines.append([*cells, *([change(row.against)] if base is not None else [])])

@@ -70,7 +70,7 @@ def as_measured(breakdown: Breakdown | None, time: Figure | None) -> Breakdown |
 
 
 def bottleneck(breakdown: Breakdown | None, whole: str = "step") -> str:
-    """Such as "matrix products, 42 % of the step"; "" where there is none."""
+    """Such as "matrix products, 42% of the step"; "" where there is none."""
     if breakdown is None or not breakdown.bottleneck:
         return ""
     key = breakdown.bottleneck

@@ -168,4 +168,4 @@ def _side(side: ComparedSide) -> str:
 
 
 def _share(value: float | None) -> str:
-    return units.NONE if value is None else f"{100 * value:.2g} %"
+    return units.NONE if value is None else f"{100 * value:.2g}%"

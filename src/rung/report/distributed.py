@@ -13,7 +13,7 @@ _MOST = 8
 
 
 def communication_line(table: pl.DataFrame, per: str = " a step", ranks: int = 1) -> str:
-    """ "all_reduce 192 MiB: 863 µs a step, waiting 2.29 ms, exposed 3.16 ms (100 %), 336 GB/s on the bus"
+    """ "all_reduce 192 MiB: 863 µs a step, waiting 2.29 ms, exposed 3.16 ms (100%), 336 GB/s on the bus"
 
     ranks: of the run; a row is about those of its group alone.
     """

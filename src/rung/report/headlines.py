@@ -62,7 +62,7 @@ def _percent(share: Any) -> str:
     known = units.number(share)
     if known is None:
         return units.NONE
-    return "under 0.1 %" if 0 < known < 0.0005 else units.percent(round(known, 2 if known >= 0.0995 else 3))
+    return "under 0.1%" if 0 < known < 0.0005 else units.percent(round(known, 2 if known >= 0.0995 else 3))
 
 
 def _named(text: str) -> str:
@@ -96,8 +96,8 @@ def _targets(frame: pl.DataFrame) -> str:
 
 
 def _goal(target: str) -> str:
-    """ ">= 60%" → "at least 60 %" """
-    return target.replace(">=", "at least").replace("<", "below").replace("%", " %")
+    """ ">= 60%" → "at least 60%" """
+    return target.replace(">=", "at least").replace("<", "below")
 
 
 def _categories(frame: pl.DataFrame) -> str:
@@ -262,7 +262,7 @@ _KINDS = {"launch": "launch latency and gaps"}  # of the path; the others are wo
 
 
 def critical_path_line(table: pl.DataFrame) -> str:
-    """ "set by computation 94 %, host 5 %; most of it: aten::_softmax 35 %" """
+    """ "set by computation 94%, host 5%; most of it: aten::_softmax 35%" """
     rows = table.to_dicts()
     if not rows or rows[0]["what"] == "none":
         return rows[0]["name"] if rows else ""
@@ -282,7 +282,7 @@ def critical_path_line(table: pl.DataFrame) -> str:
 
 
 def what_if_line(table: pl.DataFrame) -> str:
-    """ "the end comes at most 34.5 % sooner if aten::_softmax takes no time (27.6 % at its floor), 33.2 % if aten::bmm takes none" """
+    """ "the end comes at most 34.5% sooner if aten::_softmax takes no time (27.6% at its floor), 33.2% if aten::bmm takes none" """
     said: list[str] = []
     kinds = {"host": "the host", "communication": "collectives", "memcpy": "copies"}
     for row in table.to_dicts()[:3]:

@@ -105,7 +105,7 @@ def _named(row: dict[str, Any]) -> str:
 
 
 def _gap(row: dict[str, Any]) -> str:
-    """How far an operator is from its roof: "42 % of its roof (memory), 1.2 ms above it"."""
+    """How far an operator is from its roof: "42% of its roof (memory), 1.2 ms above it"."""
     if row["roof_share"] is None:
         return ""
     lost = row["time_ns"] - row["floor_ns"]

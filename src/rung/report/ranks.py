@@ -51,7 +51,7 @@ def rank_lines(found: Overview, width: int) -> list[str]:
     lines = [head[:4].rjust(wide) + head[4:] for head in _HEADS]
     for part in shown:
         record = part.breakdown or Breakdown(parts={})
-        cells = [f"{_share(part, column) * 100:.1f} %".rjust(7) for column in _COLUMNS]
+        cells = [f"{_share(part, column) * 100:.1f}%".rjust(7) for column in _COLUMNS]
         step, key = units.duration(record.step_ns), record.bottleneck or ""
         most = f"{breakdowns.part(key, record.clock)} {units.percent(round(record.share or 0.0, 2))}"
         lines.append(f"{part.rank!s:>{wide}}  {step:>8}  {'  '.join(cells)}  {most if key else ''}".rstrip())

@@ -91,7 +91,7 @@ def roofline(points: Sequence[Point], roofs: Sequence[Roof], links: Sequence[tup
 
 
 def _little(share: float) -> str:
-    return units.percent(round(share, 3)) if share >= 0.001 else "under 0.1 %"
+    return units.percent(round(share, 3)) if share >= 0.001 else "under 0.1%"
 
 
 def _largest(points: Sequence[Point]) -> list[Point]:

@@ -40,7 +40,7 @@ def heading(series: Series) -> str:
 
 
 def change_line(change: Changed, series: Series) -> str:
-    """Such as "from entry 17 on, 2026-01-02 03:04: 2.75 ms → 2.90 ms, 5.4 % slower (p = 0.001)"."""
+    """Such as "from entry 17 on, 2026-01-02 03:04: 2.75 ms → 2.90 ms, 5.4% slower (p = 0.001)"."""
     grew, shrank = WORDS.get(series.name, ("more", "less"))
     word = grew if change.change > 0 else shrank
     before, after = (figure(level, series.unit) for level in (change.before, change.after))

@@ -201,9 +201,9 @@ def _ends(estimate: Span | None) -> tuple[float | None, float | None]:
 
 
 def percent(share: Any) -> str:
-    """0.42 -> "42 %", 0.985 -> "98.5 %", 0.004 -> "0.4 %"."""
+    """0.42 -> "42%", 0.985 -> "98.5%", 0.004 -> "0.4%"."""
     known = number(share)
-    return NONE if known is None else f"{known * 100:.1f}".removesuffix(".0") + " %"
+    return NONE if known is None else f"{known * 100:.1f}".removesuffix(".0") + "%"
 
 
 def count(value: Any) -> str:

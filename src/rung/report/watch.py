@@ -29,7 +29,7 @@ def watch_lines(found: Watched, width: int) -> list[str]:
 
 
 def _head(found: Watched) -> str:
-    """As in: train-12: 8 ranks on 2 hosts, running; step 1041, 412 ms; exposed exchange 31 ms (7.5 %), of it 27 ms waiting for slower ranks."""
+    """As in: train-12: 8 ranks on 2 hosts, running; step 1041, 412 ms; exposed exchange 31 ms (7.5%), of it 27 ms waiting for slower ranks."""
     hosts = len({rank.host for rank in found.ranks})
     name = units.one_line(found.folder.rstrip("/").rpartition("/")[2])
     ranks = f"{found.world} rank{'s' if found.world != 1 else ''} on {hosts} host{'s' if hosts != 1 else ''}"
@@ -64,7 +64,7 @@ def _row(rank: WatchedRank, found: Watched) -> tuple[str, ...]:
         units.duration(rank.step_ns),
         units.duration(rank.own_ns),
         units.duration(rank.exchange_ns) if found.world > 1 else units.NONE,
-        units.NONE if rank.slower is None else f"{rank.slower * 100:+.1f} %",
+        units.NONE if rank.slower is None else f"{rank.slower * 100:+.1f}%",
         units.data_size(memory),
         power,
         clock,

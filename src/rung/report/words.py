@@ -141,7 +141,7 @@ def shapes(run: ClimbRun) -> list[str]:
 
 
 def predictions(run: ClimbRun) -> str:
-    """Such as "Predictions were off by 6 % of a step in the median (capture 9 %, sdpa 3 %); 4 of 7 results were inside the predicted
+    """Such as "Predictions were off by 6% of a step in the median (capture 9%, sdpa 3%); 4 of 7 results were inside the predicted
     range"."""
     record = run.result.predictions if run.result else None
     off = units.number(record.median_error) if record else None
@@ -151,10 +151,10 @@ def predictions(run: ClimbRun) -> str:
     each = sorted(((name, n) for name, n in medians if n is not None), key=lambda pair: -pair[1])
     if record.decided == 1 and len(each) == 1:
         where = "inside" if record.inside else "outside"
-        return f"The prediction of {each[0][0]} was off by {off:.0f} % of a step; the result was {where} the predicted range."
-    rungs = f" ({', '.join(f'{name} {n:.0f} %' for name, n in each)})" if each else ""
+        return f"The prediction of {each[0][0]} was off by {off:.0f}% of a step; the result was {where} the predicted range."
+    rungs = f" ({', '.join(f'{name} {n:.0f}%' for name, n in each)})" if each else ""
     inside = f"{units.count(record.inside)} of {units.count(record.decided)} results were inside the predicted range"
-    return f"Predictions were off by {off:.0f} % of a step in the median{rungs}; {inside}."
+    return f"Predictions were off by {off:.0f}% of a step in the median{rungs}; {inside}."
 
 
 def slower_precision(run: ClimbRun) -> str:
@@ -295,7 +295,7 @@ def standing_of_recipe(run: ClimbRun) -> str:
     if doubt := units.clean(result.doubt):
         return f"Provisional: verified, and not confirmed: {doubt}."
     if status == "provisional" and gain is not None and gain < CLAIMED and verified:
-        return "Provisional: verified. Rung claims a gain below 8 % only after fresh restarts have confirmed it."
+        return "Provisional: verified. Rung claims a gain below 8% only after fresh restarts have confirmed it."
     if status == "verified" and not result.all_shapes:
         return VERIFIED_HERE
     return STATUSES.get(status, f"Status: {status or 'unknown'}.")
@@ -307,7 +307,7 @@ def memory(run: ClimbRun) -> str:
 
 
 def floor(baseline: Baseline | None) -> str:
-    """Such as "1.9 ms in bf16, 7 % of the step"."""
+    """Such as "1.9 ms in bf16, 7% of the step"."""
     record = baseline.floor if baseline else None
     if record is None or units.number(record.seconds) is None:
         return ""

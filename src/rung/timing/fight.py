@@ -89,7 +89,7 @@ def _end_in_time(duel: Duel, looks: Looks, margin: float, fit: int) -> None:
         ended = f"ended after {len(ratios)} restarts, as {fit - len(ratios)} more, which is what fits, had a chance below {FUTILE:.0%} to decide it; "
     if duel.comparison and duel.comparison.final:
         duel.warnings.append(
-            f"{ended}restarts scatter by {100 * statistics.stdev(ratios):.2g} %: to show a difference of {100 * margin:.2g} % "
+            f"{ended}restarts scatter by {100 * statistics.stdev(ratios):.2g}%: to show a difference of {100 * margin:.2g}% "
             f"would need about {needed(ratios, looks=looks, margin=margin)} of them."
         )
 

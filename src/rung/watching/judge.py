@@ -313,7 +313,7 @@ def _seconds(value: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share:.0%}".replace("%", " %")
+    return f"{share:.0%}"
 
 
 def _clock(mhz: float | None) -> str:

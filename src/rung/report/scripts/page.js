@@ -14,7 +14,7 @@ const rung = (() => {
   const SIZES = [["B", 1], ["KiB", 2 ** 10], ["MiB", 2 ** 20], ["GiB", 2 ** 30], ["TiB", 2 ** 40]];
   const duration = (ns, digits = 3) => scaled(ns, TIMES, digits);
   const amount = (value, unit) => (unit === "bytes" ? scaled(value, SIZES, 3) : `${Number(value.toPrecision(3))} ${value === 1 && unit.length > 1 ? unit.replace(/s$/, "") : unit}`);
-  const percent = (share) => `${Number((share * 100).toPrecision(3))} %`;
+  const percent = (share) => `${Number((share * 100).toPrecision(3))}%`;
   const count = (number) => number.toLocaleString("en");
 
   // An element with its properties; texts become text, whatever is in them.
