@@ -1,5 +1,6 @@
 """A climb's events in words."""
 
+import pytest
 from climb_sample import unfinished
 
 from rung.records.progress import Now, Surveyed
@@ -19,4 +20,35 @@ def test_parameters_without_a_gradient_are_told_with_what_the_audit_found() -> N
 def test_the_age_of_the_answer_is_whole_seconds() -> None:
     said = [progress.now_line(Now("1.20× verified", age, (), ())) for age in (0.017, 2.7, 179.4)]
     assert said == [f"best so far 1.20× verified ({age})" for age in ("just now", "3 s ago", "2 min 59 s ago")]
-    assert progress.now_line(Now("", 0.0, ("survey",), ())) == "no recipe yet · in the background: survey"
+    assert progress.now_line(Now("", 0.0, ("survey",), ())) == "no recipe yet · meanwhile: looking at the graph"
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ("baseline", "the untouched model"),
+        ("plain-default", "torch.compile"),
+        ("plain-max-autotune-again", 'torch.compile(mode="max-autotune")'),
+        ("plain-default-tf32", "torch.compile, in TF32"),
+        ("plain-default-verify-exact", "verifying torch.compile"),
+        ("plain-verify-exact-again", "verifying torch.compile"),
+        ("plain-default-beside-best", "the best so far"),
+        ("together", "several rungs together"),
+        ("together-fewer-verify-bf16-over-ranks", "verifying several rungs together"),
+        ("shapes-verify-exact", "verifying other shapes"),
+        ("sdpa-precompile-exact", "compiling sdpa for its verification"),
+        ("sdpa-first", "sdpa"),
+        ("final", "the recipe"),
+        ("final-best", "the untouched model"),
+        ("final-plain", "torch.compile"),
+    ],
+)
+def test_a_task_has_the_words_of_the_other_lines(task: str, words: str) -> None:
+    assert progress.doing(task) == words
+
+
+def test_what_is_under_way_is_not_told_to_come_next() -> None:
+    said = progress.now_line(Now("", 0.0, ("final-best", "final"), ("together", "together-verify-exact", "final")))
+    assert said == (
+        "no recipe yet · meanwhile: the untouched model, the recipe · next: several rungs together, verifying several rungs together"
+    )

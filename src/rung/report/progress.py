@@ -6,6 +6,8 @@ import contextlib
 from pathlib import Path
 
 from rung.errors import RungError
+from rung.ladder.climb.bundles import NAME as BUNDLE
+from rung.ladder.climb.modes import NAME, TITLES, mode_of, title
 from rung.records.climb import Baseline, ClimbRun, TakenBack
 from rung.records.progress import (
     Answered,
@@ -36,6 +38,13 @@ from rung.report.words import ranks, recompilations
 from rung.runs import Run
 
 PAGE = "report.html"
+TASKS = {
+    "survey": "looking at the graph",
+    "final-best": "the untouched model",
+    "final-plain": "torch.compile",
+    **dict.fromkeys(("baseline", "resume", "plain-untouched"), "the untouched model"),
+}
+CANDIDATES = {NAME: "torch.compile", BUNDLE: "several rungs together", "final": "the recipe", "shapes": "other shapes"}
 NEW_ANSWER = (Answered, OnAllShapes, TakenBack)  # events after which the run directory has another result
 
 
@@ -139,7 +148,29 @@ def now_line(now: Now) -> str:
     """What a climb has and does at this moment, for a terminal's last line."""
     age = "just now" if now.age < 2 else f"{now.age:.0f} s ago" if now.age < 60 else f"{units.seconds(now.age)} ago"
     parts = [f"best so far {now.best} ({age})" if now.best else "no recipe yet"]
-    for what, names in (("in the background", now.background), ("next", now.following)):
-        if names:
-            parts.append(f"{what}: {', '.join(map(units.clean, names))}")
+    background = dict.fromkeys(map(doing, now.background))
+    following = dict.fromkeys(phrase for name in now.following if (phrase := doing(name)) not in background)
+    for what, phrases in (("meanwhile", background), ("next", following)):
+        if phrases:
+            parts.append(f"{what}: {', '.join(phrases)}")
     return " · ".join(parts)
+
+
+def doing(task: str) -> str:
+    """A task of a climb, by the name of its log, as a reader knows it: "plain-verify-exact" is "verifying torch.compile"."""
+    what, verifies, _ = task.partition("-verify-")
+    if verifies:
+        return f"verifying {_candidate(what)}"
+    if task.endswith("-precompile-exact"):
+        return f"compiling {_candidate(task.removesuffix('-precompile-exact'))} for its verification"
+    return TASKS.get(task) or ("the best so far" if task.endswith("-best") else _candidate(task))
+
+
+def _candidate(name: str) -> str:
+    """What a task times or verifies: a plain mode of torch.compile, or what a rung gives."""
+    for end in ("-again", "-first", "-fewer"):
+        name = name.removesuffix(end)
+    mode = name.removeprefix(f"{NAME}-")
+    if mode != name and mode_of(mode) in TITLES:
+        return title(mode)
+    return CANDIDATES.get(name) or units.clean(name)

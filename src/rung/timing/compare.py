@@ -295,7 +295,7 @@ def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> Verificat
             progress.info("can A be verified?")
             worker.call("audit", setup.limits.prepare, against=against)
         for numerics in worker.call("precisions", setup.limits.prepare):
-            progress.info("verifying: %s", numerics)
+            progress.info("verifying in %s", "full precision" if numerics == "exact" else numerics)
             answer = worker.call("verify", setup.limits.prepare, numerics=numerics, against=against)
             found.append(record_of(Verification, answer))
             if not found[-1].passed:

@@ -174,6 +174,12 @@ def numerics_of(part: str) -> str:
     return part.removesuffix(RANKS)
 
 
+def named(part: str) -> str:
+    """A part in words: "full precision", "bf16 over ranks"."""
+    numerics = numerics_of(part)
+    return ("full precision" if numerics == "exact" else numerics) + (" over ranks" if part != numerics else "")
+
+
 def turns(state: State) -> str:
     """The file of those who verify on a GPU in turns."""
     return str(state.setup.logs / "turns") if state.facts.gpu else ""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from rung.ladder.climb.ahead import champion_of
 from rung.ladder.climb.answer import offer
 from rung.ladder.climb.mode_timing import ALIKE
-from rung.ladder.climb.modes import NAME, mode_of_task, the_best
+from rung.ladder.climb.modes import NAME, mode_of_task, the_best, title
 from rung.ladder.climb.race import SLOW_MOST
 from rung.ladder.climb.restarts import time_for_blocks
 from rung.ladder.climb.schedule import confirming, room
@@ -37,7 +37,7 @@ def time_late(state: State, *, wait: bool = False) -> None:
     """Times those that are ready. wait: first waits for the others, as long as the answer can be confirmed afterwards; those that are
     not ready then are given up."""
     if wait and state.late:
-        progress.info("compiling: %s", ", ".join(state.late))
+        progress.info("preparing %s", "; ".join(map(title, state.late)))
         until = time.monotonic() + SLOW_MOST
         state.pool.wait(
             lambda: all(task.done for task in state.late.values()), lambda: min(room(state), until - time.monotonic())
@@ -80,7 +80,7 @@ def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
     best = champion_of(state, state.kept, f"01-{NAME}-{mode.name}-beside")
     state.wait(best, keep=confirming(state))
     time_for_blocks(state, 2)
-    progress.info("timing %s", mode.name)
+    progress.info("timing %s", mode.title)
     duel = Duel()
     try:
         if best.error:

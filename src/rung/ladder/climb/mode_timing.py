@@ -14,7 +14,7 @@ from rung.ladder.climb.ahead import note_memory
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, Answer, offer, take_back
 from rung.ladder.climb.begin import GRACE
 from rung.ladder.climb.begun import Begun, forget, keep
-from rung.ladder.climb.modes import NAME, mode_of_task
+from rung.ladder.climb.modes import NAME, mode_of_task, title
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.records.climb import Mode
@@ -76,7 +76,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
             result.modes[name].error = "too little time was left to time it"
             state.say(Raced(result.modes[name]))
         return
-    progress.info("timing %s", ", ".join(ready))
+    progress.info("timing %s", "; ".join(map(title, ready)))
     duel = Duel()
     # Without an answer there is nothing to show: the first one may take a moment more than the budget has.
     start = Start.of(state.setup_within(state.left() if state.answer else max(state.left(), GRACE)), sides)

@@ -28,7 +28,7 @@ from rung.ladder.climb.mode_checks import (
     withdraw_wrong,
 )
 from rung.ladder.climb.mode_timing import Race, time_modes, untouched_worker
-from rung.ladder.climb.modes import BLOCKS, LAID_OUT, MODES, NAME, SLOW, mode_of, mode_of_task, modes
+from rung.ladder.climb.modes import BLOCKS, LAID_OUT, MODES, NAME, SLOW, mode_of, mode_of_task, modes, title
 from rung.ladder.climb.schedule import PRECISIONS, much_slower, verifying_seconds
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, OutOfTime, State
 from rung.records.climb import Mode
@@ -161,7 +161,7 @@ def race(state: State) -> Race:
         if _can_wait(state, result, {**open_, **later}):
             _leave(state, open_, later)
             break
-        progress.info("compiling: %s", ", ".join(waited or later))
+        progress.info("preparing %s", "; ".join(map(title, waited or later)))
         if not _something_new(state, result, list(waited.values())):
             if not result.best:
                 raise OutOfTime

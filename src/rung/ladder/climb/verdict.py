@@ -15,7 +15,7 @@ from rung.ladder.climb.ahead import Seen, prepare_next
 from rung.ladder.climb.answer import offer, take_back, verified_answer
 from rung.ladder.climb.begin import surveyed
 from rung.ladder.climb.begun import forget, keep_verified
-from rung.ladder.climb.checks import end_checks, end_widening, may_pass, once_more, part_of, refusal, verified
+from rung.ladder.climb.checks import end_checks, end_widening, may_pass, named, once_more, part_of, refusal, verified
 from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.schedule import confirming, room
 from rung.ladder.climb.state import OutOfTime, State
@@ -76,7 +76,7 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
 
     if state.surveying:
         state.pool.wait(lambda: surveyed(state, wait=False) or all(task.done for task in checks), state.left)
-    progress.info("verifying: %s", " and ".join(part_of(task) for task in checks))
+    progress.info("verifying in %s", " and ".join(named(part_of(task)) for task in checks))
 
     def decided() -> bool:
         prepare_next(state, record.stack, seen, record.without or ())
