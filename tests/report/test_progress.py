@@ -26,21 +26,21 @@ def test_the_age_of_the_answer_is_whole_seconds() -> None:
 @pytest.mark.parametrize(
     ("task", "words"),
     [
-        ("baseline", "the untouched model"),
-        ("plain-default", "torch.compile"),
-        ("plain-max-autotune-again", 'torch.compile(mode="max-autotune")'),
-        ("plain-default-tf32", "torch.compile, in TF32"),
+        ("baseline", "preparing the untouched model"),
+        ("plain-default", "preparing torch.compile"),
+        ("plain-max-autotune-again", 'preparing torch.compile(mode="max-autotune")'),
+        ("plain-default-tf32", "preparing torch.compile, in TF32"),
         ("plain-default-verify-exact", "verifying torch.compile"),
         ("plain-verify-exact-again", "verifying torch.compile"),
-        ("plain-default-beside-best", "the best so far"),
-        ("together", "several rungs together"),
+        ("plain-default-beside-best", "preparing the best so far"),
+        ("together", "preparing several rungs together"),
         ("together-fewer-verify-bf16-over-ranks", "verifying several rungs together"),
         ("shapes-verify-exact", "verifying other shapes"),
         ("sdpa-precompile-exact", "compiling sdpa for its verification"),
-        ("sdpa-first", "sdpa"),
-        ("final", "the recipe"),
-        ("final-best", "the untouched model"),
-        ("final-plain", "torch.compile"),
+        ("sdpa-first", "preparing sdpa"),
+        ("final", "preparing the recipe"),
+        ("final-best", "preparing the untouched model"),
+        ("final-plain", "preparing torch.compile"),
     ],
 )
 def test_a_task_has_the_words_of_the_other_lines(task: str, words: str) -> None:
@@ -50,5 +50,5 @@ def test_a_task_has_the_words_of_the_other_lines(task: str, words: str) -> None:
 def test_what_is_under_way_is_not_told_to_come_next() -> None:
     said = progress.now_line(Now("", 0.0, ("final-best", "final"), ("together", "together-verify-exact", "final")))
     assert said == (
-        "no recipe yet · meanwhile: the untouched model, the recipe · next: several rungs together, verifying several rungs together"
+        "no recipe yet · meanwhile: preparing the untouched model, preparing the recipe · next: preparing several rungs together, verifying several rungs together"
     )

@@ -40,9 +40,8 @@ from rung.runs import Run
 PAGE = "report.html"
 TASKS = {
     "survey": "looking at the graph",
-    "final-best": "the untouched model",
-    "final-plain": "torch.compile",
-    **dict.fromkeys(("baseline", "resume", "plain-untouched"), "the untouched model"),
+    "final-plain": "preparing torch.compile",
+    **dict.fromkeys(("baseline", "resume", "plain-untouched", "final-best"), "preparing the untouched model"),
 }
 CANDIDATES = {NAME: "torch.compile", BUNDLE: "several rungs together", "final": "the recipe", "shapes": "other shapes"}
 NEW_ANSWER = (Answered, OnAllShapes, TakenBack)  # events after which the run directory has another result
@@ -163,7 +162,7 @@ def doing(task: str) -> str:
         return f"verifying {_candidate(what)}"
     if task.endswith("-precompile-exact"):
         return f"compiling {_candidate(task.removesuffix('-precompile-exact'))} for its verification"
-    return TASKS.get(task) or ("the best so far" if task.endswith("-best") else _candidate(task))
+    return TASKS.get(task) or f"preparing {'the best so far' if task.endswith('-best') else _candidate(task)}"
 
 
 def _candidate(name: str) -> str:
