@@ -1,5 +1,6 @@
 """A rank that asks for memory that all ranks share, on a machine that is not what it should be."""
 
+import os
 import socket
 from contextlib import ExitStack
 from typing import Any
@@ -8,6 +9,8 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch.distributed import _symmetric_memory
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from rung.engine import symmetric_memory
 from rung.engine.symmetric_memory import shared_by_all_ranks
@@ -64,6 +67,18 @@ class Rank:
             found = memory.sum(getattr(torch, dtype), count)
             expected = Ranks.here.world * (torch.arange(1, count + 1) % 8)
             return {"called": operators.called, "right": torch.equal(found.long(), expected)}
+
+    def taken_by_the_pass(self) -> list[bool]:
+        """Whether Inductor's pass that fuses products takes the group of a tensor-parallel model, before and after it was enabled."""
+        mesh = init_device_mesh("cpu", (Ranks.here.world,))
+        model = parallelize_module(torch.nn.Sequential(torch.nn.Linear(4, 4)), mesh, {"0": ColwiseParallel()})
+        name = mesh.get_group().group_name
+        found = [_symmetric_memory.is_symm_mem_enabled_for_group(name)]
+        with ExitStack() as around:
+            around.enter_context(patch.dict(os.environ))
+            _stand_in(around, "")
+            symmetric_memory.enable_for_products(model)
+        return [*found, _symmetric_memory.is_symm_mem_enabled_for_group(name)]
 
 
 def _stand_in(around: ExitStack, lacking: str) -> Operators:

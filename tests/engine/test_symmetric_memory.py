@@ -67,6 +67,10 @@ def test_small_sums_are_read_at_once_and_all_in_whole_vectors(
         assert found == {"called": [list(called)], "right": True}
 
 
+def test_inductor_fuses_products_of_a_group_once_it_was_enabled(team: Team) -> None:
+    assert team.call("taken_by_the_pass", 60) == [[False, True], [False, True]]
+
+
 GPU = torch.device("cuda", 0)
 
 

@@ -51,8 +51,8 @@ def test_any_stream_has_a_summary_in_order(samples: list[float]) -> None:
 @pytest.mark.parametrize(
     ("samples", "says"),
     [
-        (stream(100) + [400.0] * 3, "3 of 103 steps take up to 4.0 times"),
-        ([*stream(100), 400.0], "1 of 101 steps takes 4.0 times the median and causes most"),
+        (stream(100) + [400.0] * 3, "3 of 103 steps take up to 4.0× the median"),
+        ([*stream(100), 400.0], "1 of 101 steps takes 4.0× the median and causes most"),
         ([x * (1.3 if k // 10 % 2 else 1.0) for k, x in enumerate(stream(100))], "two levels"),
         ([x * (1 + 0.005 * k) for k, x in enumerate(stream(100))], "slower"),
         ([x * (1.5 - 0.005 * k) for k, x in enumerate(stream(100))], "faster"),

@@ -40,8 +40,8 @@ def test_the_overhead_is_that_of_the_medians(tmp_path):
 
 @pytest.mark.parametrize(
     ("recorded", "steps", "said"),
-    [(2e6, 3, "(+100%; medians of 3)"), (2.5e6, 3, "(2.50 times as long; medians of 3)"),
-     (1234.81e6, 1, "(1235 times as long; one step each)"), (1e6, 3, "(within the noise; medians of 3)")],
+    [(2e6, 3, "(+100%; medians of 3)"), (2.5e6, 3, "(2.50× as long; medians of 3)"),
+     (1234.81e6, 1, "(1235× as long; one step each)"), (1e6, 3, "(within the noise; medians of 3)")],
 )  # fmt: skip
 def test_how_much_longer_a_step_took(recorded, steps, said):
     cost = Overhead(bare_ns=1e6, recorded_ns=recorded, share=recorded / 1e6 - 1, steps=steps)

@@ -123,11 +123,11 @@ def test_a_slow_group_is_said_with_its_ranks_and_how_much_slower_it_is() -> None
     row = {"group": "2", "group_ranks": "[8, 9]", "times": 3.0, "collective": "all_reduce", "size_bytes": 1 << 20,
            "bus_gb_per_s": 79.4, "others_bus_gb_per_s": 238.0, "groups": 8}  # fmt: skip
     assert slow_groups_line(pl.DataFrame([row])) == (
-        "group 2 (ranks 8, 9) takes 3 times as long as others for all_reduce of 1.0 MiB: 79.4 GB/s, the median of 8 groups is 238"
+        "group 2 (ranks 8, 9) takes 3.00× as long as others for all_reduce of 1.0 MiB: 79.4 GB/s, the median of 8 groups is 238"
     )
     assert slow_groups_line(pl.DataFrame([row, row | {"group": "5"}])).endswith("; 1 more group")
     assert slow_groups_line(pl.DataFrame([row | {"group_ranks": "", "bus_gb_per_s": None}])) == (
-        "group 2 takes 3 times as long as others for all_reduce of 1.0 MiB"
+        "group 2 takes 3.00× as long as others for all_reduce of 1.0 MiB"
     )
 
 

@@ -150,7 +150,7 @@ def test_a_series_shows_drift_from_left_to_right() -> None:
     assert list(bars) == sorted(bars)
     assert series([5.0]).count("▁") == 1
     assert series([2e6, 3e6]).endswith("(50% apart)")
-    assert series([2.5e6, 340e6]).endswith("(one 136 times the other)")
+    assert series([2.5e6, 340e6]).endswith("(one 136× the other)")
 
 
 def test_no_interval_hides_that_of_another_side() -> None:

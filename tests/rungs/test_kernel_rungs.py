@@ -26,7 +26,7 @@ def test_where_it_won_or_was_not_measured_it_is_tried(arch: str) -> None:
 def test_where_it_was_measured_to_lose_the_figure_is_said() -> None:
     no = BY_NAME["triton-rope"].applies(context(mode="infer"))
     assert no is not None
-    assert "0.98 times its speed at 8 x 32 x 4096 x 128" in no.why
+    assert "0.98× its speed at 8 x 32 x 4096 x 128" in no.why
     assert "H100" in no.why
     assert BY_NAME["triton-rope"].applies(context("gfx942", "infer")) is None
 

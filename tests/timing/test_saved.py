@@ -42,7 +42,7 @@ def test_a_change_beyond_both_intervals_is_told_with_what_differs(
     assert main(["compare", str(b), str(a)]) == 0
     assert "20.0% faster" in capsys.readouterr().out  # of the speed, as in every other comparison
     assert main(["compare", str(kept(tmp_path / "c.json", 5e6)), str(a)]) == 0
-    assert "5 times faster" in capsys.readouterr().out
+    assert "5.00× faster" in capsys.readouterr().out
     assert "differs in settings.cpu_governor: performance and powersave" in out
     assert "load" not in out
     assert "two processes at two times" in out

@@ -46,7 +46,7 @@ def _spikes(x: np.ndarray) -> str:
     if rest.std(ddof=1) > 0.7 * x.std(ddof=1):
         return ""
     return (
-        f"{int(far.sum())} of {len(x)} steps {'takes' if far.sum() == 1 else 'take up to'} {x.max() / middle:.1f} times the median and "
+        f"{int(far.sum())} of {len(x)} steps {'takes' if far.sum() == 1 else 'take up to'} {x.max() / middle:.1f}× the median and "
         f"{'causes' if far.sum() == 1 else 'cause'} most of the variation: "
         "interruptions, recompilations or garbage collection."
     )
@@ -69,7 +69,7 @@ def _two_levels(x: np.ndarray) -> str:
     if apart < 0.02 * low.mean() or apart < 4 * spread:  # a uniform or normal stream splits at 3.5 at most
         return ""
     ratio = high.mean() / low.mean()
-    apart_by = f"{ratio - 1:.0%} apart" if ratio < 3 else f"one {ratio:.3g} times the other"
+    apart_by = f"{ratio - 1:.0%} apart" if ratio < 3 else f"one {ratio:.3g}× the other"
     return (
         f"the times have two levels, {apart_by} ({len(low)} and {len(high)} steps): two clocks, two "
         "code paths, or two input shapes."

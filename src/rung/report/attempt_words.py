@@ -108,11 +108,11 @@ def rests_on(attempt: Attempt) -> str:
 
 
 def other_gpus(attempt: Attempt) -> str:
-    """Such as "restarts 3 and 5 on GPU 1, where a step takes 1.30 times as long"; empty where all ran on the first."""
+    """Such as "restarts 3 and 5 on GPU 1, where a step takes 1.30× as long"; empty where all ran on the first."""
     said = []
     for gpu in attempt.other_gpus or ():
         numbers = f"restart{'s' if len(gpu.restarts) > 1 else ''} {' and '.join(map(str, gpu.restarts))}"
-        pace = f", where a step takes {gpu.step:.2f} times as long" if differs(gpu) else ""
+        pace = f", where a step takes {gpu.step:.2f}× as long" if differs(gpu) else ""
         said.append(f"{numbers} on {units.clean(gpu.gpu)}{pace}")
     return "; ".join(said)
 

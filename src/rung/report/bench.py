@@ -217,9 +217,7 @@ def series(samples: Sequence[float]) -> str:
 
 def _apart(low: float, high: float) -> str:
     return (
-        f"{units.percent((high - low) / low)} apart"
-        if high < 3 * low
-        else f"one {units.digits(high / low)} times the other"
+        f"{units.percent((high - low) / low)} apart" if high < 3 * low else f"one {units.ratio(high / low)} the other"
     )
 
 

@@ -67,14 +67,14 @@ def difference_lines(differs: Mapping[str, Sequence[Any]]) -> list[str]:
 def change(found: Change | UnsetType | None) -> str:
     """Such as "3.1% slower", or "not apart (+0.2%)" where the intervals overlap; "new" without an earlier one.
 
-    Faster is of the speed, as where both sides are timed in turns: a fifth of the time is 5 times faster, and not 80%."""
+    Faster is of the speed, as where both sides are timed in turns: a fifth of the time is 5.00× faster, and not 80%."""
     if not found:
         return "new"
     if not found.apart:
         return f"no clear difference ({found.change:+.1%})"
     slower = found.change > 0
     ratio = 1 + found.change if slower else found.before / max(found.after, 1e-3)
-    return f"{f'{ratio - 1:.1%}' if ratio < 3 else f'{ratio:.3g} times'} {'slower' if slower else 'faster'}"
+    return f"{f'{ratio - 1:.1%}' if ratio < 3 else units.ratio(ratio)} {'slower' if slower else 'faster'}"
 
 
 def columns(lines: Sequence[Sequence[str]]) -> list[str]:

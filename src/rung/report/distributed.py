@@ -86,7 +86,7 @@ def slow_groups_line(table: pl.DataFrame) -> str:
     more = table["group"].n_unique() - 1
     ranks = units.one_line(row["group_ranks"]).strip("[]")
     text = (
-        f"group {row['group']}{f' (ranks {ranks})' if ranks else ''} takes {row['times']:.2g} times as long as others for "
+        f"group {row['group']}{f' (ranks {ranks})' if ranks else ''} takes {units.ratio(row['times'])} as long as others for "
         f"{row['collective']} of {units.data_size(row['size_bytes'])}"
     )
     if row["bus_gb_per_s"] and row["others_bus_gb_per_s"]:

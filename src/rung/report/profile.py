@@ -75,7 +75,7 @@ def _longer(share: float) -> str:
     """By what share a recorded step took longer."""
     if share <= 0:
         return "within the noise"
-    return f"{share:+.0%}" if share <= 1 else f"{units.digits(1 + share)} times as long"
+    return f"{share:+.0%}" if share <= 1 else f"{units.ratio(1 + share)} as long"
 
 
 def _of(steps: int) -> str:

@@ -46,7 +46,7 @@ def beats_inductor(kernel: str) -> Requirement:
             return None
         doing = "in training" if c.training else "going forward"
         return Inapplicable(
-            f"on {c.facts.arch} its kernel takes no less time than Inductor's {doing}: {speed:.2f} times its speed at "
+            f"on {c.facts.arch} its kernel takes no less time than Inductor's {doing}: {speed:.2f}× its speed at "
             f"{row.shape} ({row.source})."
         )
 

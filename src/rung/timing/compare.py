@@ -91,7 +91,9 @@ def compare(
 
         def seen(duel: Duel) -> None:
             ratios = [
-                f"{name} is {_percent(duel.restarts[-1].log_ratio(0, k))} than A" for k, name in enumerate(named) if k
+                f"{name} is {_ratio(duel.restarts[-1].log_ratio(0, k))} as fast as A"
+                for k, name in enumerate(named)
+                if k
             ]
             say(f"restart {len(duel.restarts)}: {', '.join(ratios)}")
             ended.append(time.monotonic())
@@ -158,9 +160,9 @@ def failure(result: Comparison | Ranking, slower: float | None, inconclusive: bo
 def stopped_at(name: str, log_ratios: Sequence[float]) -> str:
     """What restarts had shown of a side when the comparison was stopped: no verdict."""
     mean, count = statistics.fmean(log_ratios), len(log_ratios)
-    said = f"stopped after {count} restart{'' if count == 1 else 's'}: {name} was {_percent(mean)} than A"
+    said = f"stopped after {count} restart{'' if count == 1 else 's'}: {name} was {_ratio(mean)} as fast as A"
     if count > 1:
-        said += f" on average, and from {_percent(min(log_ratios))} to {_percent(max(log_ratios))}"
+        said += f" on average, and from {_ratio(min(log_ratios))} to {_ratio(max(log_ratios))}"
     few = count < COMPARE[0][0]
     return f"{said}; {f'a verdict needs at least {COMPARE[0][0]} restarts' if few else 'that was not clear yet'}"
 
@@ -313,6 +315,7 @@ def _recorded(side: Side) -> ComparedSide:
     )
 
 
-def _percent(log_ratio: float) -> str:
-    change, which = math.expm1(abs(log_ratio)), "faster" if log_ratio >= 0 else "slower"
-    return f"{change:.1%} {which}" if change < 0.5 else f"{change + 1:.3g} times {which}"
+def _ratio(log_ratio: float) -> str:
+    """As the verdict has it: below 1 where B is the slower one."""
+    ratio = math.exp(log_ratio)
+    return f"{ratio:.2f}×" if 0.0995 <= ratio < 9.995 else f"{ratio:.3g}×"

@@ -204,7 +204,7 @@ def _against_the_total(said: Comparison | Ranking, taken: Mapping[str, list[floa
         shown = sum(one > other for one, other in zip(*totals, strict=True))
         if longer > 1 + (said.margin or 0) and shown >= MOST * parts:
             found[pair.a, pair.b] = (
-                f"a typical call of {fast} is faster than one of {slow}, but all its calls together take {longer:.3g} times as long: its work "
+                f"a typical call of {fast} is faster than one of {slow}, but all its calls together take {longer:.3g}× as long: its work "
                 "comes in lumps. Compare a function that makes many calls."
             )
     return found

@@ -55,7 +55,7 @@ class OnInputs:
                 hidden[letter] = excess(side, statistics.median(taken[letter]))
                 if hidden[letter] > ELSEWHERE * max(1.0, hidden[first]):
                     return letter, (
-                        f"until all streams of the GPU are done, its calls take {hidden[letter]:.1f} times as long as they report: work on "
+                        f"until all streams of the GPU are done, its calls take {hidden[letter]:.1f}× as long as they report: work on "
                         "another stream, or work that is put off"
                     )
             on_new[letter] = judge.on_new_inputs(self._calls[letter], self._batches)
@@ -63,7 +63,7 @@ class OnInputs:
             faster = min(taken[first]) / min(taken[letter])  # of calls that nothing interrupted, as `longer` is
             if longer > SLOWER and faster > 1 and math.log(faster / longer) < 0.5 * math.log(faster):
                 return letter, (
-                    f"on inputs that it has not seen before, a call takes {on_new[letter]:.1f} times as long: what it gained is "
+                    f"on inputs that it has not seen before, a call takes {on_new[letter]:.1f}× as long: what it gained is "
                     "work that was not done again"
                 )
         return "", ""

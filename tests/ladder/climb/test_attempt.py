@@ -320,7 +320,7 @@ def test_what_only_noise_hides_stays_provisional(made: State, tries: Tried) -> N
     busy = {"cpu_time": cpu, "waited": {"best": 0.4}}
     record = tries(FUSED, 1.4, "undecided", seen=busy)
     assert record.verdict == "inconclusive"
-    assert "in CPU time it is 1.50 (1.40 to 1.60) times as fast" in record.why
+    assert "in CPU time it is 1.50× (1.40 to 1.60) as fast" in record.why
     assert kept(made) == ("provisional", ("fused-optimizer",))
     assert made.taken_back == []
     assert made.kept == []

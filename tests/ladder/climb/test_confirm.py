@@ -259,7 +259,7 @@ def test_what_is_slower_than_the_best_plain_mode_is_taken_back(made: State, monk
     with_attempts(made)
     found = confirmed(made, monkeypatch, {("plain", 0): 0.5, ("candidate", 0): 0.55})
     assert found == ("confirmed", ("compile",))  # the plain mode itself
-    assert "it was 0.91 times as fast as torch.compile" in made.taken_back[0].why
+    assert "it was 0.91× as fast as torch.compile" in made.taken_back[0].why
 
 
 def test_a_plain_mode_that_was_not_verified_takes_back_nothing(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +276,7 @@ def test_a_plain_mode_that_was_not_verified_takes_back_nothing(made: State, monk
     assert made.answer.over_plain.value == pytest.approx(0.9, rel=0.05)
     assert made.taken_back == []
     assert said == [
-        "not confirmed: in 3 fresh restarts it was 0.90 times as fast as reduce-overhead, which itself was not verified"
+        "not confirmed: in 3 fresh restarts it was 0.90× as fast as reduce-overhead, which itself was not verified"
     ]
 
 
@@ -341,7 +341,7 @@ def test_the_answer_before_a_refuted_one_is_confirmed_in_its_place(
     on_disk = {a.rung: a for a in made.run.attempts()}
     assert on_disk["plain"].verdict == "kept"
     assert on_disk["sdpa"].verdict == "reverted"
-    assert "0.91 times as fast as torch.compile" in on_disk["sdpa"].why
+    assert "0.91× as fast as torch.compile" in on_disk["sdpa"].why
     assert made.step_ns == STEP / 1.8  # what comes next is held against what stands
 
 

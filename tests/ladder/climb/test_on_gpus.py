@@ -138,9 +138,9 @@ def test_that_gpus_differ_is_in_each_record_and_said_once(made: Made) -> None:
         record = Attempt(number=2, rung="sdpa", against="baseline", verdict="kept")
         take(record, made.begun.duel.record())
         tell_of_gpus(made.state, record)
-        assert other_gpus(record) == "restart 3 on GPU 1, where a step takes 1.30 times as long"
+        assert other_gpus(record) == "restart 3 on GPU 1, where a step takes 1.30× as long"
     assert made.said == [
-        "a step of the best so far takes 1.30 times as long on GPU 1 as on the first GPU; this is in no comparison"
+        "a step of the best so far takes 1.30× as long on GPU 1 as on the first GPU; this is in no comparison"
     ]
 
 

@@ -318,7 +318,7 @@ def refuted(over: Comparison, plain: Comparison | None, mode: str) -> str:
         return f"{over.restarts} fresh restarts did not show it to be faster than the untouched model"
     if plain is not None and plain.speedup.value < AS_FAST:
         # Not with confidence, perhaps; but the plain mode is simpler, and at least as fast by all that was seen.
-        return f"in {plain.restarts} fresh restarts it was {plain.speedup.value:.2f} times as fast as {mode}"
+        return f"in {plain.restarts} fresh restarts it was {plain.speedup.value:.2f}× as fast as {mode}"
     return ""
 
 

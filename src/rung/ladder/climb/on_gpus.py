@@ -131,7 +131,7 @@ def tell_of_gpus(state: State, record: Attempt) -> None:
             state.differing.add(gpu.gpu)
             state.say(
                 Warned(
-                    f"a step of the best so far takes {gpu.step:.2f} times as long on {gpu.gpu} as on the first GPU; this is in no comparison"
+                    f"a step of the best so far takes {gpu.step:.2f}× as long on {gpu.gpu} as on the first GPU; this is in no comparison"
                 )
             )
 

@@ -296,7 +296,7 @@ def _worth(state: State, rungs: Sequence[Rung]) -> tuple[list[Rung], Stopped]:
     worth = worth or [r for r in rungs if worth_another(state, r)]
     if worth and near_floor(state):
         worth = [r for r in worth if r.core and not tries(state, r)]
-        rule, why = "floor", f"the step takes less than {NEAR:.2f} times its roofline lower bound."  # fmt: skip
+        rule, why = "floor", f"the step takes less than {NEAR:.2f}× its roofline lower bound."  # fmt: skip
     return worth, Stopped(rule=rule, why=why, left=best_case)
 
 

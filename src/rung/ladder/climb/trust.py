@@ -35,14 +35,12 @@ def distrusted(record: Attempt | Interleaved, speedup: float) -> str | None:
         return f"{hidden:.0%} of the time of its blocks is missing from the times that it reports: it puts work off, or a clock was tampered with."
     waited = speedup * (1 - hidden) / (1 - min(best, MOST_HIDDEN))
     if hidden - best > HIDDEN and _lost(speedup, waited):
-        return f"it reports times that make it {speedup:.2f}x as fast, but the process that waited for it measured {waited:.2f}x: it puts work off, or a clock was tampered with."
+        return f"it reports times that make it {speedup:.2f}× as fast, but the process that waited for it measured {waited:.2f}×: it puts work off, or a clock was tampered with."
     if witness and witness.failures:
         return f"while it was timed, its results differed from the baseline's: {witness.failures[0]}."
     new = (witness.unseen if witness else None) or 1.0
     if new > SLOWER and _lost(speedup, speedup / new):
-        return (
-            f"a step takes {new:.1f} times as long on new inputs: it reused earlier results instead of computing them."
-        )
+        return f"a step takes {new:.1f}× as long on new inputs: it reused earlier results instead of computing them."
     return None
 
 
@@ -79,7 +77,7 @@ def _doubt(wall: Compared, cpu: Compared, share: float) -> str:
     between = f" ({gain.low:.2f} to {gain.high:.2f})" if gain.low is not None and gain.high is not None else ""
     return (
         f"its threads waited for a CPU core {share:.0%} of the time, so wall time cannot decide; in CPU time it is "
-        f"{gain.value:.2f}{between} times as fast"
+        f"{gain.value:.2f}×{between} as fast"
     )
 
 
