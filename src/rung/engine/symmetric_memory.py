@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -97,7 +99,8 @@ def enable_for_products(model: torch.nn.Module) -> None:
     memory at the first of these products."""
     os.environ[NO_MULTICAST] = "1"
     for group in _groups_of(model):
-        shared_by_all_ranks(next(model.parameters()).device, group)  # which enables it for the group
+        _agreed(functools.partial(_have_products_fused, group), group)  # has to come before the group shares memory
+        shared_by_all_ranks(next(model.parameters()).device, group)
 
 
 def enabled_for_products(model: torch.nn.Module) -> bool:
@@ -108,6 +111,15 @@ def enabled_for_products(model: torch.nn.Module) -> bool:
         return False
     groups = _groups_of(model)
     return bool(groups) and all(is_symm_mem_enabled_for_group(group.group_name) for group in groups)
+
+
+def _have_products_fused(group: dist.ProcessGroup) -> None:
+    """torch says that there is no need to call this any more. Up to 2.13 at least, its pass still leaves out the groups for which nobody did."""
+    from torch.distributed import _symmetric_memory
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        _symmetric_memory.enable_symm_mem_for_group(group.group_name)
 
 
 def _groups_of(model: torch.nn.Module) -> list[dist.ProcessGroup]:
