@@ -353,3 +353,7 @@ def test_the_page_of_a_climb_that_kept_a_plain_mode_says_so() -> None:
     page = render(data)
     assert "1.10× (1.05–1.15) over the best plain torch.compile.</p>" in page
     assert "by a plain mode" not in page
+
+
+def test_the_worst_error_is_held_against_the_untouched_models_own() -> None:
+    assert "0.001, 1.25× the untouched model's own error of 0.0008; allowed: 0.0024" in render(climb())

@@ -41,9 +41,12 @@ def test_the_line_for_python_says_what_its_names_are() -> None:
 
 
 def test_a_summary_explains_the_column_of_errors_where_it_has_one() -> None:
-    assert "error ÷ noise: the difference" in terminal.summary(climb(), width=140)
-    assert "error ÷ noise:" not in terminal.summary(climb(), width=80)
-    assert "error ÷ noise:" not in terminal.summary(planned(), width=140)
+    said = "error: how far off the result is that came nearest to its limit, in multiples of the untouched model's own error."
+    wide = terminal.summary(climb(), width=140)
+    assert said in wide
+    assert "19.1 ms  1.25×  ✓ kept" in wide
+    assert said not in terminal.summary(climb(), width=80)
+    assert said not in terminal.summary(planned(), width=140)
 
 
 def test_a_summary_says_how_noisy_the_machine_was() -> None:

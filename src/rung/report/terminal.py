@@ -16,9 +16,7 @@ from rung.report.layout import Cell, Column, styled, table_of, wrap
 _COLORS = {"kept": "green", "reverted": "yellow", "inconclusive": "yellow", "failed": "red"}
 _FEW = 5  # reasons that are told one by one
 _WIDE = 92  # below this, the columns that matter least give their room to the reason
-NOISE = (
-    "error ÷ noise: the difference from the reference that came nearest to its limit, over that of the untouched model."
-)
+ERROR = "error: how far off the result is that came nearest to its limit, in multiples of the untouched model's own error."
 
 
 def prediction_line(attempt: Attempt) -> str:
@@ -123,7 +121,7 @@ def summary(run: ClimbRun, width: int | None = None, color: bool = False) -> str
             lines.extend(_table(measured, width, color))
             checked = [check for row in measured if (check := attempt_words.worst(row))]
             if width >= _WIDE and any(check.ratio is not None for check in checked):
-                say(NOISE, "dim", indent=2)
+                say(ERROR, "dim", indent=2)
         say_left([row for row in run.attempts if not row.log])  # nothing for the columns but the reason
     tried, left = words.planned(run)
     if tried or left:
@@ -160,7 +158,7 @@ def _table(attempts: Sequence[Attempt], width: int, color: bool) -> list[str]:
     wide = width >= _WIDE
     columns = [Column("rung", wraps=True), Column("predicted", right=True), Column("measured", right=True)]
     if wide:
-        columns += [Column("step,\nmemory", right=True), Column("error ÷\nnoise", right=True)]
+        columns += [Column("step,\nmemory", right=True), Column("error", right=True)]
     columns += [Column("verdict"), Column("why", wraps=True)]
     rows = []
     for attempt in attempts:
@@ -175,7 +173,7 @@ def _table(attempts: Sequence[Attempt], width: int, color: bool) -> list[str]:
                 units.data_size(attempt_words.candidate_memory(attempt)),
             ]
             cells.append("\n".join(cost) if cost != [units.NONE, units.NONE] else units.NONE)
-            cells.append(units.NONE if error is None else units.digits(error, 2))
+            cells.append(units.NONE if error is None else units.ratio(error))
         style = _COLORS.get(verdict, "dim")
         row = [Cell(cell) for cell in cells]
         row.append(Cell(f"{attempt_words.MARKS.get(verdict, ' ')} {verdict}", style))
