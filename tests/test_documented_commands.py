@@ -142,3 +142,18 @@ def run_all(page: Path, folder: Path, adapted: Callable[[str, Path], str]) -> No
             words = ["bash", "-c", adapted(command, folder)]
             done = subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, timeout=900)
             assert done.returncode == 0, f"{command}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        ("README.md", "Give the path that the climb printed after 'Recipe:'."),
+        ("docs/tutorials/first-climb.md", "There is no recipe in .rung: no climb has kept anything yet."),
+    ],
+)
+def test_a_program_without_a_recipe_ends_with_a_sentence(page: str, says: str, tmp_path: Path) -> None:
+    for block in blocks(ROOT / page):
+        if block.language == "python" and block.more:
+            (tmp_path / block.more).write_text(block.text)
+    done = subprocess.run([sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, f"{says}\n")
