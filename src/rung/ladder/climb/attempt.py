@@ -31,7 +31,6 @@ from rung.ladder.climb.state import WARM, OutOfTime, State
 from rung.ladder.climb.trust import clocks_disagree, distrusted
 from rung.ladder.climb.verdict import (
     conclude,
-    disturbed,
     finish,
     no_gain,
     over_shapes,
@@ -39,6 +38,7 @@ from rung.ladder.climb.verdict import (
     set_cut,
     set_failed,
     spared,
+    warn_if_disturbed,
 )
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, Comparison, Restart, decide, judge
@@ -100,9 +100,8 @@ def attempt(state: State, rung: Rung) -> None:
             duel = _compared(state, rung, record, name)
             found = duel.record()
             take(record, found)
-            if not state.kept and (said := disturbed(state.baseline.time.value, found.times["best"].value)):
-                record.warnings = [*found.warnings, said]
-                state.say(Warned(said))
+            if not state.kept:
+                warn_if_disturbed(state, record)
             tell_of_gpus(state, record)
             seen = state.profiled(name, found.times["candidate"].value) if state.trace(name).exists() else seen
             _judge(state, rung, record, duel, name, seen)

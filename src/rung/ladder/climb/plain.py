@@ -19,7 +19,7 @@ from rung.ladder.climb.modes import NAME, the_best, title
 from rung.ladder.climb.race import prepared_mode, race
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import distrusted
-from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed
+from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed, warn_if_disturbed
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, judge
 from rung.records.climb import Attempt, Plain
@@ -156,6 +156,7 @@ def _record(state: State, found: Race) -> Attempt:
     record.prepared_seconds = best.prepared_seconds
     found.duel.comparison = judge([r.log_ratio() for r in found.duel.restarts], looks=CLIMB, last=True)
     take(record, found.duel.record())
+    warn_if_disturbed(state, record)
     if (best.speedup or 0.0) < PROVISIONAL_GAIN:
         record.verdict = "inconclusive"
         record.why = f"no plain mode was more than {PROVISIONAL_GAIN - 1:.0%} faster in one restart."

@@ -23,7 +23,7 @@ from rung.ladder.climb.trust import by_cpu_time_of, distrusted
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
 from rung.records.climb import Attempt, OverShapes, PayBack, Plain
-from rung.records.progress import Judged
+from rung.records.progress import Judged, Warned
 from rung.records.record import record_of
 from rung.rungs import Rung
 from rung.timing.tasks import Task, end_all
@@ -216,6 +216,14 @@ def _stand_on(state: State, kept: Sequence[Attempt]) -> None:
             return
 
 
+def warn_if_disturbed(state: State, record: Attempt) -> None:
+    """Of an attempt whose `best` is the untouched workload."""
+    assert record.times
+    if said := disturbed(state.baseline.time.value, record.times["best"].value):
+        record.warnings = [*(record.warnings or ()), said]
+        state.say(Warned(said))
+
+
 def disturbed(alone: float, beside: float) -> str:
     """What to say where the untouched workload takes another time beside a candidate than it took alone; empty where it does not."""
     ratio = alone / beside
@@ -223,8 +231,8 @@ def disturbed(alone: float, beside: float) -> str:
         return ""
     times = f"{alone / 1e6:.3g} ms per step when it was timed alone, and {beside / 1e6:.3g} ms next to a candidate"
     return (
-        f"the baseline took {times}: something disturbed one of the two, "
-        "and the breakdown and the predictions use the first."
+        f"the baseline took {times}: something disturbed one of the two. "
+        "The breakdown and the predictions use the first, and the speedup the second."
     )
 
 
