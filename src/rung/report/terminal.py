@@ -16,7 +16,9 @@ from rung.report.layout import Cell, Column, styled, table_of, wrap
 _COLORS = {"kept": "green", "reverted": "yellow", "inconclusive": "yellow", "failed": "red"}
 _FEW = 5  # reasons that are told one by one
 _WIDE = 92  # below this, the columns that matter least give their room to the reason
-ERROR = "error: how far off the result is that came nearest to its limit, in multiples of the untouched model's own error."
+ERROR = (
+    "error: how far off the result is that came nearest to its limit, in multiples of the untouched model's own error."
+)
 
 
 def prediction_line(attempt: Attempt) -> str:
@@ -139,7 +141,7 @@ def _say_baseline(run: ClimbRun, say: Callable[..., None]) -> None:
     if not baseline or not before:
         say("The baseline has not been measured yet.")
         return
-    memory = units.data_size(units.peak(baseline.memory))
+    memory = units.data_size(words.memory_before(run))
     alone = words.alone(run)
     say(f"Baseline: {units.duration_interval(before)} per step{f' ({alone})' if alone else ''}, peak memory {memory}")
     if words.floor(baseline):

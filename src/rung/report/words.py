@@ -18,8 +18,9 @@ VERIFIED_HERE = "Verified on the measured shape: outputs, gradients and optimize
 CLAIMED = 1.08  # times as fast: less is claimed once it was confirmed (ladder/climb/answer.py)
 TOO_NOISY = 2.0  # an interval whose ends are so many times apart says nothing
 DISTURBED = 1.1  # times as long, of two times of one program that need a word
-MEDIANS = "medians; the ratio is that of neighbouring rounds"
-APART = 1.03  # step times whose ratio is so much off the one that was measured side by side need a word
+MEDIANS = "medians of all rounds; the speedup compares neighbouring rounds"
+APART = 1.015  # more than rounding: step times whose ratio is so much off the one that was measured side by side need a word
+MORE = 1.05  # times the memory: what fresh processes take beside those of the attempts needs a word
 _TURNS = "The best so far and the candidate ran in separate worker processes, in alternating blocks."
 _RESTARTED = "Both were restarted, so an interval covers drift and the luck of a process as well as noise."
 _ONE_RESTART = "Each side ran in one process: an interval covers noise and drift, and not how much one process differs from another."
@@ -171,7 +172,8 @@ def slower_precision(run: ClimbRun) -> str:
 
 
 def noise(run: ClimbRun) -> str:
-    """Such as "Noise: steps waited for a CPU core 43% of the time; a gain below 12.0% is too small to see in several restarts"."""
+    """Such as "Noise: steps waited for a CPU core 43% of the time; a gain of one rung below 12.0% is too small to see in several
+    restarts"."""
     record = run.result.noise if run.result else None
     if record is None:
         return ""
@@ -180,9 +182,9 @@ def noise(run: ClimbRun) -> str:
     if waited is not None and waited >= 0.01:
         parts.append(f"steps waited for a CPU core {waited:.0%} of the time")
     if visible is not None and visible > 1:
-        parts.append("restarts differed so much that hardly any gain would have shown")
+        parts.append("restarts of the attempts differed so much that hardly any gain of one rung would have shown")
     elif visible is not None:
-        parts.append(f"a gain below {visible:.1%} is too small to see in several restarts")
+        parts.append(f"a gain of one rung below {visible:.1%} is too small to see in several restarts")
     return f"Noise: {'; '.join(parts)}." if parts else ""
 
 
@@ -302,8 +304,23 @@ def standing_of_recipe(run: ClimbRun) -> str:
 
 
 def memory(run: ClimbRun) -> str:
+    """Such as "331 → 415 MiB in fresh processes", said so where the attempts' processes, which may be forks, took another amount."""
     held = (run.result.memory if run.result else None) or {}
-    return units.data_sizes(units.peak(held.get("baseline")), units.peak(held.get("best")))
+    best = units.peak(held.get("best"))
+    text = units.data_sizes(units.peak(held.get("baseline")), best)
+    stacks = [attempt for attempt in run.attempts if attempt.memory and list(attempt.stack or ()) == kept(run)]
+    tried = attempt_words.candidate_memory(stacks[-1]) if stacks else None
+    if not text or not best or not tried or not _restarts(run) or 1 / MORE < best / tried < MORE:
+        return text
+    return f"{text} in fresh processes"
+
+
+def memory_before(run: ClimbRun) -> float | None:
+    """The untouched model's peak, from where its step time is (`before`)."""
+    beside = (run.result.memory if run.result else None) or {}
+    if kept(run) and result_time(run, "baseline") and (peak := units.peak(beside.get("baseline"))):
+        return peak
+    return units.peak(run.baseline.memory if run.baseline else None)
 
 
 def floor(baseline: Baseline | None) -> str:
