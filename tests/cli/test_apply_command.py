@@ -32,6 +32,10 @@ def test_the_diff_names_rungs_variables_guards_and_what_differs(
     assert lines[:2] == ["--- the untouched model", f"+++ rung.apply(model, {recipe})"]
     assert "+ export GPU_MAX_HW_QUEUES=2" in lines
     assert any(line.startswith("+ compile") and "[reassociated]" in line for line in lines)
+    assert (
+        "  [reassociated]: other kernels of the same precision may run, so sums may be added in another order" in lines
+    )
+    assert not any(line.startswith("  [exact]") for line in lines)
     assert any("at most 10 elements" in line for line in lines)
     assert "measured in the climb: 2.00× (1.90–2.10)" in lines
     assert any("made on torch '1.0'" in line for line in lines)

@@ -10,17 +10,9 @@ from reference.markdown import block, code, page, sentence, table
 from rung.plan import CONTRACTS, Original
 from rung.recipes.recipe import MADE_ON, SCHEMA, STATUSES, TABLES, TEXTS, WORDS, Recipe
 from rung.renamed import RENAMED
-from rung.report.ladder import LEVELS, markdown
+from rung.report.ladder import LEVELS, NUMERICS, markdown
 from rung.report.words import STATUSES as SENTENCES
 from rung.rungs import LADDER
-
-NUMERICS = {
-    "exact": "The same numbers are computed in the same way.",
-    "reassociated": "Other kernels of the same precision may run, so sums may be added in another order.",
-    "tf32": "Matrix products of float32 may use TF32.",
-    "bf16": "Parts of the model may run in bfloat16.",
-    "fp8": "Linear layers may run in FP8, or with weights in int8.",
-}
 
 EXAMPLE = Recipe(
     rungs=("compile", "capture", "bf16", "sdpa"),

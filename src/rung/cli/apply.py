@@ -15,6 +15,8 @@ example, on a CPU:
   --- the untouched model
   +++ rung.apply(model, .rung/RUN/recipe.toml)
   + compile  forward and loss as one compiled function, static shapes  [reassociated]
+    [reassociated]: other kernels of the same precision may run, so sums may be added in
+    another order
     input shapes: the first has a graph of its own; all others share one with symbolic sizes
   measured in the climb: 4.12×
   fits model.py:make: made for this model structure, mode, torch and device

@@ -18,7 +18,8 @@ example:
     level     3, rewrites of the graph
     changes   linear layers that read the same input become one (horizontal fusion); in inference
               their weights are packed
-    numerics  reassociated
+    numerics  reassociated: other kernels of the same precision may run, so sums may be added in
+              another order
     needs     sibling projections
 
 more:

@@ -24,6 +24,13 @@ LEVELS = {
     4: "Triton kernels",
     5: "one architecture",
 }
+NUMERICS = {  # what a rung may do to results: to those of another precision only where the user allowed it
+    "exact": "The same numbers are computed in the same way.",
+    "reassociated": "Other kernels of the same precision may run, so sums may be added in another order.",
+    "tf32": "Matrix products of float32 may use TF32.",
+    "bf16": "Parts of the model may run in bfloat16.",
+    "fp8": "Linear layers may run in FP8, or with weights in int8.",
+}
 
 
 @dataclass
@@ -108,7 +115,7 @@ def rung_lines(rung: Rung, seen: Outcomes | None, width: int) -> list[str]:
         "what": rung.title,
         "level": f"{rung.level}, {LEVELS[rung.level]}",
         "changes": rung.changes,
-        "numerics": rung.contract,
+        "numerics": f"{rung.contract}: {_lower(NUMERICS[rung.contract])}",
         "needs": needs(rung) or "nothing",
         "shows by": rung.effect,
         "is for": "a shorter step" if rung.spares == "step" else f"less of: {rung.spares}",
@@ -120,6 +127,11 @@ def rung_lines(rung: Rung, seen: Outcomes | None, width: int) -> list[str]:
         if text:
             lines += wrapped(text, width, f"  {head:<9} ", " " * 12)
     return lines
+
+
+def _lower(sentence: str) -> str:
+    """As part of another one."""
+    return f"{sentence[0].lower()}{sentence[1:].rstrip('.')}"
 
 
 def markdown(rungs: Sequence[Rung]) -> str:
@@ -138,6 +150,8 @@ def recipe_lines(found: Applied, path: str) -> list[str]:
     lines += [f"+ {c.rung:<{width}}  {units.clean(c.changes)}  [{c.contract}]" for c in found.changes]
     if not found.changes:
         lines.append("  nothing: the recipe has no rungs")
+    contracts = dict.fromkeys(change.contract for change in found.changes)
+    lines += [f"  [{name}]: {_lower(NUMERICS[name])}" for name in contracts if name in NUMERICS and name != "exact"]
     most, least = (found.original.get(f"elements_at_{end}") for end in ("most", "least"))
     if most is not None and least == most + 2:
         lines.append(
