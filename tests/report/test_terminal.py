@@ -40,6 +40,14 @@ def test_the_line_for_python_says_what_its_names_are() -> None:
     assert "# model:" not in terminal.summary(data, width=100) + render(data)
 
 
+def test_a_summary_says_what_the_rungs_are_compared_by() -> None:
+    data = climb()
+    said = "Steps were timed at different moments: compare rungs by the speedup."
+    assert said in terminal.summary(data, width=140)
+    data.attempts = data.attempts[:1]
+    assert said not in terminal.summary(data, width=140)
+
+
 def test_a_summary_explains_the_column_of_errors_where_it_has_one() -> None:
     said = "error: how far off the result is that came nearest to its limit, in multiples of the untouched model's own error."
     wide = terminal.summary(climb(), width=140)

@@ -16,6 +16,7 @@ from rung.report.layout import Cell, Column, styled, table_of, wrap
 _COLORS = {"kept": "green", "reverted": "yellow", "inconclusive": "yellow", "failed": "red"}
 _FEW = 5  # reasons that are told one by one
 _WIDE = 92  # below this, the columns that matter least give their room to the reason
+MEASURED = "measured: the speedup over the best before that rung. Steps were timed at different moments: compare rungs by the speedup."
 ERROR = (
     "error: how far off the result is that came nearest to its limit, in multiples of the untouched model's own error."
 )
@@ -121,6 +122,8 @@ def summary(run: ClimbRun, width: int | None = None, color: bool = False) -> str
         if measured:
             say("")
             lines.extend(_table(measured, width, color))
+            if len(measured) > 1:
+                say(MEASURED, "dim", indent=2)
             checked = [check for row in measured if (check := attempt_words.worst(row))]
             if width >= _WIDE and any(check.ratio is not None for check in checked):
                 say(ERROR, "dim", indent=2)
