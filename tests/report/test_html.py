@@ -299,7 +299,7 @@ def test_how_it_was_measured_says_what_the_record_shows() -> None:
     assert "No attempt was verified" in page
     timed = [each for each in data.attempts if each.comparison]
     timed[0].verification = climb().attempts[0].verification
-    assert f"Of 1 of the {len(timed)} attempts that were timed, outputs" in render(data)
+    assert f"In 1 of the {len(timed)} attempts that were timed, outputs" in render(data)
 
 
 def test_an_answer_that_was_not_profiled_has_no_column_and_a_sentence() -> None:

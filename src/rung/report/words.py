@@ -55,13 +55,13 @@ def _checked(run: ClimbRun, timed: Sequence[Attempt]) -> str:
     checked = sum(bool(a.verification) for a in timed)
     what = "outputs, loss, gradients and optimizer steps" if run.manifest.workload.mode == "train" else "outputs"
     compared = (
-        f"{what} were compared with a reference of higher precision on fresh inputs, and the error was judged against the "
-        "noise of the unchanged model."
+        f"{what} were compared with a reference of higher precision on fresh inputs. The allowed error is a multiple of the "
+        "untouched model's own error."
     )
     if checked == len(timed):
         return compared[:1].upper() + compared[1:]
     if checked:
-        return f"Of {checked} of the {len(timed)} attempts that were timed, {compared} The others were not verified."
+        return f"In {checked} of the {len(timed)} attempts that were timed, {compared} The others were not verified."
     return (
         f"No attempt was verified: {what} were not compared with a reference of higher precision on fresh inputs. At most the "
         "outputs of the timed steps were checked."
