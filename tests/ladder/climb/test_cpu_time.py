@@ -52,7 +52,7 @@ def test_a_recipe_stays_provisional_where_both_clocks_speak_for_it(
     assert bool(doubt) is stays
     if stays:
         assert "waited for a CPU core 50% of the time" in doubt
-        assert "1.50 (" in doubt
+        assert "1.50× (" in doubt
     record = attempt(comparison=made.comparison, cpu_time=seen, waited=made.waited)
     assert by_cpu_time_of(record) == doubt  # which is what is on disk
 
