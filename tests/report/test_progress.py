@@ -3,6 +3,7 @@
 import pytest
 from climb_sample import unfinished
 
+from rung.ladder.climb.bundles import in_words
 from rung.records.progress import Now, Surveyed
 from rung.report import progress
 
@@ -45,6 +46,10 @@ def test_the_age_of_the_answer_is_whole_seconds() -> None:
 )
 def test_a_task_has_the_words_of_the_other_lines(task: str, words: str) -> None:
     assert progress.doing(task) == words
+
+
+def test_a_bundle_is_called_the_same_on_both_rows() -> None:
+    assert (in_words("together"), in_words("sdpa")) == (progress.CANDIDATES["together"], "sdpa")
 
 
 def test_what_is_under_way_is_not_told_to_come_next() -> None:

@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 
 from rung.errors import RungError
+from rung.ladder.climb.bundles import IN_WORDS
 from rung.ladder.climb.bundles import NAME as BUNDLE
 from rung.ladder.climb.modes import NAME, TITLES, mode_of, title
 from rung.records.climb import Baseline, ClimbRun, TakenBack
@@ -43,7 +44,7 @@ TASKS = {
     "final-plain": "preparing torch.compile",
     **dict.fromkeys(("baseline", "resume", "plain-untouched", "final-best"), "preparing the untouched model"),
 }
-CANDIDATES = {NAME: "torch.compile", BUNDLE: "several rungs together", "final": "the recipe", "shapes": "other shapes"}
+CANDIDATES = {NAME: "torch.compile", BUNDLE: IN_WORDS, "final": "the recipe", "shapes": "other shapes"}
 NEW_ANSWER = (Answered, OnAllShapes, TakenBack)  # events after which the run directory has another result
 
 

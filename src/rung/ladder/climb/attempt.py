@@ -22,7 +22,7 @@ from rung.ladder.climb.answer import (
     prediction_of,
 )
 from rung.ladder.climb.begun import Begun, keep, same
-from rung.ladder.climb.bundles import as_one, stacked, with_effect, without_effect
+from rung.ladder.climb.bundles import as_one, in_words, stacked, with_effect, without_effect
 from rung.ladder.climb.checks import checks_of, end_checks, end_checks_of, end_widening, may_pass
 from rung.ladder.climb.needs import waiting
 from rung.ladder.climb.on_gpus import further_restarts, tell_of_gpus
@@ -227,7 +227,7 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
     task = state.prefetched(stack) or state.pool.add(
         Task(f"{name}-1-candidate", state.side(stack), WARM, state.step_bytes())
     )
-    progress.info("compiling %s", rung.name)
+    progress.info("compiling %s", in_words(rung.name))
     verify_beside(state, rung, task)
     state.wait(task, best, keep=confirming(state))
     verify_beside(state, rung, task)
@@ -253,7 +253,7 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
     if blocks_seconds([state.step_ns] * 2, state.facts.gpu) > state.left():
         raise OutOfTime
     start = Start.of(state.setup_within(room(state)), {"best": best, "candidate": task})
-    progress.info("timing %s", rung.name)
+    progress.info("timing %s", in_words(rung.name))
     duel.restarts.append(start.timed(duel))
     given_up = rung.spares == "step" and _first_answer(duel, state.facts.gpu).answer == "slower"
     if not given_up or state.request.budget is None:

@@ -11,8 +11,14 @@ from rung.plan import CONTRACTS, Plan
 from rung.rungs import BY_NAME, Context, Evidence, Proof, Rung, added
 
 NAME = "together"  # of a bundle
+IN_WORDS = "several rungs together"
 LEAST_GAIN = 0.005  # of a step: what can give less is not worth a try
 STRONGER = (CONTRACTS[0], "reassociated", *CONTRACTS[1:])  # what a rung may do to numbers, the least first
+
+
+def in_words(rung: str) -> str:
+    """What a line of progress calls a rung."""
+    return IN_WORDS if rung == NAME else rung
 
 
 def bundled(

@@ -317,7 +317,7 @@ def _in_order(state: State, rungs: Sequence[Rung]) -> Rung | Stopped:
 
 def _out_of_budget(state: State, rung: Rung, best_case: Mapping[str, float]) -> Stopped:
     most = sorted(best_case, key=lambda name: -best_case[name])[:NAMED]
-    known = [f"{name} (up to {best_case[name]:.3g}×)" for name in most] or [rung.name]
+    known = [f"{name} (up to {best_case[name]:.2f}×)" for name in most] or [rung.name]
     more = f" and {len(best_case) - len(most)} more" if len(best_case) > len(most) else ""
     why = f"the budget of {state.request.budget:.0f} s was too short to test {', '.join(known)}{more}"
     if state.answer and state.answer.status == "provisional":
