@@ -98,6 +98,18 @@ def test_named_shapes_of_the_measured_size_are_counted(workload):
     assert quick_facts(workload, Step(workload, model, Plan(), device), device).same_size_shapes == 0
 
 
+@pytest.mark.parametrize("sparse", [True, False])
+def test_an_optimizer_of_sparse_gradients_is_not_fused(sparse: bool) -> None:
+    """So that no plain mode asks for it, which would end all of them."""
+    trained = Workload(
+        "bags", lambda: nn.EmbeddingBag(8, 4, sparse=sparse), lambda seed: torch.zeros(2, 3, dtype=torch.long), mode="train",
+        loss=lambda output, batch: output.sum(), optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+    )  # fmt: skip
+    device = pick("cpu")
+    facts = quick_facts(trained, Step(trained, seeded_model(trained), Plan(), device), device)
+    assert ("sparse gradients" in str(facts.optimizer_not_fused)) is sparse
+
+
 @pytest.mark.parametrize(
     ("weights", "inputs", "dtype"),
     [

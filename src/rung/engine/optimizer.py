@@ -93,13 +93,16 @@ def is_fused(optimizer: torch.optim.Optimizer) -> bool:
     return bool(groups) and all(group.get("fused") for group in groups)
 
 
-def not_fused(optimizer: torch.optim.Optimizer) -> str:
-    """Why an optimizer cannot be had in its fused form, in words; empty where it can, or is."""
+def not_fused(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None = None) -> str:
+    """Why an optimizer cannot be had in its fused form, in words; empty where it can, or is. model: what it steps, where that is known."""
     if is_fused(optimizer):
         return ""
     if not accepts(optimizer, "fused"):
         return f"{type(optimizer).__name__} has no fused form"
-    return _would_lose(optimizer) or _unfused(optimizer)
+    why = _would_lose(optimizer) or _unfused(optimizer)
+    if not why and model is not None and _sparse_gradients(model):
+        return "fused steps take no sparse gradients, and an embedding of the model has them"
+    return why
 
 
 def not_captured(optimizer: torch.optim.Optimizer) -> str:
@@ -114,7 +117,7 @@ def can_be_captured(optimizer: torch.optim.Optimizer) -> bool:
     return accepts(optimizer, "capturable") or type(optimizer) is torch.optim.SGD
 
 
-def sparse_gradients(model: torch.nn.Module) -> bool:
+def _sparse_gradients(model: torch.nn.Module) -> bool:
     """Whether a layer of the model gives its weight a sparse gradient."""
     return any(
         getattr(m, "sparse", False) is True and m.weight.requires_grad for m in model.modules() if isinstance(m, TABLES)

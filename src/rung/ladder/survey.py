@@ -97,7 +97,7 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> Facts:
         matmul_precision=matmul_precision_name(),
         optimizer=type(optimizer).__name__ if optimizer else None,
         optimizer_is_fused=bool(optimizer and is_fused(optimizer)),
-        optimizer_not_fused=not_fused(optimizer) if optimizer else "",
+        optimizer_not_fused=not_fused(optimizer, step.model) if optimizer else "",
         optimizer_not_captured=not_captured(optimizer) if optimizer else "",
         rates=rates(peaks) if peaks else {},
         bandwidth=peaks.bandwidth if peaks else None,

@@ -216,12 +216,10 @@ def impossible(
         if "bf16-weights" in plan.passes and (mode == "train" or optimizer is not None):
             why = "it is for inference: in training the weights are others at every step"
         if optimizer is not None:
-            from rung.engine.optimizer import not_captured, not_fused, sparse_gradients
+            from rung.engine.optimizer import not_captured, not_fused
 
             if plan.fused_optimizer:
-                why = not_fused(optimizer)
-                if not why and model is not None and sparse_gradients(model):
-                    why = "fused steps take no sparse gradients, and an embedding of the model has them"
+                why = not_fused(optimizer, model)
             if plan.capture:
                 why = why or not_captured(optimizer)
         if plan.linears == "fp8" and not fp8_format(device.arch):

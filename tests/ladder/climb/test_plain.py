@@ -262,6 +262,15 @@ def test_a_mode_that_failed_when_it_was_timed_once_more_is_no_verified_answer(
     assert made.answer.status == "provisional"
 
 
+def test_where_no_mode_ran_the_record_names_the_log_of_one() -> None:
+    """So that it is a row of the table with its reason, and not among what was not tried."""
+    record = plain._record(
+        SimpleNamespace(), mode_timing.Race({"default": mode("compile", name="default", error="it raised")})
+    )  # type: ignore[arg-type]
+    assert (record.verdict, record.why) == ("failed", "no mode ran: it raised")
+    assert record.log == "workers/01-plain-default.log"
+
+
 def test_where_the_gpu_waits_for_no_launch_compiled_code_without_a_graph_comes_first(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

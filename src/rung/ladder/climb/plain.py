@@ -22,7 +22,7 @@ from rung.ladder.climb.trust import distrusted
 from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed, warn_if_disturbed
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, judge
-from rung.records.climb import Attempt, Plain
+from rung.records.climb import Attempt, Mode, Plain
 from rung.records.record import take
 from rung.timing.start import Start
 
@@ -145,6 +145,8 @@ def _record(state: State, found: Race) -> Attempt:
         errors = [mode for mode in modes if mode.error]
         wrong = next((mode for mode in errors if mode.step_ns), None)  # it ran, and was refused
         record.verdict = "reverted" if wrong else "failed" if errors else "inapplicable"
+        if errors:
+            record.log = _log_of(wrong or errors[0])
         record.why = (
             f"{wrong.title}: {wrong.error}" if wrong
             else f"no mode ran: {errors[0].error}" if errors
@@ -152,7 +154,7 @@ def _record(state: State, found: Race) -> Attempt:
         )  # fmt: skip
         return record
     record.stack, record.members, record.title = best.rungs, best.rungs, best.title
-    record.log = f"workers/01-{NAME}-{found.best}.log"
+    record.log = _log_of(best)
     record.prepared_seconds = best.prepared_seconds
     found.duel.comparison = judge([r.log_ratio() for r in found.duel.restarts], looks=CLIMB, last=True)
     take(record, found.duel.record())
@@ -163,3 +165,8 @@ def _record(state: State, found: Race) -> Attempt:
     elif why := distrusted(record, best.speedup or 0.0):
         record.verdict, record.why = "reverted", why
     return record
+
+
+def _log_of(mode: Mode) -> str:
+    """Of the worker that prepared it."""
+    return f"workers/01-{NAME}-{mode.name}.log"
