@@ -208,6 +208,13 @@ def test_a_small_gain_is_called_verified_only_where_it_was() -> None:
     assert "Provisional: timed in one restart" in words.total(data)
 
 
+@pytest.mark.parametrize("status", ["provisional", "verified"])
+@pytest.mark.parametrize("all_shapes", [True, False])
+def test_nobody_is_told_of_gradients_in_inference(status: str, all_shapes: bool) -> None:
+    assert "radients" in words.meaning(status, "train", all_shapes=all_shapes)
+    assert "radients" not in words.meaning(status, "infer", all_shapes=all_shapes)
+
+
 def test_an_interval_from_nothing_to_everything_is_no_figure() -> None:
     assert units.interval(Figure(value=1.5, low=2e-5, high=113369.0)) == "1.50× (0–∞)"
     assert units.interval(Figure(value=20.0, low=1.5, high=200.0)) == "20.0× (1.50–200)"

@@ -11,7 +11,7 @@ from rung.plan import CONTRACTS, Original
 from rung.recipes.recipe import MADE_ON, SCHEMA, STATUSES, TABLES, TEXTS, WORDS, Recipe
 from rung.renamed import RENAMED
 from rung.report.ladder import LEVELS, NUMERICS, markdown
-from rung.report.words import STATUSES as SENTENCES
+from rung.report.words import meaning
 from rung.rungs import LADDER
 
 EXAMPLE = Recipe(
@@ -76,7 +76,7 @@ def recipe() -> str:
         "## Status",
         table(
             ["status", "what was checked"],
-            [[code(name), sentence(SENTENCES[name].partition(": ")[2])] for name in STATUSES],
+            [[code(name), sentence(meaning(name, "train").partition(": ")[2])] for name in STATUSES],
         ),
         "## Refused recipes",
         "Rung refuses a recipe if a rung needs more than `numerics` allows, or if two rungs replace each other. `numerics` goes from the "

@@ -55,6 +55,7 @@ def run(parsed: argparse.Namespace) -> int:
     differs, missing = _differs(parsed, recipe), untold(recipe.made_for)
     found = Applied(
         recipe=str(parsed.recipe),
+        mode=recipe.mode,
         status=recipe.status,
         changes=changes(recipe),
         variables=missing_variables(recipe),

@@ -15,12 +15,14 @@ class Change(Part, kw_only=True):
 
 
 class Applied(Part, kw_only=True, tag_field="kind", tag="apply"):
-    """variables: those that the process would have had to be started with; original: inputs that are left to the model as it is, by how
-    many elements they have; shapes: what becomes of other input shapes; measured: where it was made; differs: what is not as there;
-    untold: what the recipe does not tell that it was made for; fits: the target, where it was asked about and all is as there."""
+    """mode: `train` or `infer`, empty where the recipe does not say; variables: those that the process would have had to be started with;
+    original: inputs that are left to the model as it is, by how many elements they have; shapes: what becomes of other input shapes; measured:
+    where it was made; differs: what is not as there; untold: what the recipe does not tell that it was made for; fits: the target, where it was
+    asked about and all is as there."""
 
     schema: int = SCHEMA
     recipe: str
+    mode: str
     status: str
     changes: list[Change]
     variables: dict[str, str]

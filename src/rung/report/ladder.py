@@ -13,7 +13,7 @@ from rung.records.recipe import Applied, ListedRung
 from rung.report import units
 from rung.report.layout import styled, wrap
 from rung.report.units import wrapped
-from rung.report.words import STATUSES
+from rung.report.words import meaning
 from rung.rungs import Rung
 
 SOME_GPUS = ("AMD GPUs", "NVIDIA GPUs", "sm", "gfx")  # what says more than that it needs a GPU
@@ -170,7 +170,7 @@ def recipe_lines(found: Applied, path: str) -> list[str]:
         gain = Ratio(value=speedup, low=measured.get("low"), high=measured.get("high"))
         lines.append(f"measured in the climb: {units.interval(gain)}")
     if found.status:
-        lines.append(STATUSES[found.status])
+        lines.append(meaning(found.status, found.mode))
     if found.variables:
         lines.append("note: variables are read when a process starts; rung.apply cannot set them afterwards.")
     if found.fits:

@@ -9,12 +9,6 @@ from rung.records.measured import Figure
 from rung.records.workload import Facts
 from rung.report import attempt_words, units
 
-STATUSES = {
-    "provisional": "Provisional: timed in one restart, with its outputs checked. Gradients, other inputs and other shapes are not verified yet.",
-    "verified": "Verified: outputs, gradients and optimizer steps agree with the untouched model. Fresh restarts have not confirmed the speed yet.",
-    "confirmed": "Confirmed: verified, and fresh restarts confirmed the speed.",
-}
-VERIFIED_HERE = "Verified on the measured shape: outputs, gradients and optimizer steps agree with the untouched model, which still runs all other shapes. Fresh restarts have not confirmed the speed yet."
 CLAIMED = 1.08  # times as fast: less is claimed once it was confirmed (ladder/climb/answer.py)
 TOO_NOISY = 2.0  # an interval whose ends are so many times apart says nothing
 DISTURBED = 1.1  # times as long, of two times of one program that need a word
@@ -298,9 +292,23 @@ def standing_of_recipe(run: ClimbRun) -> str:
         return f"Provisional: verified, and not confirmed: {doubt}."
     if status == "provisional" and gain is not None and gain < CLAIMED and verified:
         return "Provisional: verified. Rung claims a gain below 8% only after fresh restarts have confirmed it."
-    if status == "verified" and not result.all_shapes:
-        return VERIFIED_HERE
-    return STATUSES.get(status, f"Status: {status or 'unknown'}.")
+    return meaning(status, run.manifest.workload.mode, all_shapes=result.all_shapes)
+
+
+def meaning(status: str, mode: str, *, all_shapes: bool = True) -> str:
+    """Of a recipe's status, in a sentence. mode: `train` or `infer`; all_shapes: whether what is verified is so on all shapes."""
+    agree = "outputs agree" if mode == "infer" else "outputs, gradients and optimizer steps agree"
+    if status == "provisional":
+        unverified = "Other inputs" if mode == "infer" else "Gradients, other inputs"
+        return f"Provisional: timed in one restart, with its outputs checked. {unverified} and other shapes are not verified yet."
+    if status == "verified":
+        where, rest = ("", "") if all_shapes else (" on the measured shape", ", which still runs all other shapes")
+        return (
+            f"Verified{where}: {agree} with the untouched model{rest}. Fresh restarts have not confirmed the speed yet."
+        )
+    if status == "confirmed":
+        return "Confirmed: verified, and fresh restarts confirmed the speed."
+    return f"Status: {status or 'unknown'}."
 
 
 def memory(run: ClimbRun) -> str:
