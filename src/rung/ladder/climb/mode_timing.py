@@ -30,8 +30,8 @@ BRIEFLY = (
     45.0  # seconds that are left, below which modes are timed in the fewest rounds: each costs twice as much otherwise
 )
 ALIKE = 1.01  # times as fast: of modes that differ by less, the first to be ready stays the best
-# Times as long as alone, of the untouched model's step on a GPU: more is the host's doing. By less it took turns on an H200, where a graph of ghostnet_100
-# took the same time to 1 %, and its own steps 8.7 to 17.2 ms.
+# Times as long as alone, of the untouched model's step on a GPU: more is the host's doing. On an H200 the graph of ghostnet_100 took the same time
+# to 1 % in every restart, and the untouched model 8.7 to 17.2 ms.
 SLOWED = 1.25
 WHOLE = 1.02  # so much faster have compiled blocks to be than the model compiled as a whole, which rungs can go on from
 
