@@ -309,6 +309,20 @@ def test_a_large_gain_is_verified_in_the_time_that_was_left_for_confirming(
     assert tries(FUSED, gain).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("modes", "why"),
+    [
+        ({"modes": []}, "verified, and faster in the one restart that plain modes get before the confirmation."),
+        ({}, "verified, and faster in the one restart that the budget allowed."),
+    ],
+)
+def test_it_says_why_there_was_one_restart(made: State, modes: dict[str, Any], why: str) -> None:
+    comparison = {**compared("undecided", 1.5), "cut": True}
+    record = attempt(stack=["compile"], comparison=comparison, restarts=[{}], **modes)
+    verdict.conclude(made, record, [answered("x-verify-exact", made.side(["compile"]), verify=PASSED)], 1.5, (None, None))
+    assert (record.verdict, record.why) == ("kept", why)
+
+
 def test_a_provisional_plain_mode_gives_way_to_what_was_verified(made: State, tries: Tried) -> None:
     offer(made, Answer(("compile",), "provisional", Figure(value=3.0)))
     assert tries(FUSED, 2.0).verdict == "kept"
