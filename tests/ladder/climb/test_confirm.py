@@ -409,7 +409,7 @@ def test_where_the_budget_ends_before_it_stays_what_it_is_and_that_is_said(
     made.say = lambda event: said.append(event.text) if isinstance(event, Warned) else None
     made.pool = Pool(in_time=False)  # type: ignore[assignment]
     assert confirmed(made, monkeypatch, FASTER) == ("verified", BOTH)
-    assert said == ["not confirmed: the budget ended after 0 fresh restarts of it"]
+    assert said == ["not confirmed: the budget ended after 0 fresh restarts of the recipe"]
 
 
 @pytest.mark.parametrize("status", ["provisional", "confirmed"])
