@@ -319,7 +319,9 @@ def test_a_large_gain_is_verified_in_the_time_that_was_left_for_confirming(
 def test_it_says_why_there_was_one_restart(made: State, modes: dict[str, Any], why: str) -> None:
     comparison = {**compared("undecided", 1.5), "cut": True}
     record = attempt(stack=["compile"], comparison=comparison, restarts=[{}], **modes)
-    verdict.conclude(made, record, [answered("x-verify-exact", made.side(["compile"]), verify=PASSED)], 1.5, (None, None))
+    verdict.conclude(
+        made, record, [answered("x-verify-exact", made.side(["compile"]), verify=PASSED)], 1.5, (None, None)
+    )
     assert (record.verdict, record.why) == ("kept", why)
 
 
