@@ -85,12 +85,14 @@ def test_predictions_are_held_against_what_was_measured() -> None:
         told = {"low": low, "high": high, "shares": {}}
         return attempt(rung=name, prediction=told, comparison=compared("faster", measured), **more)
 
+    noisy = compared("undecided", 0.85) | {"speedup": {"value": 0.85, "low": 0.29, "high": 2.48}}
     found = prediction_summary(
         [
             tried("a", 1.0, 1.0, 1.25),  # the step takes 80 % and not 100: 20 points
             tried("a", 2.0, 2.0, 1.6),  # 62.5 % and not 50: 12.5
             tried("b", 1.0, 2.0, 4 / 3, forecast="inside"),  # 75 %, the middle of 100 and 50: 0
             tried("c", 1.0, 9.0, 1.0, cut=True),
+            attempt(rung="max-autotune", prediction={"low": 1.0, "high": 1.1, "shares": {}}, comparison=noisy),
             attempt(rung="d", prediction=None, comparison=None),
         ]
     )

@@ -11,6 +11,7 @@ from rung.records.record import Part, Scalar
 Units = dict[str, str]
 Seconds = float
 Nanoseconds = float
+TOO_NOISY = 2.0  # an interval around 1 whose ends are so many times apart says nothing
 
 
 class Figure(Part, kw_only=True):
@@ -19,6 +20,12 @@ class Figure(Part, kw_only=True):
     value: float
     low: float | UnsetType | None = UNSET
     high: float | UnsetType | None = UNSET
+
+    @property
+    def says_nothing(self) -> bool:
+        """Of a ratio: whether its interval holds 1 and is too wide to tell anything."""
+        low, high = self.low, self.high
+        return bool(low and high and low < 1 < high and high > TOO_NOISY * low)
 
 
 class Interval(Figure, kw_only=True):

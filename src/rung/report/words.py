@@ -10,7 +10,6 @@ from rung.records.workload import Facts
 from rung.report import attempt_words, units
 
 CLAIMED = 1.08  # times as fast: less is claimed once it was confirmed (ladder/climb/answer.py)
-TOO_NOISY = 2.0  # an interval whose ends are so many times apart says nothing
 DISTURBED = 1.1  # times as long, of two times of one program that need a word
 MEDIANS = "medians of all rounds; the speedup compares neighbouring rounds"
 APART = 1.015  # more than rounding: step times whose ratio is so much off the one that was measured side by side need a word
@@ -126,8 +125,7 @@ def shapes(run: ClimbRun) -> list[str]:
     for row in (run.result.shapes if run.result else None) or ():
         gain, between = row.speedup, units.span(row.speedup)
         text = f"{units.ratio(gain.value)}{f' ({between})' if between else ''}" if gain else "unknown"
-        low, high = (gain.low, gain.high) if gain else (None, None)
-        if low and high and low < 1 < high and high > TOO_NOISY * low:
+        if gain and gain.says_nothing:
             text = f"too noisy to say ({between})"
         text = "it fails" if row.answer == "fails" else text
         lost = "; the recipe runs the untouched model there" if row.answer in ("slower", "fails") else ""

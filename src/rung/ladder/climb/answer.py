@@ -287,9 +287,9 @@ def prediction_of(attempt: Attempt) -> Prediction | None:
 def prediction_error(attempt: Attempt) -> float | None:
     """The distance of the expected gain from the measured one, in points of the step's time: a rung that was to give 2x, which spares 50 % of
     it, and gives 1.6x, which spares 37.5 %, is off by 12.5; one that takes many times as long counts as off by the whole step, 100. None
-    where nothing was decided."""
+    where nothing was decided, or the measurement is too noisy to say anything."""
     comparison, told = attempt.comparison, prediction_of(attempt)
-    if not comparison or not told or attempt.cut:
+    if not comparison or not told or attempt.cut or comparison.speedup.says_nothing:
         return None
     return min(100.0, abs(100 * (1 / told.expected - 1 / comparison.speedup.value)))
 

@@ -305,9 +305,9 @@ def _judge(state: State, rung: Rung, record: Attempt, duel: Duel, name: str, see
     speedup = duel.comparison.speedup
     # A budget that ended before a planned look leaves the question open; resuming asks it again.
     record.cut = duel.comparison.cut and duel.comparison.answer == "undecided"
-    if not record.cut and (told := prediction_of(record)):
-        record.forecast = told.judge(speedup.value)
-        record.prediction_error = prediction_error(record)
+    off, told = prediction_error(record), prediction_of(record)
+    if off is not None and told:
+        record.forecast, record.prediction_error = told.judge(speedup.value), off
     record.pay_back = pay_back(record)
     if rung.spares == "graphs" and (
         duel.comparison.answer == "faster" or speedup.low > 1 - state.request.slower_at_most
