@@ -115,7 +115,7 @@ def test_a_number_is_not_parted_from_its_unit():
     assert units.wrapped("", 10) == []
 
 
-ROOMS = ("analysis", "cli", "hardware", "ladder", "report", "timing", "watching")
+ROOMS = ("analysis", "cli", "engine", "hardware", "ladder", "launch", "measure", "profilers", "recipes", "report", "rungs", "timing", "verify", "watching")  # fmt: skip
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -76,7 +76,7 @@ def of_the_samples(found: Collected, trend: float | None) -> list[str]:
     if trend:
         said.append(
             f"the second half of the steps is {abs(trend):.2%} {'slower' if trend > 0 else 'faster'} than the first, and not by "
-            "chance: the interval holds this drift, and is wider than one of 95 %."
+            "chance: the interval holds this drift, and is wider than one of 95%."
         )
     if found.begin > MINIMUM_RUNS:
         said.append(f"the first {found.begin} steps are left out: the stream settled only after them.")
