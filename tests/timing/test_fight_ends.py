@@ -67,8 +67,15 @@ def test_noise_ends_it_before_its_time_and_it_says_how_many_restarts_would_do(en
     assert (duel.comparison.answer, duel.comparison.final, duel.comparison.cut) == ("undecided", True, True)
     assert len(duel.restarts) == 10
     (said,) = duel.warnings
-    assert said.startswith("ended after 10 restarts")
-    assert "to show a difference of 1% would need about" in said
+    assert said.startswith(
+        "ended after 10 restarts: the 3 more that fit would decide it with a chance below 5%. Restarts "
+    )
+    assert said.endswith(", so a difference of 1% would need more than 1000 restarts.")
+
+
+@pytest.mark.parametrize(("count", "said"), [(37, "about 37"), (347, "about 350"), (53943, "more than 1000")])
+def test_a_number_of_restarts_is_no_more_precise_than_their_scatter(count: int, said: str) -> None:
+    assert fights._about(count) == said
 
 
 def test_a_verdict_is_what_it_was_and_nothing_is_said(ended: Callable[..., Duel]) -> None:

@@ -26,6 +26,8 @@ from rung.timing.start import Start
 
 progress = logging.getLogger(__name__)
 
+MANY = 1000  # restarts, above which nobody asks how many exactly
+
 
 def fight(
     setup: Setup,
@@ -86,12 +88,18 @@ def _end_in_time(duel: Duel, looks: Looks, margin: float, fit: int) -> None:
     ended = ""
     if not found.final and chance(ratios, looks=looks, margin=margin, most=fit) < FUTILE:
         duel.comparison = replace(found, final=True, cut=True)
-        ended = f"ended after {len(ratios)} restarts, as {fit - len(ratios)} more, which is what fits, had a chance below {FUTILE:.0%} to decide it; "
+        ended = f"ended after {len(ratios)} restarts: the {fit - len(ratios)} more that fit would decide it with a chance below {FUTILE:.0%}. "
     if duel.comparison and duel.comparison.final:
-        duel.warnings.append(
-            f"{ended}restarts scatter by {100 * statistics.stdev(ratios):.2g}%: to show a difference of {100 * margin:.2g}% "
-            f"would need about {needed(ratios, looks=looks, margin=margin)} of them."
-        )
+        scatter = f"{'Restarts' if ended else 'restarts'} scatter by {100 * statistics.stdev(ratios):.2g}%"
+        count = _about(needed(ratios, looks=looks, margin=margin))
+        duel.warnings.append(f"{ended}{scatter}, so a difference of {100 * margin:.2g}% would need {count} restarts.")
+
+
+def _about(count: int) -> str:
+    """So many restarts, in words: their scatter is known to two digits at best."""
+    if count > MANY:
+        return f"more than {MANY}"
+    return f"about {count if count < 100 else round(count, -1)}"
 
 
 def log_ratios(names: list[str], restarts: list[Restart]) -> dict[tuple[str, str], list[float]]:
