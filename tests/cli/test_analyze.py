@@ -80,6 +80,19 @@ def test_kinds_of_work_have_the_names_of_every_report(folder: str, capsys: Any) 
     assert len({re.search(r" [\d.k ]+ x  ", row).end() for row in rows.splitlines()}) == 1  # type: ignore[union-attr]
 
 
+def test_tables_have_these_names_too_and_what_a_query_reads_has_its_own(tmp_path: Path, capsys: Any) -> None:
+    trace, page = str(DDP / "ranks2-slow-gpu" / "rank0.json.gz"), tmp_path / "page.html"
+    asked = ["analyze", trace, "--no-cache", "--show", "ops"]
+    assert main([*asked, "--html", str(page)]) == 0
+    shown = capsys.readouterr().out
+    assert "matrix products" in shown
+    assert not re.search(r"\bgemm\b", shown)
+    assert '<td data-v="gemm">matrix products</td>' in page.read_text()
+    for raw in ([*asked, "--json"], [*asked, "--csv", "-"], ["query", trace, "select category, op from ops"]):
+        assert main(raw) == 0
+        assert re.search(r"\bgemm\b", capsys.readouterr().out)
+
+
 def test_the_document_has_the_same_in_nanoseconds(path: Path, capsys: Any) -> None:
     assert main(["analyze", str(path), "--json", "--steps", "2"]) == 0
     found = json.loads(capsys.readouterr().out)

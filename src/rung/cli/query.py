@@ -106,7 +106,7 @@ def answer(
         if sql is None and not csv:
             return "\n".join(catalogue_lines(table, width)) + "\n"
         if not csv:
-            return tables.shown(table, top, width) + "\n"
+            return tables.shown(table, top, width, raw=True) + "\n"
         if csv == "-":
             return tables.as_csv(table)
     tables.write_csv(table, Path(csv))

@@ -42,12 +42,12 @@ def add_captures(parser: argparse.ArgumentParser, flag: str = "--capture", of: s
     )  # fmt: skip
 
 
-def shown(table: pl.DataFrame, top: int | None, columns: int | None = None) -> str:
-    """The table for a terminal. columns: its width (default: that of this one)."""
+def shown(table: pl.DataFrame, top: int | None, columns: int | None = None, *, raw: bool = False) -> str:
+    """The table for a terminal. columns: its width (default: that of this one); raw: as in `table_lines`."""
     from rung.report.tables import table_lines
 
     rows = TOP if top is None else (top or None)
-    return "\n".join(table_lines(table, width=columns or width(), top=rows))
+    return "\n".join(table_lines(table, width=columns or width(), top=rows, raw=raw))
 
 
 def blocks(found: Mapping[str, pl.DataFrame], top: int | None) -> str:

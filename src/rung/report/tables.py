@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rung.analysis.kernel_names import readable
-from rung.report import units
+from rung.report import breakdowns, units
 
 if TYPE_CHECKING:
     import polars as pl
@@ -19,14 +19,14 @@ _RATES = {"tflop_per_s": "TFLOP/s", "tb_per_s": "TB/s", "gb_per_s": "GB/s"}
 _STATISTICS = ("median_ns", "min_ns", "max_ns", "std_ns")
 
 
-def table_lines(frame: pl.DataFrame, *, width: int = 100, top: int | None = None) -> list[str]:
+def table_lines(frame: pl.DataFrame, *, width: int = 100, top: int | None = None, raw: bool = False) -> list[str]:
     """A heading and one line a row, the first `top` of them; texts are cut in the middle, columns left out at the right.
 
     Units follow the names of the columns: _ns, _bytes, share; a heading has a line for each of its words where it is
-    wider than its column.
+    wider than its column. raw: kinds of work by the names that a query asks for, not in the words of every report.
     """
     shown = frame if top is None else frame.head(top)
-    columns = [(name, *_cells(name, shown)) for name in shown.columns]
+    columns = [(name, *_cells(name, shown, raw)) for name in shown.columns]
     columns = [column for column in columns if any(cell for cell in column[2]) or frame.is_empty()]
     heads = [heading(name, frame.columns) for name, _, _ in columns]
     widths = [
@@ -101,17 +101,20 @@ def _total(widths: list[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _cells(name: str, frame: pl.DataFrame) -> tuple[bool, list[str]]:
+def _cells(name: str, frame: pl.DataFrame, raw: bool) -> tuple[bool, list[str]]:
     """Whether the column is text, and what is shown of each value."""
     values = frame[name].to_list()
     text = not frame.schema[name].is_numeric()
-    return text, ["" if value is None else cell_text(name, value) for value in values]
+    of = "" if raw and name in KINDS else name
+    return text, ["" if value is None else cell_text(of, value) for value in values]
 
 
 def cell_text(name: str, value: Any) -> str:
     """What is shown of a value in the column of this name."""
     if isinstance(value, bool):
         return "yes" if value else "no" if name == "met" else ""
+    if isinstance(value, str) and name in KINDS and value != "other":  # which is of kernels or of operators
+        return units.one_line(breakdowns.kind(value))
     if isinstance(value, str):
         return units.one_line(readable(value) if name in NAMES else value)
     if isinstance(value, (list, tuple)):
@@ -131,6 +134,7 @@ def cell_text(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and name not in _NUMBERS else str(value)
 
 
+KINDS = ("category", "family")
 NAMES = ("name", "kernel", "largest", "next")
 _NUMBERS = ("device", "stream", "rank", "step", "pid", "tid", "correlation", "ts", "end")  # names, not amounts
 
