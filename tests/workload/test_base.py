@@ -11,6 +11,7 @@ from torch import nn
 from rung import Workload
 from rung.errors import WorkloadError
 from rung.workload import seeded_model
+from rung.workload.base import refuse_other_arguments
 
 
 def batch(seed: int) -> torch.Tensor:
@@ -70,3 +71,34 @@ def test_a_model_whose_parameters_have_no_shape_yet_is_refused_and_one_that_was_
     with pytest.raises(WorkloadError, match=r"0\.weight of the model has no shape .*call the model once"):
         seeded_model(workload(False))
     assert seeded_model(workload(True))[0].weight.shape == (4, 3)
+
+
+class Pair(nn.Module):
+    def forward(self, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return query @ key.T
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (torch.ones(2, 3), r"a Tensor, and Pair.forward\(query, key, mask\) .*missing a required argument: 'key'"),
+        ((torch.ones(2, 3),) * 4, "a tuple of 4, .*too many positional arguments"),
+        ({"query": 0, "values": 0}, "a dict of 2, .*missing a required argument: 'key'"),
+        ((torch.ones(2, 3),) * 2, ""),
+        ({"query": 0, "key": 0, "mask": 0}, ""),
+    ],
+)
+def test_a_model_that_would_be_called_with_arguments_that_it_does_not_take_is_refused(given: object, why: str) -> None:
+    plain = Workload("pair", Pair, lambda seed: given)
+    if why:
+        with pytest.raises(WorkloadError, match=rf"workload 'pair': inputs\(seed\) gives {why}.*Workload\(forward="):
+            refuse_other_arguments(plain, Pair(), given)
+    else:
+        refuse_other_arguments(plain, Pair(), given)
+    refuse_other_arguments(Workload("own", Pair, lambda seed: given, lambda model, batch: 0), Pair(), given)
+
+
+def test_a_hook_may_change_what_a_model_is_called_with() -> None:
+    hooked = Pair()
+    hooked.register_forward_pre_hook(lambda module, given: (*given, *given))
+    refuse_other_arguments(Workload("hooked", Pair, batch), hooked, batch(0))

@@ -47,6 +47,7 @@ from rung.verify.ranks import TrainedTogether
 from rung.verify.reference import own_precision
 from rung.verify.witness import NEW, Watched, against_the_untouched, refill, unseen
 from rung.workload import seeded_model, shapes
+from rung.workload.base import refuse_other_arguments
 from rung.workload.saved import save_model
 
 SLOW_TO_MAKE = 1.0  # seconds; a model that is made faster than that is made anew in each worker
@@ -87,6 +88,7 @@ class Candidate(VerifiedWorkload, Timed):
         self._scope.__enter__()
         self.model = seeded_model(self.workload).to(self.device.torch_name)
         self.batches = self._rotated(self.inputs)
+        refuse_other_arguments(self.workload, self.model, self.batches[0])
         self._next: Iterator[Any] = itertools.cycle(self.batches)
         reset_peak_memory(self.device)
         self.called = in_parallel(self.workload, self.model, self.device, self.plan)

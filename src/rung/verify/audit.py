@@ -19,7 +19,7 @@ from rung.verify.perturb import put, state
 from rung.verify.randomness import without_dropout
 from rung.verify.reference import LOW, exactly, full_precision, in_float32
 from rung.workload import Workload, seeded_model, shapes
-from rung.workload.base import copied, refuse_uncopyable
+from rung.workload.base import copied, refuse_other_arguments, refuse_uncopyable
 
 # What a device and its libraries say where memory is short, among other things.
 DEVICE = re.compile(r"(?i)\b(cuda|hip) error|cublas|cudnn|hipblas|rocblas|miopen")
@@ -110,6 +110,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True) -
     step = Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)
     refuse_uncopyable(step.model, workload.name)
     first, second = workload.inputs(1), workload.inputs(2)
+    refuse_other_arguments(workload, step.model, first)
     if same(first, second):
         raise WorkloadError(
             f"workload {workload.name!r}: inputs(1) and inputs(2) are equal; inputs must depend on the seed."

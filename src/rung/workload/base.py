@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["train", "infer"]
 Parallel = Literal["ddp", "fsdp2", "own"]
+TOLD = 6  # of a model's arguments, that a refusal names
 Batch = Any  # a tensor, or a dict, tuple or list of tensors
 
 
@@ -203,6 +204,26 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
     `weight_norm`) are copied as values: deepcopy takes none that has a history, and the next forward works them out anew."""
     known = {id(t): t.detach().clone() for t in _attributes(model) if not t.is_leaf}
     return copy.deepcopy(model, known)
+
+
+def refuse_other_arguments(workload: Workload, model: torch.nn.Module, batch: Batch) -> None:
+    """Raises WorkloadError where the default forward would call a model with arguments that it does not take."""
+    if workload.forward is not call_model or model._forward_pre_hooks:  # a hook may change what is given
+        return
+    try:
+        takes = inspect.signature(model.forward)
+    except (TypeError, ValueError):  # compiled by TorchScript, say
+        return
+    try:
+        call_model(takes.bind, batch)
+    except TypeError as error:
+        names = [*takes.parameters]
+        taken = ", ".join(names[:TOLD]) + (", ..." if len(names) > TOLD else "")
+        many = f" of {len(batch)}" if isinstance(batch, (Mapping, tuple, list)) else ""
+        raise WorkloadError(
+            f"workload {workload.name!r}: inputs(seed) gives a {type(batch).__name__}{many}, and {type(model).__name__}.forward({taken}) cannot be "
+            f"called with it ({error}); change inputs, or say how the model is called: Workload(forward=lambda model, batch: ...)."
+        ) from error
 
 
 def refuse_uncopyable(model: torch.nn.Module, name: str) -> None:
