@@ -51,7 +51,9 @@ def test_a_room_within_a_room_imports_only_what_is_below_it(house: str, room: st
         assert not found, f"{path} imports {found}"
 
 
-@pytest.mark.parametrize("module", ["errors", "toml", "text", "files", "prctl", "plan", "program", "renamed"])
+@pytest.mark.parametrize(
+    "module", ["errors", "toml", "text", "durations", "files", "prctl", "plan", "program", "renamed"]
+)
 def test_what_is_below_all_rooms_imports_none(module: str) -> None:
     assert not any(name.split(".")[0] == "rung" for name in imports(ROOT / f"{module}.py"))
 

@@ -46,7 +46,7 @@ def test_overlapping_streams_do_not_count_twice():
     assert result.parts["gemm"] == result.parts["pointwise"] == 50
     assert (
         result.notes[0]
-        == "Streams overlap: 0.0002 ms of GPU work in 0.0001 ms; times here are scaled down to the second."
+        == "Streams overlap: 200 ns of GPU work in 100 ns; times here are scaled down to the second."
     )
     assert adds_up(result)
 

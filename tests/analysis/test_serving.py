@@ -209,4 +209,4 @@ def test_prompts_that_hold_up_decoding_are_a_finding_and_gain_no_throughput():
 
 def test_a_wait_of_the_gpu_for_the_host_says_how_much_of_it_is_before_decoding():
     rows = {row["finding"]: row for row in findings(served(100, 50)).to_dicts()}
-    assert rows["host_bound"]["evidence"].endswith("% of it before decode steps, 50 µs each")
+    assert rows["host_bound"]["evidence"].endswith("% of it before decode steps, 50.0 µs each")

@@ -86,8 +86,8 @@ def test_a_rung_that_is_as_fast_is_kept_for_the_graphs_that_it_spares(
 def test_a_baseline_that_was_disturbed_is_said_to_be() -> None:
     assert disturbed(20.0, 19.0) == disturbed(20.0, 25.0) == ""
     said = disturbed(20e6, 5e6)
-    assert "took 20 ms per step when it was timed alone, and 5 ms next to a candidate" in said
-    assert "10 ms per step when it was timed alone, and 20 ms next to" in disturbed(10e6, 20e6)
+    assert "took 20.0 ms per step when it was timed alone, and 5.00 ms next to a candidate" in said
+    assert "10.0 ms per step when it was timed alone, and 20.0 ms next to" in disturbed(10e6, 20e6)
 
 
 class Disturbed(dict[tuple[str, ...], float]):

@@ -12,6 +12,7 @@ from rung.analysis.classified import classified, scores_of
 from rung.analysis.gpu_time import gpu_time
 from rung.analysis.host_time import host_time
 from rung.analysis.runtime_roles import LAUNCHING
+from rung.durations import duration
 from rung.errors import UsageError
 from rung.trace.table import Trace
 
@@ -87,8 +88,8 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
     else:
         if step_ns < busy:
             notes.append(
-                f"A step under the profiler was slower: its work took {busy / 1e6:.3g} ms, and a whole step "
-                f"takes {step_ns / 1e6:.3g} ms without the profiler. The shares are those of the slower step."
+                f"A step under the profiler was slower: its work took {duration(busy)}, and a whole step "
+                f"takes {duration(step_ns)} without the profiler. The shares are those of the slower step."
             )
             step_ns = busy
         gaps = totals.launch_gap + totals.idle

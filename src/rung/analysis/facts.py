@@ -14,6 +14,7 @@ from rung.analysis.applicable import Applicable
 from rung.analysis.gaps import caused
 from rung.analysis.kernel_names import readable
 from rung.analysis.timeline import timeline
+from rung.durations import duration
 from rung.trace.table import Trace
 
 
@@ -85,12 +86,6 @@ class Facts:
     def table(self, name: str) -> pl.DataFrame:
         """Another analysis, empty where there is none of the name."""
         return analyses.table(name, self.trace, steps=self.steps) if name in analyses.ANALYSES else pl.DataFrame()
-
-
-def duration(ns: float) -> str:
-    """ "3.95 s", "55.4 ms", "20 µs" """
-    value, unit = next(((ns / size, unit) for size, unit in ((1e9, "s"), (1e6, "ms")) if ns >= size), (ns / 1e3, "µs"))
-    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
 def largest(events: pl.DataFrame) -> str:

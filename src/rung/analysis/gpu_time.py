@@ -9,6 +9,7 @@ import polars as pl
 
 from rung.analysis.gaps import dry_times
 from rung.analysis.intervals import covered
+from rung.durations import duration
 from rung.trace.table import Trace
 
 
@@ -48,7 +49,7 @@ def gpu_time(trace: Trace, events: pl.DataFrame) -> Totals:
     rows = list(sums.iter_rows())
     if 0 < scale < 0.99:
         notes.append(
-            f"Streams overlap: {busy / scale / 1e6:.3g} ms of GPU work in {busy / 1e6:.3g} ms; times here are scaled down to the second."
+            f"Streams overlap: {duration(busy / scale)} of GPU work in {duration(busy)}; times here are scaled down to the second."
         )
 
     unlinked = events.filter(~pl.col("linked"))

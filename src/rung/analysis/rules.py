@@ -10,10 +10,11 @@ import polars as pl
 from rung.analysis.applicable import FUSED
 from rung.analysis.calls import launching_calls
 from rung.analysis.classified import classified
-from rung.analysis.facts import Facts, Seen, duration, largest, short
+from rung.analysis.facts import Facts, Seen, largest, short
 from rung.analysis.origins import op_column
 from rung.analysis.runtime_roles import role
 from rung.analysis.server_steps import DECODE, MIXED, PREFILL, SPECULATIVE
+from rung.durations import duration
 
 _POINTWISE = ("elementwise", "normalization", "reduction", "softmax", "embedding")
 _SMALLER_FORMAT = r"(?i)tf32|s1688|xf32|bf16|hgemm|h16816"  # a kernel that takes float32 and multiplies in less

@@ -10,11 +10,13 @@ from typing import Any, Protocol
 
 from msgspec import UNSET
 
+from rung import durations
+from rung.durations import digits as digits
+from rung.durations import scaled
 from rung.text import visible
 
 NONE = "–"
 ANY = 100.0  # an interval of ratios whose ends are so many times apart says nothing
-_TIMES = (("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9))
 _ENERGIES = (("µJ", 1e-6), ("mJ", 1e-3), ("J", 1.0), ("kJ", 1e3))
 _SIZES = (("B", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40))
 _COUNTS = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
@@ -69,44 +71,21 @@ def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]
     return [line.replace("\u00a0", " ") for line in lines]
 
 
-def digits(value: float, significant: int = 3) -> str:
-    """A number with so many significant digits, whole digits never cut off and never as 1e+03."""
-    if value == 0:
-        return "0"
-    exponent = math.floor(math.log10(abs(value)))
-    decimals = significant - 1 - exponent
-    if abs(round(value, decimals)) >= 10 ** (exponent + 1):  # 9.996 rounds to 10.0, not to 10.00
-        decimals -= 1
-    return f"{value:.{min(max(decimals, 0), 12)}f}"
-
-
-def _scaled(value: float, steps: tuple[tuple[str, float], ...], significant: int = 3) -> tuple[str, str]:
-    """The number and its unit, in the largest unit that leaves at least 1 before the point after rounding."""
-    unit, size = steps[0]
-    for name, scale in steps[1:]:
-        if abs(value) < scale * (1 - 0.5 * 10**-significant):
-            break
-        unit, size = name, scale
-    return digits(value / size, significant), unit
-
-
 def energy(joules: Any) -> str:
     """0.0123 -> "12.3 mJ"."""
     value = number(joules)
-    return NONE if value is None else " ".join(_scaled(value, _ENERGIES))
+    return NONE if value is None else " ".join(scaled(value, _ENERGIES))
 
 
 def duration(nanoseconds: Any) -> str:
     """2_750_000 -> "2.75 ms"."""
     value = number(nanoseconds)
-    if value is None:
-        return NONE
-    return " ".join(_scaled(value, _TIMES))
+    return NONE if value is None else durations.duration(value)
 
 
 def round_duration(nanoseconds: float, significant: int = 3) -> str:
     """A duration that is a round number, as on an axis: 20_000_000 -> "20 ms"."""
-    value, unit = _scaled(nanoseconds, _TIMES, significant)
+    value, unit = durations.duration(nanoseconds, significant).split()
     whole = len(str(int(float(value))))  # with fewer digits than this, Python writes 1e+02
     return f"{float(value):.{max(significant, whole)}g} {unit}"
 
@@ -128,8 +107,8 @@ def seconds(value: Any) -> str:
 
 def _size(value: float) -> tuple[str, str]:
     unit, power = next((u, p) for u, p in reversed(_SIZES) if p == 0 or abs(value) >= 0.9995 * 2**p)
-    scaled = value / 2**power
-    return (f"{scaled:.1f}" if power and abs(scaled) < 99.95 else f"{scaled:.0f}"), unit
+    size = value / 2**power
+    return (f"{size:.1f}" if power and abs(size) < 99.95 else f"{size:.0f}"), unit
 
 
 def data_size(value: Any) -> str:
@@ -143,8 +122,8 @@ def rate(per_second: Any, unit: str) -> str:
     value = number(per_second)
     if value is None:
         return NONE
-    scaled, prefix = _scaled(value, _COUNTS)
-    return f"{scaled} {prefix}{unit}"
+    shown, prefix = scaled(value, _COUNTS)
+    return f"{shown} {prefix}{unit}"
 
 
 def data_sizes(before: Any, after: Any) -> str:
@@ -214,7 +193,7 @@ def count(value: Any) -> str:
     # A mean of whole numbers may miss one by a bit.
     if abs(known) < 10_000 and math.isclose(known, round(known), rel_tol=1e-9):
         return str(round(known))
-    return " ".join(_scaled(known, _COUNTS)).rstrip()
+    return " ".join(scaled(known, _COUNTS)).rstrip()
 
 
 def small(value: Any) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from rung.durations import duration
 from rung.errors import RungError, UsageError, WorkloadError
 from rung.hardware.aiter import list_untuned
 from rung.hardware.neighbours import shown_alone
@@ -336,8 +337,7 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
         if state.left() + GRACE > PROFILE_STEPS * step_seconds:
             parts = _profile(state, worker, time_.value)
         else:
-            seconds = time_.value / 1e9  # as it is told next, and not what a few steps were taken to need
-            about = f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+            about = duration(time_.value)  # as it is told next, and not what a few steps were taken to need
             state.say(
                 Warned(
                     f"the baseline is not profiled: a step takes about {about}, and the budget leaves no time for it."

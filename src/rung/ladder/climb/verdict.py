@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 from msgspec import UNSET
 
+from rung.durations import duration
 from rung.engine.disturbed import compiled_anew
 from rung.ladder.climb.ahead import Seen, prepare_next
 from rung.ladder.climb.answer import offer, take_back, verified_answer
@@ -231,7 +232,7 @@ def disturbed(alone: float, beside: float) -> str:
     ratio = alone / beside
     if max(ratio, 1 / ratio) < DISTURBED:
         return ""
-    times = f"{alone / 1e6:.3g} ms per step when it was timed alone, and {beside / 1e6:.3g} ms next to a candidate"
+    times = f"{duration(alone)} per step when it was timed alone, and {duration(beside)} next to a candidate"
     return (
         f"the baseline took {times}: something disturbed one of the two. "
         "The breakdown and the predictions use the first, and the speedup the second."
