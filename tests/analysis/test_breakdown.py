@@ -44,10 +44,7 @@ def adds_up(result):
 def test_overlapping_streams_do_not_count_twice():
     result = breakdown(trace_of(kernel(0, 100, "Cijk_A"), kernel(0, 100, stream=1)), steps=1)
     assert result.parts["gemm"] == result.parts["pointwise"] == 50
-    assert (
-        result.notes[0]
-        == "Streams overlap: 200 ns of GPU work in 100 ns; times here are scaled down to the second."
-    )
+    assert result.notes[0] == "Streams overlap: 200 ns of GPU work in 100 ns; times here are scaled down to the second."
     assert adds_up(result)
 
 

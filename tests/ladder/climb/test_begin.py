@@ -133,7 +133,9 @@ def test_a_step_of_half_a_minute_is_timed_and_profiled_within_the_budget_only(
     calls = dict(made.pool.calls)  # type: ignore[attr-defined]
     assert calls["block"] == {"count": 2}
     assert "profile" not in calls
-    assert warnings == ["the baseline is not profiled: a step takes about 25.0 s, and the budget leaves no time for it."]
+    assert warnings == [
+        "the baseline is not profiled: a step takes about 25.0 s, and the budget leaves no time for it."
+    ]
     made, _ = begun(tmp_path / "longer", budget=600.0)
     calls = dict(made.pool.calls)  # type: ignore[attr-defined]
     assert calls["block"] == {"count": 5}
