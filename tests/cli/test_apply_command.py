@@ -94,8 +94,11 @@ def test_a_recipe_of_training_says_so_to_inference(recipe: Path, capsys: pytest.
 
 def test_no_recipe_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["apply"]) == 2
-    assert main(["apply", str(tmp_path / "none.toml")]) == 3
-    assert "could not be read" in capsys.readouterr().err
+    for wrong in (tmp_path / "none" / "recipe.toml", tmp_path):
+        capsys.readouterr()
+        assert main(["apply", str(wrong)]) == 3
+        (said,) = capsys.readouterr().err.splitlines()
+        assert said.startswith(f"rung: {wrong} could not be read: ")
 
 
 def test_what_the_device_or_the_model_cannot_have_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

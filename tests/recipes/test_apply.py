@@ -389,7 +389,7 @@ def test_rungs_that_cannot_be_meant_are_refused_as_in_a_file(recipe: Any, says: 
 
 @pytest.mark.parametrize("name", ["folder/spda", "spda.toml"])
 def test_a_file_that_is_not_there_is_said_so(name: str) -> None:
-    with pytest.raises(InputError, match="could not be read"):
+    with pytest.raises(InputError, match=f"^{name} could not be read: [^\\n]*$"):
         rung.apply(Two(), name)
 
 
