@@ -158,6 +158,20 @@ def test_where_all_modes_are_wrong_the_record_says_why_and_not_that_none_ran(mad
     assert "its results differed from the baseline's: output is off" in record.why
 
 
+@pytest.mark.parametrize(("fast", "claimed"), [(0.9, False), (1.9, True)])
+def test_a_mode_beside_which_others_slowed_the_untouched_model_has_to_be_faster_than_that_alone(
+    made: State, timed: Timed, fast: float, claimed: bool
+) -> None:
+    timed({"best": 0.1, "default": fast})
+    found = Race()
+    time_modes(made, found, {"default": ready(made, "default", "compile")})
+    record = plain._record(made, found)
+    assert (made.answer is not None) is claimed
+    assert record.verdict == ("" if claimed else "inconclusive")
+    assert ("measure on a quieter machine" in record.why) is not claimed
+    assert any("something disturbed one of the two" in said for said in record.warnings or ())
+
+
 def test_the_recipe_of_a_mode_that_dies_when_it_is_timed_again_is_taken_back(made: State, timed: Timed) -> None:
     found = Race()
     timed({"default": 1.9})

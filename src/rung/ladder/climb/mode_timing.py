@@ -17,6 +17,7 @@ from rung.ladder.climb.begun import Begun, forget, keep
 from rung.ladder.climb.modes import NAME, mode_of_task, title
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted
+from rung.ladder.climb.verdict import slowed_by_others
 from rung.records.climb import Mode
 from rung.records.measured import Figure
 from rung.records.progress import Raced, Warned
@@ -30,7 +31,7 @@ BRIEFLY = (
     45.0  # seconds that are left, below which modes are timed in the fewest rounds: each costs twice as much otherwise
 )
 ALIKE = 1.01  # times as fast: of modes that differ by less, the first to be ready stays the best
-# Times as long as alone, of the untouched model's step on a GPU: more is the host's doing. On an H200 the graph of ghostnet_100 took the same time
+# Times as long as alone, of the untouched model's step: more is the host's doing. On an H200 the graph of ghostnet_100 took the same time
 # to 1 % in every restart, and the untouched model 8.7 to 17.2 ms.
 SLOWED = 1.25
 WHOLE = 1.02  # so much faster have compiled blocks to be than the model compiled as a whole, which rungs can go on from
@@ -128,13 +129,13 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
 
 
 def _undisturbed(state: State, start: Start, briefly: bool) -> Duel:
-    """One restart. A host that others keep busy slows the untouched model on a GPU, and no graph of launches, which would look too good. So where
-    it took much longer than it did alone, all are timed once more, and of both restarts the one counts in which it was faster."""
+    """One restart. On a host that others keep busy the untouched model waits for its launches or its cores, and a graph of launches, say, does not,
+    which would look too good. So where it took much longer than it did alone, all are timed once more, and of both restarts the one counts in which
+    it was faster."""
     began = time.monotonic()
     duel = _one_restart(start, briefly)
     took = time.monotonic() - began
-    slowed = state.facts.gpu and _untouched_step(duel) > SLOWED * state.baseline.time.value
-    if slowed and took < state.left():
+    if _untouched_step(duel) > SLOWED * state.baseline.time.value and took < state.left():
         duel = min(duel, _one_restart(start, briefly), key=_untouched_step)
     return duel
 
@@ -233,6 +234,7 @@ def _take(state: State, result: Race, name: str, duel: Duel, start: Start, beat:
         withdraw(state, result, name, failure.error.sentence)
         return False
     seen, speedup = of_two.record(), record.speedup or 0.0
+    faster = speedup >= PROVISIONAL_GAIN and not slowed_by_others(state, seen)
     if speedup >= PROVISIONAL_GAIN and (doubt := distrusted(seen, speedup)):
         withdraw(state, result, name, doubt)
         return False
@@ -241,7 +243,7 @@ def _take(state: State, result: Race, name: str, duel: Duel, start: Start, beat:
     state.trace(traced(result.best)).unlink(missing_ok=True)
     result.best, result.task, result.duel = name, task, of_two
     state.champion = task
-    if speedup >= PROVISIONAL_GAIN:
+    if faster:
         answer = Answer(
             tuple(record.rungs), "provisional", Figure(value=speedup), Figure(value=1.0),
             times={"baseline": seen.times["best"], "best": seen.times["candidate"]},

@@ -19,7 +19,7 @@ from rung.ladder.climb.modes import NAME, the_best, title
 from rung.ladder.climb.race import prepared_mode, race
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import distrusted
-from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed, warn_if_disturbed
+from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed, slowed_by_others, warn_if_disturbed
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, judge
 from rung.records.climb import Attempt, Mode, Plain
@@ -164,6 +164,8 @@ def _record(state: State, found: Race) -> Attempt:
         record.why = f"no plain mode was more than {PROVISIONAL_GAIN - 1:.0%} faster in one restart."
     elif why := distrusted(record, best.speedup or 0.0):
         record.verdict, record.why = "reverted", why
+    elif why := slowed_by_others(state, record):
+        record.verdict, record.why = "inconclusive", why
     return record
 
 

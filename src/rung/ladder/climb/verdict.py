@@ -13,7 +13,7 @@ from msgspec import UNSET
 from rung.durations import duration
 from rung.engine.disturbed import compiled_anew
 from rung.ladder.climb.ahead import Seen, prepare_next
-from rung.ladder.climb.answer import offer, take_back, verified_answer
+from rung.ladder.climb.answer import PROVISIONAL_GAIN, offer, take_back, verified_answer
 from rung.ladder.climb.begin import surveyed
 from rung.ladder.climb.begun import forget, keep_verified
 from rung.ladder.climb.checks import end_checks, end_widening, may_pass, named, once_more, part_of, refusal, verified
@@ -24,6 +24,7 @@ from rung.ladder.climb.trust import by_cpu_time_of, distrusted
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
 from rung.records.climb import Attempt, OverShapes, PayBack, Plain
+from rung.records.compare import Interleaved
 from rung.records.progress import Judged, Warned
 from rung.records.record import record_of
 from rung.rungs import Rung
@@ -225,6 +226,16 @@ def warn_if_disturbed(state: State, record: Attempt) -> None:
     if said := disturbed(state.baseline.time.value, record.times["best"].value):
         record.warnings = [*(record.warnings or ()), said]
         state.say(Warned(said))
+
+
+def slowed_by_others(state: State, record: Interleaved | Attempt) -> str:
+    """Why a candidate that looks faster than the untouched model, its `best`, may not be so, as a sentence: that took much longer beside it than
+    alone, and alone it was as fast. Empty where nothing is to be said."""
+    assert record.times
+    alone, beside, mine = state.baseline.time.value, record.times["best"].value, record.times["candidate"].value
+    if beside < DISTURBED * alone or alone >= PROVISIONAL_GAIN * mine:
+        return ""
+    return f"the untouched model took {beside / 1e6:.3g} ms beside it, and alone {alone / 1e6:.3g} ms, which is no slower: measure on a quieter machine."
 
 
 def disturbed(alone: float, beside: float) -> str:
