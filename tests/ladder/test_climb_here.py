@@ -100,7 +100,14 @@ class Disturbed(dict[tuple[str, ...], float]):
         return super().__getitem__(rungs) * (10 if rungs == () and self.asked > 10 else 1)
 
 
-def test_the_climb_warns_of_it_and_keeps_it_with_the_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = Disturbed({(): 20.0, ("fused-optimizer",): 10.0})
+@pytest.mark.parametrize(("fast", "verdict"), [(10.0, "kept"), (21.0, "inconclusive")])
+def test_the_climb_warns_of_it_and_keeps_only_what_is_faster_than_the_baseline_alone(
+    fast: float, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = Disturbed({(): 20.0, ("fused-optimizer",): fast})
     data = climbed(monkeypatch, tmp_path, trained(), steps, rungs=("fused-optimizer",))
-    assert any("disturbed one of the two" in said for said in data["attempts"][0]["warnings"])
+    (record,) = data["attempts"]
+    assert any("disturbed one of the two" in said for said in record["warnings"])
+    assert record["verdict"] == verdict, record["why"]
+    assert ("measure on a quieter machine" in record["why"]) is (verdict == "inconclusive")
+    assert (tmp_path / "run" / "recipe.toml").exists() is (verdict == "kept")

@@ -37,6 +37,7 @@ from rung.ladder.climb.verdict import (
     pay_back,
     set_cut,
     set_failed,
+    slowed_by_others,
     spared,
     warn_if_disturbed,
 )
@@ -143,7 +144,9 @@ def _compared(state: State, rung: Rung, record: Attempt, name: str) -> Duel:
     duel, record.prepared_seconds = begun.duel, begun.prepared_seconds
     duel.comparison = _first_answer(duel, state.facts.gpu)
     gain = duel.comparison.speedup.value
-    if rung.spares == "step" and gain >= PROVISIONAL_GAIN and not distrusted(duel.record(), gain):
+    if gain >= PROVISIONAL_GAIN and slowed_by_others(state, duel.record()):
+        duel.comparison = replace(duel.comparison, answer="undecided")
+    elif rung.spares == "step" and gain >= PROVISIONAL_GAIN and not distrusted(duel.record(), gain):
         _offer_provisional(state, stack, duel)
         begun.verified_stack = with_effect(rung, stack, _evidence(state, rung, duel, name))
         if not state.request.over_ranks:  # beside which nothing else runs
@@ -316,6 +319,9 @@ def _judge(state: State, rung: Rung, record: Attempt, duel: Duel, name: str, see
     evidence = Evidence(state.counters, seen[1], record.applied or {}, record.over_shapes or {}, record.memory or {})
     proof = rung.proof(evidence)
     record.effect = Effect(should=rung.effect, shown=proof.shown, says=proof.says)
+    if duel.comparison.answer == "faster" and (slowed := slowed_by_others(state, record)):
+        record.verdict, record.why = "inconclusive", slowed
+        return
     if why := no_gain(record, rung, duel.comparison, state.request.slower_at_most):
         record.verdict, record.why = why
         return

@@ -229,13 +229,15 @@ def warn_if_disturbed(state: State, record: Attempt) -> None:
 
 
 def slowed_by_others(state: State, record: Interleaved | Attempt) -> str:
-    """Why a candidate that looks faster than the untouched model, its `best`, may not be so, as a sentence: that took much longer beside it than
-    alone, and alone it was as fast. Empty where nothing is to be said."""
+    """Why a candidate that looks faster than the untouched model, its `best` while nothing is kept, may not be so, as a sentence: that took much
+    longer beside it than alone, and alone it was as fast. Empty where nothing is to be said."""
+    if state.kept:
+        return ""
     assert record.times
     alone, beside, mine = state.baseline.time.value, record.times["best"].value, record.times["candidate"].value
     if beside < DISTURBED * alone or alone >= PROVISIONAL_GAIN * mine:
         return ""
-    return f"the untouched model took {beside / 1e6:.3g} ms beside it, and alone {alone / 1e6:.3g} ms, which is no slower: measure on a quieter machine."
+    return f"the untouched model took {duration(beside)} a step beside it, and alone {duration(alone)}, which is no slower: measure on a quieter machine."
 
 
 def disturbed(alone: float, beside: float) -> str:
