@@ -52,7 +52,7 @@ def test_a_room_within_a_room_imports_only_what_is_below_it(house: str, room: st
 
 
 @pytest.mark.parametrize(
-    "module", ["errors", "toml", "text", "durations", "files", "prctl", "plan", "program", "renamed"]
+    "module", ["errors", "toml", "text", "quantities", "files", "prctl", "plan", "program", "renamed"]
 )
 def test_what_is_below_all_rooms_imports_none(module: str) -> None:
     assert not any(name.split(".")[0] == "rung" for name in imports(ROOT / f"{module}.py"))

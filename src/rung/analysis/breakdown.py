@@ -12,8 +12,8 @@ from rung.analysis.classified import classified, scores_of
 from rung.analysis.gpu_time import gpu_time
 from rung.analysis.host_time import host_time
 from rung.analysis.runtime_roles import LAUNCHING
-from rung.durations import duration
 from rung.errors import UsageError
+from rung.quantities import duration
 from rung.trace.table import Trace
 
 PARTS = (

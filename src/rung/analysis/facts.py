@@ -14,7 +14,7 @@ from rung.analysis.applicable import Applicable
 from rung.analysis.gaps import caused
 from rung.analysis.kernel_names import readable
 from rung.analysis.timeline import timeline
-from rung.durations import duration
+from rung.quantities import duration
 from rung.trace.table import Trace
 
 

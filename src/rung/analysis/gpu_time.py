@@ -9,7 +9,7 @@ import polars as pl
 
 from rung.analysis.gaps import dry_times
 from rung.analysis.intervals import covered
-from rung.durations import duration
+from rung.quantities import duration
 from rung.trace.table import Trace
 
 

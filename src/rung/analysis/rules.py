@@ -14,7 +14,7 @@ from rung.analysis.facts import Facts, Seen, largest, short
 from rung.analysis.origins import op_column
 from rung.analysis.runtime_roles import role
 from rung.analysis.server_steps import DECODE, MIXED, PREFILL, SPECULATIVE
-from rung.durations import duration
+from rung.quantities import duration
 
 _POINTWISE = ("elementwise", "normalization", "reduction", "softmax", "embedding")
 _SMALLER_FORMAT = r"(?i)tf32|s1688|xf32|bf16|hgemm|h16816"  # a kernel that takes float32 and multiplies in less

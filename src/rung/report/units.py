@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from msgspec import UNSET
 
-from rung import durations
-from rung.durations import digits as digits
-from rung.durations import scaled
+from rung import quantities
+from rung.quantities import digits as digits
+from rung.quantities import scaled
 from rung.text import visible
 
 NONE = "–"
@@ -80,12 +80,12 @@ def energy(joules: Any) -> str:
 def duration(nanoseconds: Any) -> str:
     """2_750_000 -> "2.75 ms"."""
     value = number(nanoseconds)
-    return NONE if value is None else durations.duration(value)
+    return NONE if value is None else quantities.duration(value)
 
 
 def round_duration(nanoseconds: float, significant: int = 3) -> str:
     """A duration that is a round number, as on an axis: 20_000_000 -> "20 ms"."""
-    value, unit = durations.duration(nanoseconds, significant).split()
+    value, unit = quantities.duration(nanoseconds, significant).split()
     whole = len(str(int(float(value))))  # with fewer digits than this, Python writes 1e+02
     return f"{float(value):.{max(significant, whole)}g} {unit}"
 
@@ -142,16 +142,10 @@ def peak(memory: Mapping[str, int] | None) -> float | None:
     return number(known.get("resident")) if allocated is None else allocated
 
 
-def _plain_ratio(value: Any) -> str:
-    known = number(value)
-    if known is None:
-        return NONE
-    return f"{known:.2f}" if 0.0995 <= abs(known) < 9.995 or known == 0 else digits(known)
-
-
 def ratio(value: Any) -> str:
     """1.4234 -> "1.42×"."""
-    return NONE if number(value) is None else _plain_ratio(value) + "×"
+    known = number(value)
+    return NONE if known is None else f"{quantities.ratio(known)}×"
 
 
 def span(estimate: Span | None) -> str:
@@ -159,7 +153,7 @@ def span(estimate: Span | None) -> str:
     low, high = _ends(estimate)
     if low is None or high is None:
         return ""
-    return "0–∞" if low < 1 < high and high > ANY * low else f"{_plain_ratio(low)}–{_plain_ratio(high)}"
+    return "0–∞" if low < 1 < high and high > ANY * low else f"{quantities.ratio(low)}–{quantities.ratio(high)}"
 
 
 def interval(estimate: Estimate | None) -> str:

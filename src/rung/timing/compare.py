@@ -21,6 +21,7 @@ from rung.errors import UsageError
 from rung.hardware.environment import differences
 from rung.launch import WorkerFailed, log_folder
 from rung.measure import COMPARE, Restart
+from rung.quantities import ratio
 from rung.recipes.fit import found_nothing
 from rung.records.compare import ComparedSide, Comparison, Ranked, Ranking
 from rung.records.measured import Compared, Verification
@@ -317,5 +318,4 @@ def _recorded(side: Side) -> ComparedSide:
 
 def _ratio(log_ratio: float) -> str:
     """As the verdict has it: below 1 where B is the slower one."""
-    ratio = math.exp(log_ratio)
-    return f"{ratio:.2f}×" if 0.0995 <= ratio < 9.995 else f"{ratio:.3g}×"
+    return f"{ratio(math.exp(log_ratio))}×"

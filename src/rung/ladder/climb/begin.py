@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rung.durations import duration
 from rung.errors import RungError, UsageError, WorkloadError
 from rung.hardware.aiter import list_untuned
 from rung.hardware.neighbours import shown_alone
@@ -26,6 +25,7 @@ from rung.launch import WorkerFailed, quiet
 from rung.launch.process import Caller
 from rung.measure import median_interval
 from rung.plan import CONTRACTS, Numerics, contract
+from rung.quantities import duration
 from rung.records import progress as progressing
 from rung.records.analyze import Breakdown
 from rung.records.climb import Baseline, Floor, Manifest

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 
 from msgspec import UNSET
 
-from rung.durations import duration
 from rung.engine.disturbed import compiled_anew
 from rung.ladder.climb.ahead import Seen, prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, offer, take_back, verified_answer
@@ -23,6 +22,7 @@ from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import by_cpu_time_of, distrusted
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
+from rung.quantities import duration
 from rung.records.climb import Attempt, OverShapes, PayBack, Plain
 from rung.records.compare import Interleaved
 from rung.records.progress import Judged, Warned

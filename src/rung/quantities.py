@@ -1,4 +1,4 @@
-"""A time as people read it: every room that prints one gives it the same digits. Below all rooms."""
+"""Times, ratios and digits as people read them: every room that prints one gives it the same. Below all rooms."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ _UNITS = (("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9))
 def duration(nanoseconds: float, significant: int = 3) -> str:
     """2_750_000 -> "2.75 ms"."""
     return " ".join(scaled(nanoseconds, _UNITS, significant))
+
+
+def ratio(value: float) -> str:
+    """1.4234 -> "1.42", 14.234 -> "14.2"; its sign, ×, is left to the sentence that it stands in."""
+    return f"{value:.2f}" if 0.0995 <= abs(value) < 9.995 or value == 0 else digits(value)
 
 
 def digits(value: float, significant: int = 3) -> str:
