@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "1.0.0rc2"
+__version__ = "1.0.0rc3"
 
 _WHERE = {
     "Climbed": "rung.results",

@@ -53,7 +53,7 @@ show 4
   target     model.py:make
   status     complete
   machine    AMD EPYC, vm
-  versions   rung 1.0.0rc2, torch 2.13.0+cpu, python 3.11.7
+  versions   rung 1.0.0rc3, torch 2.13.0+cpu, python 3.11.7
 """
 COMPARE = """\
 compare 15 17
