@@ -169,6 +169,7 @@ def test_a_mode_beside_which_others_slowed_the_untouched_model_has_to_be_faster_
     assert (made.answer is not None) is claimed
     assert record.verdict == ("" if claimed else "inconclusive")
     assert ("measure on a quieter machine" in record.why) is not claimed
+    assert (made.plain is not None) is claimed  # against which later answers are held
     assert any("something disturbed one of the two" in said for said in record.warnings or ())
 
 

@@ -166,6 +166,8 @@ def _record(state: State, found: Race) -> Attempt:
         record.verdict, record.why = "reverted", why
     elif why := slowed_by_others(state, record):
         record.verdict, record.why = "inconclusive", why
+        best.error, best.speedup = why, UNSET  # nothing is held against it
+        state.plain, record.plain = None, Plain()
     return record
 
 
