@@ -181,7 +181,10 @@ def test_a_rung_that_is_not_in_effect_is_not_kept_however_fast(name: str, monkey
     record = attempt_records.attempt(rung=name, stack=[name], prediction={"low": 1.0, "high": 3.0, "shares": {}})
     take(record, attempt_records.restarts(applied=worker))
     state = SimpleNamespace(
-        counters=Counters(1, 1, 1), say=lambda event: None, request=SimpleNamespace(slower_at_most=0.01)
+        counters=Counters(1, 1, 1),
+        say=lambda event: None,
+        request=SimpleNamespace(slower_at_most=0.01),
+        kept=["another"],
     )
     attempt._judge(
         state, BY_NAME[name], record, SimpleNamespace(comparison=comparison), name, (None, Counters(1, 1, 1))
