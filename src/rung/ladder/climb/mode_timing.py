@@ -129,9 +129,8 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
 
 
 def _undisturbed(state: State, start: Start, briefly: bool) -> Duel:
-    """One restart. On a host that others keep busy the untouched model waits for its launches or its cores, and a graph of launches, say, does not,
-    which would look too good. So where it took much longer than it did alone, all are timed once more, and of both restarts the one counts in which
-    it was faster."""
+    """One restart. On a host that others keep busy the untouched model waits for its launches or its cores. A graph of launches does not, and would look
+    too good. So all are timed once more where the untouched model took much longer than alone. The restart counts in which it was faster."""
     began = time.monotonic()
     duel = _one_restart(start, briefly)
     took = time.monotonic() - began
