@@ -32,10 +32,10 @@ def distrusted(record: Attempt | Interleaved, speedup: float) -> str | None:
     assert record.hidden
     best, hidden, witness = record.hidden["best"] or 0.0, record.hidden["candidate"] or 0.0, record.witness
     if hidden > MOST_HIDDEN:
-        return f"{hidden:.0%} of the time of its blocks is missing from the times that it reports: it puts work off, or a clock was tampered with."
+        return f"{hidden:.0%} of the time of its blocks is missing from the times that it reports: it puts work off, a clock was tampered with, or other processes took the cores."
     waited = speedup * (1 - hidden) / (1 - min(best, MOST_HIDDEN))
     if hidden - best > HIDDEN and _lost(speedup, waited):
-        return f"it reports times that make it {speedup:.2f}× as fast, but the process that waited for it measured {waited:.2f}×: it puts work off, or a clock was tampered with."
+        return f"it reports times that make it {speedup:.2f}× as fast, but the process that waited for it measured {waited:.2f}×: it puts work off, a clock was tampered with, or other processes took the cores."
     if witness and witness.failures:
         return f"while it was timed, its results differed from the baseline's: {witness.failures[0]}."
     new = (witness.unseen if witness else None) or 1.0
