@@ -16,6 +16,11 @@ def contract(name: str) -> Numerics | None:
     return next((numerics for numerics in CONTRACTS if numerics == name), None)
 
 
+def in_words(numerics: str) -> str:
+    """What is printed of the precision that something is verified in."""
+    return "full precision" if numerics == "exact" else numerics
+
+
 @dataclass(frozen=True)
 class Original:
     """Inputs that are left to the workload as its author wrote it, because the plan was seen to lose there: those of at

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from rung.plan import in_words
 from rung.records.compare import ComparedSide, Comparison, Ranked, Ranking
 from rung.records.measured import Compared
 from rung.report import units
@@ -66,7 +67,7 @@ def what_lines(result: Comparison | Ranking) -> list[tuple[str, str]]:
         memory = (f"{n.upper()} {units.data_size(units.peak(m))}" for n, m in result.memory.items())
         rows.append(("memory", ", ".join(memory)))
     if proof:
-        at = " and in ".join("full precision" if p == "exact" else p for p in proof.precisions)
+        at = " and in ".join(map(in_words, proof.precisions))
         rows.append(("equal", f"yes, by all {proof.checks} comparisons of a step's results and updates, in {at}"))
     return rows
 

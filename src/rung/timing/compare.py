@@ -21,6 +21,7 @@ from rung.errors import UsageError
 from rung.hardware.environment import differences
 from rung.launch import WorkerFailed, log_folder
 from rung.measure import COMPARE, Restart
+from rung.plan import in_words
 from rung.quantities import ratio
 from rung.recipes.fit import found_nothing
 from rung.records.compare import ComparedSide, Comparison, Ranked, Ranking
@@ -298,7 +299,7 @@ def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> Verificat
             progress.info("can A be verified?")
             worker.call("audit", setup.limits.prepare, against=against)
         for numerics in worker.call("precisions", setup.limits.prepare):
-            progress.info("verifying in %s", "full precision" if numerics == "exact" else numerics)
+            progress.info("verifying in %s", in_words(numerics))
             answer = worker.call("verify", setup.limits.prepare, numerics=numerics, against=against)
             found.append(record_of(Verification, answer))
             if not found[-1].passed:

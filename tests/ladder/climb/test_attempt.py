@@ -365,9 +365,7 @@ def test_a_candidate_that_the_budget_cuts_off_is_faster_where_all_restarts_so_fa
     duel = Duel(restarts=[Restart([[g, 1.0, 1.0, g]]) for g in gains[:1]])
     begun = Begun("02-x", record.stack, record.against, duel, FUSED.name, CLIMB)
     monkeypatch.setattr(attempts, "same", lambda *_: begun)
-    monkeypatch.setattr(Duel, "record", lambda _: None)
-    monkeypatch.setattr(attempts, "slowed_by_others", lambda *_: "")
-    monkeypatch.setattr(attempts, "distrusted", lambda *_: "so that nothing is offered here")
+    monkeypatch.setattr(Duel, "record", lambda _: None)  # so that nothing is offered here
 
     def restarted(*_: object) -> Comparison:
         duel.restarts += [Restart([[g, 1.0, 1.0, g]]) for g in gains[1:]]

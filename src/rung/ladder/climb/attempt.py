@@ -144,9 +144,10 @@ def _compared(state: State, rung: Rung, record: Attempt, name: str) -> Duel:
     duel, record.prepared_seconds = begun.duel, begun.prepared_seconds
     duel.comparison = _first_answer(duel, state.facts.gpu)
     gain = duel.comparison.speedup.value
-    if gain >= PROVISIONAL_GAIN and slowed_by_others(state, duel.record()):
+    faster = duel.record() if gain >= PROVISIONAL_GAIN else None
+    if faster and slowed_by_others(state, faster):
         duel.comparison = replace(duel.comparison, answer="undecided")
-    elif rung.spares == "step" and gain >= PROVISIONAL_GAIN and not distrusted(duel.record(), gain):
+    elif faster and rung.spares == "step" and not distrusted(faster, gain):
         _offer_provisional(state, stack, duel)
         begun.verified_stack = with_effect(rung, stack, _evidence(state, rung, duel, name))
         if not state.request.over_ranks:  # beside which nothing else runs

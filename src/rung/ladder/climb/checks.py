@@ -8,6 +8,7 @@ from dataclasses import replace
 from rung.ladder.answers import Verified, not_loaded
 from rung.ladder.climb.state import CONTEXT_BYTES, State
 from rung.launch import WorkerFailed
+from rung.plan import in_words
 from rung.rungs import plan_of
 from rung.timing.tasks import Call, Task, end_all
 from rung.timing.timed import Warmed
@@ -177,7 +178,7 @@ def numerics_of(part: str) -> str:
 def named(part: str) -> str:
     """A part in words: "full precision", "bf16 over ranks"."""
     numerics = numerics_of(part)
-    return ("full precision" if numerics == "exact" else numerics) + (" over ranks" if part != numerics else "")
+    return in_words(numerics) + (" over ranks" if part != numerics else "")
 
 
 def turns(state: State) -> str:
