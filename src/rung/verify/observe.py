@@ -21,7 +21,7 @@ from rung.workload import Batch, Workload
 
 # Of an inference: the bytes of a parameter in three models, one of them in float64, and the share of the memory that they may take.
 IN_THREE_MODELS, SHARE = 16, 1 / 3
-ENOUGH = 64  # elements, of which a common factor is told from chance
+ENOUGH = 64  # elements, of which a common factor, or the size of an error, is told from chance
 PLAIN = (bool, int, float, complex, str, type(None))  # what is compared beside tensors
 GRADIENT = "gradient of "  # begins the name of what is compared of one
 INTEGER_FLOOR = 0.01  # the share of integers (token ids, class numbers) that may differ because of a near tie
@@ -32,8 +32,8 @@ class Row:
     """One quantity of one case: a candidate's error and the untouched model's own, both against the reference and over its size.
 
     beside: of a gradient, the median over all gradients of the case of the untouched model's error, over the size of this one;
-    why: what an infinite error means, as a sentence, where it is not that something is not finite; kink: what kinks may change of it
-    (`rung.verify.tolerance`).
+    why: what an infinite error means, as a sentence, where it is not that something is not finite; kink: what kinks may change of it;
+    few: whether it is of so few numbers that its errors are a matter of luck (`rung.verify.tolerance`).
     """
 
     what: str
@@ -44,6 +44,7 @@ class Row:
     beside: float = 0.0
     why: str = ""
     kink: float = 0.0
+    few: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,12 +170,13 @@ def of_outputs(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]:
             continue
         far, near, size = distances([other, own], right, device)
         error, noise = over(far, size), over(near, size)
-        found.append(Row(name, case, error, noise, why=_why(name, other, right, error)))
+        few = right.numel() < ENOUGH
+        found.append(Row(name, case, error, noise, why=_why(name, other, right, error), few=few))
         if other.shape != right.shape:
             continue
-        if right.numel() >= ENOUGH:
+        if not few:
             noise = max(scale(own, right, device), 0.1 * noise)
-            found.append(Row(f"scale of {name}", case, scale(other, right, device), noise))
+            found.append(Row(f"scale of {name}", case, scale(other, right, device), noise, few=True))
         for group in overshadowed(own, right, device):
             found += _of_group(f"{name} ({group.name})", case, truth, (other, own, right), group)
     return found
@@ -195,10 +197,11 @@ def _of_group(
     if not near < size:
         return []
     noise = over(near, size)
-    found = [Row(what, case, over(far, size), noise)]
-    if count >= ENOUGH:
+    few = count < ENOUGH
+    found = [Row(what, case, over(far, size), noise, few=few)]
+    if not few:
         own_scale, other_scale = (scale(t, right, truth.device, group.elements) for t in (own, other))
-        found.append(Row(f"scale of {what}", case, other_scale, max(own_scale, 0.1 * noise)))
+        found.append(Row(f"scale of {what}", case, other_scale, max(own_scale, 0.1 * noise), few=True))
     return found
 
 
@@ -216,9 +219,10 @@ def _of_gradients(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]
     found = []
     for name, (error, noise, size) in off.items():
         size = size or median
-        what, share = GRADIENT + name, over(error, size)
-        why = _why(what, theirs.gradients[name], truth.gradients[name], share)
-        found.append(Row(what, case, share, over(noise, size), beside=over(median, size), why=why))
+        what, share, right = GRADIENT + name, over(error, size), truth.gradients[name]
+        assert right is not None
+        few, why = right.numel() < ENOUGH, _why(what, theirs.gradients[name], right, share)
+        found.append(Row(what, case, share, over(noise, size), beside=over(median, size), why=why, few=few))
     return found
 
 

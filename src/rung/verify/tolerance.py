@@ -41,11 +41,11 @@ FLOOR = {"exact": 2e-6, "tf32": 2.0**-11, "bf16": 1e-3, "fp8": 0.02}
 FLOOR_DOUBLE = 1e-12
 
 
-def judge(found: Sequence[Row], numerics: Numerics, double: bool = False) -> list[Check]:
+def judge(found: Sequence[Row], numerics: Numerics, double: bool = False, untouched: Sequence[Row] = ()) -> list[Check]:
     """A quantity's noise is the untouched model's worst error over the cases: one lucky case must not make
     a candidate wrong. A single number (the loss) may be right by chance, so its kind's median counts too; and a gradient is
     next to nothing beside others, so theirs does. One of which nothing but rounding is left may be off by more. double: the workload
-    computes in float64 itself."""
+    computes in float64 itself; untouched: rows of more cases, in which the untouched model alone was run (`unlucky`)."""
     least = FLOOR_DOUBLE if double and numerics == "exact" else FLOOR[numerics]
 
     def kind(what: str) -> str:
@@ -59,6 +59,9 @@ def judge(found: Sequence[Row], numerics: Numerics, double: bool = False) -> lis
         if math.isfinite(row.noise):
             worst[row.what] = max(worst.get(row.what, 0.0), row.noise)
             by_kind.setdefault(kind(row.what), []).append(row.noise)
+    for row in untouched:
+        if math.isfinite(row.noise):
+            worst[row.what] = max(worst.get(row.what, 0.0), row.noise)
     checks = []
     for row in found:
         if numerics == "tf32" and kind(row.what).startswith("scale"):
@@ -72,6 +75,16 @@ def judge(found: Sequence[Row], numerics: Numerics, double: bool = False) -> lis
         tolerance = max(allowed * noise, least, row.floor, row.kink)
         checks.append(Check(row.what, numerics, row.case, row.error, noise, tolerance, row.why))
     return checks
+
+
+def unlucky(found: Sequence[Row], checks: Sequence[Check]) -> set[str]:
+    """What a candidate is refused for, where all of it is of few numbers: the loss, the scale of an output, a gradient of few elements. Of such
+    the untouched model's error may be small by luck in all the cases, as three errors of one number are. So they are looked at in more."""
+    few = {row.what for row in found if row.few}
+    refused = [check for check in checks if not check.passed]
+    if all(check.what in few and math.isfinite(check.error) for check in refused):
+        return {check.what for check in refused}
+    return set()
 
 
 DRAWS = 8  # a kink that rounding may reach is crossed in one in four of them, and more (a small convolutional network)
