@@ -86,7 +86,6 @@ def wider(): return plain(9)
 @pytest.mark.parametrize(
     ("a", "b", "says"),
     [
-        ("noisy", "louder", "depends on torch's random state"),
         ("keeps", "stronger", "the model keeps state"),
         ("plain", "wider", "(weight, bias); make both with the same weights, or leave --verify out"),
     ],
@@ -97,6 +96,15 @@ def test_what_cannot_be_compared_is_not_called_equal(a: str, b: str, says: str, 
     assert done.returncode == (2 if b == "wider" else 4)  # two models of other weights are no workload that failed
     assert says in done.stderr
     assert "equal" not in done.stdout
+
+
+def test_workloads_that_draw_random_numbers_are_compared_on_equal_ones(tmp_path: Path) -> None:
+    (tmp_path / "chance.py").write_text(CHANCE)
+    done = rung("compare", "chance.py:noisy", "chance.py:louder", "--verify", "--budget", "1", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "output is off by 2.0e-01" in done.stdout
+    done = rung("compare", "chance.py:noisy", "chance.py:noisy", "--verify", "--budget", "1", cwd=tmp_path)
+    assert "equal  yes" in done.stdout
 
 
 @pytest.mark.parametrize(

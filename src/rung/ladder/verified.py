@@ -42,15 +42,15 @@ class VerifiedWorkload(LoadedWorkload):
         expect_changes()
         return plain(survey(self.workload, self.device))
 
-    def audit(self, against: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Raises, with a sentence, where the workload itself, or the one that it is verified against, cannot be verified. Returns which
-        parameters are `without_gradient`, why the workload runs on `one_shape` alone, and Inductor's settings here, which take long to
+    def audit(self, against: dict[str, Any] | None = None, random: bool = True) -> dict[str, Any]:
+        """Raises, with a sentence, where the workload itself, or the one that it is verified against, cannot be verified. random: whether its
+        forward may draw random numbers, which ranks do each for itself. Returns which parameters are `without_gradient`, why the workload runs on `one_shape` alone, and Inductor's settings here, which take long to
         import."""
         if against:
-            without_gradient = audit(load(against["target"], against["options"]), self.device)
+            without_gradient = audit(load(against["target"], against["options"]), self.device, random=random)
             return plain(Audited(without_gradient=without_gradient, one_shape=""))
         self.workload, one_shape = probed(self.workload, self.device)
-        without_gradient = audit(self.workload, self.device)
+        without_gradient = audit(self.workload, self.device, random=random)
         settings = inductor_settings(names())
         called = elements_called(self.workload, self.device)
         return plain(Audited(without_gradient=without_gradient, one_shape=one_shape, called=called, inductor=settings))

@@ -14,8 +14,9 @@ from rung.engine.step import Step
 from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, to_device
 from rung.plan import Plan
+from rung.verify.draws import Recorded, Replayed, same_draws
 from rung.verify.observe import Seen, identical, observe, of_outputs, refuse_unseen, same
-from rung.verify.perturb import put, state
+from rung.verify.perturb import perturbed, put, state
 from rung.verify.randomness import without_dropout
 from rung.verify.reference import LOW, exactly, full_precision, in_float32
 from rung.workload import Workload, seeded_model, shapes
@@ -98,12 +99,35 @@ def _in_full_precision(step: Step, weights: dict[str, torch.Tensor], seen: Seen)
             )
 
 
-def audit(workload: Workload, device: Device, full_precision_too: bool = True) -> list[str]:
-    """Checks that the baseline itself can be verified; returns the names of parameters without a gradient. full_precision_too: whether
-    candidates are compared in full precision, as all but functions in half precision are.
+def _random_numbers(step: Step, batch: Any, values: dict[str, torch.Tensor], seen: Seen, seed: int) -> str:
+    """Why the random numbers that a step draws cannot be given to another, in a few words; empty where they can. seen: a run on this batch, with
+    these weights and this seed."""
 
-    Refuses, with a sentence: results that are not finite, that depend on torch's random state or on the calls before, inputs that
-    do not change with the seed, shapes on which it raises (`one_shape_only` tells beforehand of those that are derived), and a
+    def run(weights: dict[str, torch.Tensor], seed: int, mode: Recorded | Replayed) -> Seen:
+        put(step.model, weights)
+        step.fresh()
+        torch.manual_seed(seed)
+        with mode:
+            return observe(step, None, batch, gradients=False)
+
+    try:
+        first, elsewhere = Recorded(), Recorded()
+        run(values, seed, first)
+        again = run(values, seed + 1, Replayed(first.tape))
+        run(perturbed(step.model, 0), seed, elsewhere)
+    except Exception as error:
+        return f"a run that was given another's random numbers raised {type(error).__name__}: {first_line(error)}"
+    if _apart(seen, again):
+        return "not all of them are drawn by torch's functions for random numbers (a dropout rate fixed in a call of attention?)"
+    return "" if same_draws(first.tape, elsewhere.tape) else "what is drawn depends on the weights"
+
+
+def audit(workload: Workload, device: Device, full_precision_too: bool = True, random: bool = False) -> list[str]:
+    """Checks that the baseline itself can be verified; returns the names of parameters without a gradient. full_precision_too: whether
+    candidates are compared in full precision, as all but functions in half precision are; random: whether its forward may draw random numbers.
+
+    Refuses, with a sentence: results that are not finite, that depend on the calls before, or on random numbers that nobody else can be given,
+    inputs that do not change with the seed, shapes on which it raises (`one_shape_only` tells beforehand of those that are derived), and a
     training step in which most trainable parameters get no gradient.
     """
     workload = without_dropout(workload)
@@ -140,10 +164,14 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True) -
             "between calls (a counter, an attribute, a write to its inputs), so no candidate can be compared with it; make each call independent."
         )
     if _apart(seen[0], seen[1]):
-        raise WorkloadError(
-            f"workload {workload.name!r}: its result depends on torch's random state (sampling, or a dropout rate fixed in forward?), "
-            "so no candidate can be compared with it; switch the randomness off for the climb, or draw it in inputs(seed)."
-        )
+        why = _random_numbers(step, to_device(first, device), values, seen[1], 2) if random else ""
+        if why or not random:
+            raise WorkloadError(
+                f"workload {workload.name!r}: its result depends on torch's random state{f', and {why}' if why else ''}, "
+                "so no candidate can be compared with it; switch the randomness off for the climb, or draw it in inputs(seed)."
+            )
+        put(step.model, values)
+        step.fresh()
     if full_precision_too:
         _in_full_precision(step, values, seen[0])
     if workload.mode == "infer":

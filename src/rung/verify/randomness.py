@@ -1,6 +1,6 @@
-"""Dropout: where a model has it, the same workload without it, and whether a candidate draws it as the baseline does.
+"""Dropout: where a model has it, the same workload without it, and whether a candidate draws it, and other random numbers, as the baseline does.
 
-Two programs never draw the same masks, so single runs cannot be compared; the distribution of many can. Of every output,
+Two programs never draw the same masks by themselves, so single runs cannot be compared; the distribution of many can. Of every output,
 of the loss and of every gradient, the runs of both, from the same weights and batch, are asked two things: are their
 means as near, and do they scatter as widely, as two sets of the baseline's own would? A permutation test says how
 far apart chance puts them. It sees a dropout that was lost, one that is replayed with the same mask, another rate, a missing
@@ -30,7 +30,7 @@ ROUNDING = 1e-4  # scatter below this share of a tensor's size is no dropout, of
 def other_randomness(baseline: Any, candidate: Any, batch: Batch, warm: int) -> str | None:
     """What differs in the candidate's random results, as a sentence, or None.
 
-    baseline, candidate: steps with equal weights and dropout on; warm: runs before a captured step replays.
+    baseline, candidate: steps with equal weights, dropout on and random numbers drawn as they come; warm: runs before a captured step replays.
     """
     weights = perturbed(baseline.model, 0, 0.0)
     torch.manual_seed(0)  # once: what draws anew in each run is what is asked
@@ -43,15 +43,17 @@ def other_randomness(baseline: Any, candidate: Any, batch: Batch, warm: int) -> 
     theirs = _runs(candidate, weights, batch, warm)
     for name in random:
         if name not in theirs or theirs[name].shape != mine[name].shape or not np.isfinite(theirs[name]).all():
-            return f"with dropout on, the candidate's {name} is missing, has another shape or is not finite"
+            return (
+                f"with random numbers drawn anew, the candidate's {name} is missing, has another shape or is not finite"
+            )
     if not any(_scatters(theirs[name]) for name in random):
-        return "the candidate gives the same results in every run, but the baseline's dropout makes them differ"
+        return "the candidate gives the same results in every run, but the random numbers that the untouched model draws make them differ"
     unlike = _unlike({name: (mine[name], theirs[name]) for name in random})
     if unlike is None:
         return None
     ratio = float(theirs[unlike].std(axis=0).mean() / mine[unlike].std(axis=0).mean())
     return (
-        f"with dropout on, the candidate's {unlike} has another distribution than the baseline's: over {RUNS} runs its "
+        f"with random numbers drawn anew, the candidate's {unlike} has another distribution than the baseline's: over {RUNS} runs its "
         f"standard deviation is {ratio:.2f} times as large"
     )
 

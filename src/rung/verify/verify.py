@@ -22,6 +22,7 @@ from rung.engine.step import Step, matmul_precision
 from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, release_cache, to_device
 from rung.plan import Numerics, Plan
+from rung.verify.draws import Draws, Unlike, drawing, equally
 from rung.verify.faint import Faint
 from rung.verify.observe import Row, Seen, identical, missing, observe, own_copy, refuse_unseen, rows, same
 from rung.verify.perturb import inexact, moved_on, perturbed, put, state, unlike
@@ -100,8 +101,9 @@ def verify(
             at.verify(backwards, others)
             # In full precision only: over thousands of elements the test sees two programs' rounding in bfloat16, too.
             if exact and not result.wrong and not others and not asked.several:
+                random = at.draws is not None
                 del at  # its models' memory
-                result.failures += _with_dropout(judged, plan.at(numerics), device, build, turns)
+                result.failures += _as_it_draws(judged, plan.at(numerics), device, build, turns, random)
         if result.wrong:
             break
     return result
@@ -117,10 +119,13 @@ def precompile(workload: Workload, plan: Plan, device: Device) -> None:
         step(to_device(shapes(workload)[-1](SEEDS[0]), device))
 
 
-def _with_dropout(workload: Workload, plan: Plan, device: Device, build: Build | None, turns: Turns) -> list[str]:
-    """What the candidate does otherwise once dropout is on: everything else is compared without it."""
+def _as_it_draws(
+    workload: Workload, plan: Plan, device: Device, build: Build | None, turns: Turns, random: bool
+) -> list[str]:
+    """What the candidate does otherwise once dropout is on, and random numbers are drawn as they come: everything else is compared without
+    dropout and on equal numbers. random: whether the forward draws any itself."""
     model = seeded_model(workload).to(device.torch_name)
-    if workload.mode != "train" or not active(model):
+    if not random and (workload.mode != "train" or not active(model)):
         return []
     baseline = Step(workload, copied(model), Plan(), device)
     batch = to_device(shapes(workload)[-1](SEEDS[0]), device)
@@ -131,7 +136,7 @@ def _with_dropout(workload: Workload, plan: Plan, device: Device, build: Build |
         with turns.take():
             different = other_randomness(baseline, candidate, batch, WARM_CALLS + 1 if plan.capture else 0)
     except CandidateFailed as failed:
-        return [f"{failed} (with dropout on)"]
+        return [f"{failed} (with random numbers that it draws itself)"]
     return [different] if different else []
 
 
@@ -166,6 +171,7 @@ class _At:
         self.reference = Reference(workload, self.model, device, alone, asked.whole)
         self.baseline = asked.whole(Step(workload, copied(self.model), plan.precision_only(), device))
         self.build = build or (lambda model, at: Step(workload, model, at, device))
+        self.draws: Draws | None = None  # where the workload's forward draws random numbers
         self.rows: list[Row] = []
         self.varying: set[str] = set()
         self.settled: set[str] = set()
@@ -179,7 +185,9 @@ class _At:
         before, settings, torchs = fingerprint(mine), process(), functions(mine)
         at = 0  # the shape that is run
         try:
-            self.candidate = _theirs(self.build, mine, self.plan)
+            self.candidate = _theirs(self.build, mine, equally(self.plan) if self.draws else self.plan)
+            if self.draws:
+                self.candidate = self.draws.seeded(self.candidate)
             self.result.failures += self._moved_by_preparing(mine)
             numbered = list(enumerate(shapes(self.workload)))
             order = [*reversed(numbered)] if backwards else numbered
@@ -220,7 +228,7 @@ class _At:
             checks = judge(self.rows, self.numerics, self.double, self._untouched_elsewhere(names))
         self.result.checks += checks
         if not all(check.passed for check in checks) and not self.asked.several:
-            cases = ((perturbed(self.model, k), to_device(self.workload.inputs(k + 100), self.device)) for k in SEEDS)
+            cases = ((perturbed(self.model, k), self._batch(self.workload.inputs, k + 100)) for k in SEEDS)
             keeps = self.plan.keeps_weights
             with self.turns.take():
                 self.result.failures += unsteady(self.candidate, self.baseline, cases, self.numerics, keeps)
@@ -231,8 +239,13 @@ class _At:
             self.result.reference = self.reference.name
 
     def _look_at_the_untouched(self) -> None:
-        """Which plain values of its output vary, which integers no float decides, and whether float64 is its own precision."""
+        """Whether it draws random numbers, which plain values of its output vary, which integers no float decides, and whether float64 is its
+        own precision."""
         batch = to_device(self.workload.inputs(0), self.device)
+        if not self.asked.several and drawing(lambda: observe(self.baseline, None, batch), self.device)[1]:
+            self.draws = self.reference.draws = Draws(self.baseline)
+            self.baseline = self.draws.untouched()
+            self.draws.on(0, batch)
         runs = [observe(self.baseline, None, batch)]
         if any(value is not None for value in runs[0].plain.values()):
             runs += [observe(self.baseline, state(self.model), batch) for _ in range(2)]
@@ -260,9 +273,16 @@ class _At:
         for _ in range(WARM_CALLS + 1 if self.plan.capture or self.plan.replays else 0):
             _theirs(self.candidate, to_device(make(0), self.device))
 
+    def _batch(self, make: Callable[[int], Batch], seed: int) -> Batch:
+        """What steps are compared on next, and the random numbers that all of them draw there."""
+        batch = to_device(make(seed), self.device)
+        if self.draws:
+            self.draws.on(seed, batch)
+        return batch
+
     def _case(self, make: Callable[[int], Batch], seed: int, case: str) -> None:
         release_cache(self.device)  # of another shape, of float64: candidates have the GPU beside this process
-        batch = to_device(make(seed + 100), self.device)
+        batch = self._batch(make, seed + 100)
         weights, truth, mine = self._untouched(seed, batch)
         given = own_copy(batch)
         if self.plan.keeps_weights:  # others may have it prepared and recorded anew
@@ -278,7 +298,7 @@ class _At:
 
     def _again(self, make: Callable[[int], Batch], seed: int, weights: dict[str, torch.Tensor], case: str) -> None:
         """Another batch on the same weights, which must still be there: an answer may be cached by either."""
-        batch = to_device(make(seed + 200), self.device)
+        batch = self._batch(make, seed + 200)
         truth, mine = self._both(weights, batch, seed)
         self._compare(
             truth, mine, _theirs(observe, self.candidate, None, batch), f"{case}, second batch", weights, batch
@@ -302,6 +322,8 @@ class _At:
             weights = perturbed(self.model, seed, strength)
             try:
                 truth, mine = self._both(weights, batch, seed)
+            except Unlike:
+                raise
             except Exception as error:
                 raise WorkloadError(
                     f"workload {self.workload.name!r}: the untouched workload raised {type(error).__name__} while a candidate "
@@ -320,7 +342,7 @@ class _At:
         found = []
         with self.turns.take():
             for seed in MORE_SEEDS:
-                _, truth, mine = self._untouched(seed, to_device(self.workload.inputs(seed + 100), self.device))
+                _, truth, mine = self._untouched(seed, self._batch(self.workload.inputs, seed + 100))
                 found += [row for row in rows(truth, mine, mine, f"seed {seed}") if row.what in names]
         return found
 
@@ -356,7 +378,7 @@ class _At:
         count = OPTIMIZER_STEPS + (WARM_CALLS if self.plan.capture or self.plan.replays else 0)
         training = Training(
             count,
-            lambda k: to_device(self.workload.inputs(500 + k), self.device),
+            lambda k: self._batch(self.workload.inputs, 500 + k),
             self.device,
             self.asked.keeps_buffers,
         )
@@ -373,7 +395,7 @@ class _At:
         truth = training.change(
             self.reference.step,
             lambda k: None if k else weights,
-            lambda step, batch: step(self.reference.cast(batch)),
+            lambda step, batch: self.reference.stepped(batch),
             seen,
         )
         mine = training.change(self.baseline, noisy, after=faint.compare)
@@ -396,7 +418,7 @@ class _At:
         """One more batch, on the weights that the candidate's own last step left: no step since begins where that one ended."""
         left = {name: t.detach().clone() for name, t in state(self.candidate.model).items()}
         if self.asked.agreed(all(bool(t.isfinite().all()) for t in left.values())):
-            batch = to_device(self.workload.inputs(600), self.device)
+            batch = self._batch(self.workload.inputs, 600)
             theirs = _theirs(observe, self.candidate, None, batch)
             truth, mine = self._both(left, batch, 0)
             self._compare(truth, mine, theirs, "after optimizer steps", left, batch)

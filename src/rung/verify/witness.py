@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.utils import _pytree as pytree
 from rung.engine.step import Step
 from rung.hardware.device import Device, synchronize
 from rung.plan import Plan
+from rung.verify.draws import drawing
 from rung.verify.observe import Row, Seen, equal, identical, missing, noted, observe, own_copy, rows
 from rung.verify.perturb import distinct, state
 from rung.verify.randomness import active
@@ -95,7 +97,7 @@ def against_the_untouched(
     """What the steps gave otherwise than the untouched workload does from the same weights and batch, in sentences. gradients: whether
     they are of this batch, too.
 
-    With dropout on only the weights are looked at: no two programs draw the same masks. Raises what the untouched
+    Where it draws random numbers, as with dropout on, only the weights are looked at: no two programs draw the same. Raises what the untouched
     workload raises, torch.OutOfMemoryError where it does not fit.
     """
     if any(watched.idle):
@@ -110,7 +112,10 @@ def against_the_untouched(
     said: list[str] = []
     found: list[Row] = []
     for weights, batch, theirs in watched.cases:
-        truth, mine = reference.run(weights, batch), observe(baseline, weights, batch)
+        mine, random = drawing(partial(observe, baseline, weights, batch), device)
+        if random:
+            return []
+        truth = reference.run(weights, batch)
         if not gradients:
             truth, mine, theirs = (replace(seen, gradients={}, was_finite=None) for seen in (truth, mine, theirs))
         if truth.finite and mine.finite:

@@ -182,7 +182,9 @@ def _survey(state: State) -> Task:
     """The survey, which begins unless it has."""
     if state.surveying is None:
         memory = state.untouched_bytes() if state.measured else 0.0  # not known before
-        survey = Task("survey", state.side([]), [("audit", {}), ("survey", {})], memory)
+        survey = Task(
+            "survey", state.side([]), [("audit", {"random": not state.request.over_ranks}), ("survey", {})], memory
+        )
         survey.single = True
         state.surveying = state.pool.add(survey)
     return state.surveying
