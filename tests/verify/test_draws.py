@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -71,7 +72,27 @@ class FixedDropout(Autoencoder):
         return self.decode(F.dropout(torch.tanh(self.encode(x)[:, :WIDTH]), 0.3))  # type: ignore[no-any-return]
 
 
-MODELS = [Autoencoder, Denoiser, Masked, Sampled, FixedDropout]
+class PutsBack(Autoencoder):
+    """torch's generator is where it was before."""
+
+    def noise(self, like: torch.Tensor) -> torch.Tensor:
+        with torch.random.fork_rng():
+            return torch.randn_like(like)
+
+
+class OwnGenerator(Autoencoder):
+    def noise(self, like: torch.Tensor) -> torch.Tensor:
+        return torch.randn(like.shape, dtype=like.dtype, generator=torch.Generator().manual_seed(3))
+
+
+class GeneratorFromTheSeed(Autoencoder):
+    def noise(self, like: torch.Tensor) -> torch.Tensor:
+        own = torch.Generator().manual_seed(torch.initial_seed())
+        return torch.randn(like.shape, dtype=like.dtype, generator=own)
+
+
+ASIDE = [PutsBack, OwnGenerator, GeneratorFromTheSeed]  # torch's generator does not say that they draw
+MODELS = [Autoencoder, Denoiser, Masked, Sampled, FixedDropout, *ASIDE]
 
 
 def workload(
@@ -157,12 +178,18 @@ def test_other_random_numbers_are_refused(drawn: Callable[[torch.Tensor], torch.
     assert found.record().failures[0].startswith("output is off by"), found.record().failures
 
 
-def test_a_mistake_beside_the_random_numbers_is_refused() -> None:
+@pytest.mark.parametrize("model", [Autoencoder, *ASIDE])
+def test_a_mistake_beside_the_random_numbers_is_refused(model: Callable[[], nn.Module]) -> None:
     def change(step: Step) -> None:
         forward = step.model.encode.forward  # type: ignore[union-attr]
         step.model.encode.forward = lambda x: forward(x) * 1.001  # type: ignore[union-attr,method-assign,operator]
 
-    assert against(change).wrong
+    assert against(change, model).wrong
+
+
+@pytest.mark.parametrize("model", ASIDE)
+def test_numbers_of_another_generator_that_are_lost_are_refused(model: Callable[[], nn.Module]) -> None:
+    assert against(noise(torch.zeros_like), model).wrong
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])
@@ -196,6 +223,19 @@ class DependsOnWeights(Autoencoder):
         return self.decode(x) * torch.bernoulli(torch.sigmoid(10 * self.encode(x)[:, :WIDTH]))  # type: ignore[no-any-return]
 
 
+class SampledOnItsOwn(Autoencoder):
+    """From one seed always, so only float64 would draw others."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        likely = torch.sigmoid(10 * self.encode(x)[:, :WIDTH])
+        return self.decode(x) * torch.bernoulli(likely, generator=torch.Generator().manual_seed(3))  # type: ignore[no-any-return]
+
+
+class OfNumpy(Autoencoder):
+    def noise(self, like: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(like, np.random.default_rng().normal())
+
+
 class InAttention(Autoencoder):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q = self.decode(x)[None, None]
@@ -206,6 +246,8 @@ class InAttention(Autoencoder):
     ("model", "random", "says"),
     [
         (DependsOnWeights, True, "what is drawn depends on the weights"),
+        (SampledOnItsOwn, True, "its forward draws random numbers, and what is drawn depends on the weights"),
+        (OfNumpy, True, "random numbers of numpy or Python"),
         (Autoencoder, False, "depends on torch's random state, so no candidate"),
     ],
 )

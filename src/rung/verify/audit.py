@@ -14,7 +14,7 @@ from rung.engine.step import Step
 from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, to_device
 from rung.plan import Plan
-from rung.verify.draws import Recorded, Replayed, same_draws
+from rung.verify.draws import Recorded, Replayed, records, same_draws
 from rung.verify.observe import Seen, identical, observe, of_outputs, refuse_unseen, same
 from rung.verify.perturb import perturbed, put, state
 from rung.verify.randomness import without_dropout
@@ -161,13 +161,16 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
     if _apart(seen[1], seen[2]):
         raise WorkloadError(
             f"workload {workload.name!r}: two runs of it from equal weights, on one batch and from one seed, differ: the model keeps state "
-            "between calls (a counter, an attribute, a write to its inputs), so no candidate can be compared with it; make each call independent."
+            "between calls (a counter, an attribute, a generator, a write to its inputs), or draws random numbers of numpy or Python, so no candidate can "
+            "be compared with it; make each call independent, and draw random numbers in inputs(seed)."
         )
-    if _apart(seen[0], seen[1]):
+    differs = _apart(seen[0], seen[1])
+    if differs or (random and records(lambda: observe(step, None, to_device(first, device), gradients=False))):
         why = _random_numbers(step, to_device(first, device), values, seen[1], 2) if random else ""
         if why or not random:
+            what = "its result depends on torch's random state" if differs else "its forward draws random numbers"
             raise WorkloadError(
-                f"workload {workload.name!r}: its result depends on torch's random state{f', and {why}' if why else ''}, "
+                f"workload {workload.name!r}: {what}{f', and {why}' if why else ''}, "
                 "so no candidate can be compared with it; switch the randomness off for the climb, or draw it in inputs(seed)."
             )
         put(step.model, values)

@@ -54,6 +54,15 @@ def drawing(run: Callable[[], T], device: Device) -> tuple[T, bool]:
     return found, not all(map(torch.equal, before, state()))
 
 
+def records(run: Callable[[], Any]) -> bool:
+    """Whether a run draws random numbers, whatever generator they are of. torch's own may be where it was before: of a generator that the forward
+    makes, or where the forward puts the state back. What does not run beside torch's dispatch modes is told by `drawing` alone."""
+    recorded = Recorded()
+    with contextlib.suppress(Exception), recorded:
+        run()
+    return bool(recorded.tape)
+
+
 def equally(plan: Plan) -> Plan:
     """The plan whose compiled code draws, from one seed, what the untouched model does."""
     if not plan.compiles:

@@ -12,6 +12,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from rung.engine.step import Step, matmul_precision
 from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, release_cache, to_device
 from rung.plan import Numerics, Plan
-from rung.verify.draws import Draws, Unlike, drawing, equally
+from rung.verify.draws import Draws, Unlike, drawing, equally, records
 from rung.verify.faint import Faint
 from rung.verify.observe import Row, Seen, identical, missing, observe, own_copy, refuse_unseen, rows, same
 from rung.verify.perturb import inexact, moved_on, perturbed, put, state, unlike
@@ -242,7 +243,8 @@ class _At:
         """Whether it draws random numbers, which plain values of its output vary, which integers no float decides, and whether float64 is its
         own precision."""
         batch = to_device(self.workload.inputs(0), self.device)
-        if not self.asked.several and drawing(lambda: observe(self.baseline, None, batch), self.device)[1]:
+        once = partial(observe, self.baseline, None, batch)
+        if not self.asked.several and (drawing(once, self.device)[1] or records(once)):
             self.draws = self.reference.draws = Draws(self.baseline)
             self.baseline = self.draws.untouched()
             self.draws.on(0, batch)
