@@ -65,6 +65,15 @@ class Sampled(Autoencoder):
         return self.decode(torch.softmax(self.encode(x[rows])[:, :WIDTH] + gumbel, -1) * kept)  # type: ignore[no-any-return]
 
 
+class Mixed(Autoencoder):
+    """Mixup: a share of a beta distribution, of which torch draws a Dirichlet's."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        share = torch.distributions.Beta(0.4, 0.4).sample().to(x.dtype)
+        mixed = share * x + (1 - share) * x[torch.randperm(len(x))]
+        return self.decode(torch.tanh(self.encode(mixed)[:, :WIDTH]))  # type: ignore[no-any-return]
+
+
 class FixedDropout(Autoencoder):
     """A rate that is written into the call."""
 
@@ -92,7 +101,7 @@ class GeneratorFromTheSeed(Autoencoder):
 
 
 ASIDE = [PutsBack, OwnGenerator, GeneratorFromTheSeed]  # torch's generator does not say that they draw
-MODELS = [Autoencoder, Denoiser, Masked, Sampled, FixedDropout, *ASIDE]
+MODELS = [Autoencoder, Denoiser, Masked, Sampled, Mixed, FixedDropout, *ASIDE]
 
 
 def workload(
@@ -216,6 +225,17 @@ def test_more_random_numbers_than_the_untouched_model_draws_are_refused() -> Non
         return torch.randn_like(like)
 
     assert against(noise(also)).wrong
+
+
+def test_a_candidate_that_keeps_the_seed_from_being_set_is_refused_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "manual_seed", torch.manual_seed)  # whatever comes of it
+
+    def unseeded(like: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed = lambda seed: torch.default_generator  # type: ignore[assignment]
+        return torch.randn_like(like)
+
+    found = against(noise(unseeded)).record().failures
+    assert "the candidate replaces torch.manual_seed for the whole process" in found, found
 
 
 class DependsOnWeights(Autoencoder):
