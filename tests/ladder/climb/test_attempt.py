@@ -116,6 +116,17 @@ def test_one_restart_decides_nothing_where_its_rounds_disagree(best: list[float]
     assert attempts.of_one_restart(restart, gpu=False).answer == answer
 
 
+@pytest.mark.parametrize(("before", "answer"), [(2.0, "faster"), (1.05, "undecided"), (3.0, "faster")])
+def test_one_restart_decides_nothing_where_the_best_was_as_fast_in_another_process(
+    made: State, before: float, answer: str
+) -> None:
+    """Before, it took so many times the candidate's step; in this restart, it takes twice as long."""
+    made.facts.gpu = True
+    made.baseline.time = Figure(value=before * STEP)
+    duel = Duel(restarts=[Restart(((2 * STEP, STEP, STEP, 2 * STEP),) * 8)])
+    assert attempts.first_answer(made, duel).answer == answer
+
+
 def kept(made: State) -> tuple[str, tuple[str, ...]] | None:
     return (made.answer.status, made.answer.kept) if made.answer else None
 

@@ -142,7 +142,7 @@ def _compared(state: State, rung: Rung, record: Attempt, name: str) -> Duel:
     else:
         _carry_over(state, begun, name)
     duel, record.prepared_seconds = begun.duel, begun.prepared_seconds
-    duel.comparison = _first_answer(duel, state.facts.gpu)
+    duel.comparison = first_answer(state, duel)
     gain = duel.comparison.speedup.value
     faster = duel.record() if gain >= PROVISIONAL_GAIN else None
     if faster and slowed_by_others(state, faster):
@@ -218,10 +218,15 @@ def _spread(restart: Restart) -> float:
     return high - low
 
 
-def _first_answer(duel: Duel, gpu: bool) -> Comparison:
-    """The same of the first restart, which is `undecided`, too, where its two clocks disagree."""
+def first_answer(state: State, duel: Duel) -> Comparison:
+    """The same of the first restart. It is `undecided`, too, where its two clocks disagree, and where the candidate is clearly faster than the
+    best so far in this restart, but not than that was when it was measured before: then processes differ by more than they usually do, as
+    those do whose GPU waits for the host."""
+    gpu = state.facts.gpu
     seen = of_one_restart(duel.restarts[0], gpu)
-    return replace(seen, answer="undecided") if clocks_disagree(replace(duel, comparison=seen)) else seen
+    candidate = statistics.median(time for around in duel.restarts[0].rounds for time in around[1:-1])
+    lucky = seen.answer == "faster" and state.step_ns < CLEAR[gpu] * candidate
+    return replace(seen, answer="undecided") if lucky or clocks_disagree(replace(duel, comparison=seen)) else seen
 
 
 def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begun:
@@ -259,7 +264,7 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
     start = Start.of(state.setup_within(room(state)), {"best": best, "candidate": task})
     progress.info("timing %s", in_words(rung.name))
     duel.restarts.append(start.timed(duel))
-    given_up = rung.spares == "step" and _first_answer(duel, state.facts.gpu).answer == "slower"
+    given_up = rung.spares == "step" and first_answer(state, duel).answer == "slower"
     if not given_up or state.request.budget is None:
         duel.witness = start.witness()
         start.profile(state.trace(name))
