@@ -154,6 +154,19 @@ def test_a_budget_that_would_not_suffice_again_is_raised_in_the_command() -> Non
         assert commands.resume(data).endswith(f"transformer{command}")
 
 
+def test_a_budget_that_ended_twice_is_doubled_in_the_command() -> None:
+    data = climb()
+    assert data.result is not None
+    data.manifest.request = {"budget": 60}
+    data.result.stopped = Stopped(rule="budget", why="the budget of 60 s ended before the recipe was verified")
+    for spent, command in ((64.0, ""), (125.0, " --budget 120"), (None, "")):
+        data.manifest.spent_seconds = spent
+        assert commands.resume(data).endswith(f"transformer{command}")
+    data.manifest.spent_seconds = 125.0
+    data.result.stopped.rule = "tried"
+    assert commands.resume(data).endswith("transformer")
+
+
 def test_over_ranks_it_is_said_how_to_time_autocast_alone() -> None:
     data = climb()
     assert data.result is not None

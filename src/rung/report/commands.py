@@ -12,6 +12,7 @@ from rung.report import units, words
 from rung.text import to_paste
 
 OPENING = 1.5  # of what a candidate needs: with the baseline, which is measured anew, and the modes
+AGAIN = 1.5  # times its budget: a climb that took longer was resumed, and its budget ended once more
 
 
 def way_on(run: ClimbRun, code: bool = False) -> str:
@@ -27,8 +28,12 @@ def resume(run: ClimbRun) -> str:
     command = f"{program()} climb --resume {shlex.quote(units.clean(run.directory or 'DIR'))}"
     stopped = run.result.stopped if run.result else None
     budget = units.number(run.manifest.request.get("budget"))
-    if stopped and stopped.needs and budget and OPENING * stopped.needs > budget:  # it would end in the same way again
-        command += f" --budget {30 * math.ceil(OPENING * stopped.needs / 30)}"
+    spent = units.number(run.manifest.spent_seconds)
+    if stopped and budget:  # with the same budget it would end in the same way again
+        if stopped.needs and OPENING * stopped.needs > budget:
+            command += f" --budget {30 * math.ceil(OPENING * stopped.needs / 30)}"
+        elif not stopped.needs and stopped.rule == "budget" and spent and spent > AGAIN * budget:
+            command += f" --budget {30 * math.ceil(2 * budget / 30)}"
     return f"{command} {of_job}" if (of_job := to_paste(run.manifest.request.get("slurm"))) else command
 
 
