@@ -237,7 +237,10 @@ def slowed_by_others(state: State, record: Interleaved | Attempt) -> str:
     alone, beside, mine = state.baseline.time.value, record.times["best"].value, record.times["candidate"].value
     if beside < DISTURBED * alone or alone >= PROVISIONAL_GAIN * mine:
         return ""
-    return f"the untouched model took {duration(beside)} a step beside it, and alone {duration(alone)}, which is no slower: measure on a quieter machine."
+    return (
+        f"it took {duration(mine)} a step, and the untouched model {duration(beside)} beside it, but {duration(alone)} alone: "
+        "measure on a quieter machine."
+    )
 
 
 def disturbed(alone: float, beside: float) -> str:
