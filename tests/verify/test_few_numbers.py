@@ -95,3 +95,48 @@ def test_more_cases_of_the_untouched_model_count_for_what_they_are_of() -> None:
     found = [row("loss", 5e-3, few=True), row("output", 1e-4, few=False)]
     more = [Row("loss", "seed 14", 2e-3, 2e-3, few=True)]
     assert [c.tolerance for c in judge(found, "bf16", untouched=more)] == [6e-3, judge(found, "bf16")[1].tolerance]
+
+
+@pytest.mark.parametrize(
+    ("size", "allowed"),
+    [(1.0, 6e-1), (4.0, 6e-1), (0.01, 6e-3), (0.0, judge([row("loss", 5e-3, few=True)], "bf16")[0].tolerance)],
+)
+def test_what_is_next_to_zero_in_another_case_allows_no_more_than_its_error_there(size: float, allowed: float) -> None:
+    """0.2 of it: where it is 0.01, that is 0.002 where it is 1."""
+    found = [replace(row("loss", 5e-3, few=True), size=1.0)]
+    more = [Row("loss", "seed 14", 0.2, 0.2, few=True, size=size)]
+    assert judge(found, "bf16", untouched=more)[0].tolerance == pytest.approx(allowed)
+
+
+class Regression(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.o = nn.Linear(16, 64), nn.Linear(64, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.o(torch.tanh(self.a(x)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("times", [0.0, 1.05, 1.5])
+def test_a_gradient_that_is_next_to_zero_in_another_case_is_refused_where_it_is_wrong(times: float) -> None:
+    """The sum of errors of both signs, of a bias: in one of the further cases it is off by 0.7 of itself."""
+
+    def loss(output: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.mse_loss(output.float(), x.float().mean(1, keepdim=True))
+
+    regression = Workload(
+        "regression",
+        lambda: Regression().to(torch.bfloat16),
+        lambda seed: torch.randn(8, 16, generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16),
+        loss=loss,
+        optimizer=lambda p: torch.optim.AdamW(p, 1e-3),
+    )
+
+    def build(model: nn.Module, plan: Plan) -> Any:
+        step = Step(regression, model, plan, CPU)
+        model.get_parameter("o.bias").register_hook(lambda g: g * times)
+        return step
+
+    found = verify(regression, Plan(), CPU, build, precisions=("bf16",))
+    assert found.record().failures[0].startswith("gradient of o.bias is off by"), found.record().failures
+    assert verify(regression, Plan(), CPU, precisions=("bf16",)).passed

@@ -33,7 +33,8 @@ class Row:
 
     beside: of a gradient, the median over all gradients of the case of the untouched model's error, over the size of this one;
     why: what an infinite error means, as a sentence, where it is not that something is not finite; kink: what kinks may change of it;
-    few: whether it is of so few numbers that its errors are a matter of luck (`rung.verify.tolerance`).
+    few: whether it is of so few numbers that its errors are a matter of luck (`rung.verify.tolerance`); size: what errors are a share of, 0.0
+    where that is the same in all cases.
     """
 
     what: str
@@ -45,6 +46,7 @@ class Row:
     why: str = ""
     kink: float = 0.0
     few: bool = False
+    size: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,7 @@ def of_outputs(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]:
         far, near, size = distances([other, own], right, device)
         error, noise = over(far, size), over(near, size)
         few = right.numel() < ENOUGH
-        found.append(Row(name, case, error, noise, why=_why(name, other, right, error), few=few))
+        found.append(Row(name, case, error, noise, why=_why(name, other, right, error), few=few, size=size))
         if other.shape != right.shape:
             continue
         if not few:
@@ -198,7 +200,7 @@ def _of_group(
         return []
     noise = over(near, size)
     few = count < ENOUGH
-    found = [Row(what, case, over(far, size), noise, few=few)]
+    found = [Row(what, case, over(far, size), noise, few=few, size=size)]
     if not few:
         own_scale, other_scale = (scale(t, right, truth.device, group.elements) for t in (own, other))
         found.append(Row(f"scale of {what}", case, other_scale, max(own_scale, 0.1 * noise), few=True))
@@ -222,7 +224,8 @@ def _of_gradients(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]
         what, share, right = GRADIENT + name, over(error, size), truth.gradients[name]
         assert right is not None
         few, why = right.numel() < ENOUGH, _why(what, theirs.gradients[name], right, share)
-        found.append(Row(what, case, share, over(noise, size), beside=over(median, size), why=why, few=few))
+        beside = over(median, size)
+        found.append(Row(what, case, share, over(noise, size), beside=beside, why=why, few=few, size=size))
     return found
 
 

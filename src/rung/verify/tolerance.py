@@ -59,22 +59,32 @@ def judge(found: Sequence[Row], numerics: Numerics, double: bool = False, untouc
         if math.isfinite(row.noise):
             worst[row.what] = max(worst.get(row.what, 0.0), row.noise)
             by_kind.setdefault(kind(row.what), []).append(row.noise)
-    for row in untouched:
-        if math.isfinite(row.noise):
-            worst[row.what] = max(worst.get(row.what, 0.0), row.noise)
     checks = []
     for row in found:
         if numerics == "tf32" and kind(row.what).startswith("scale"):
             continue  # float32 cut off to TF32, not rounded, has a common factor
         of_kind = sorted(by_kind.get(kind(row.what), [0.0]))
         usual = max(of_kind[len(of_kind) // 2] if not row.floor else 0.0, row.beside)
-        own = worst.get(row.what, 0.0)
+        own = max(worst.get(row.what, 0.0), _elsewhere(row, untouched))
         noise = max(own, MEDIAN * usual)
         rounding_alone = own > ROUNDING_ALONE and row.what.startswith(GRADIENT)
         allowed = ALLOWED["exact" if rounding_alone else numerics]
         tolerance = max(allowed * noise, least, row.floor, row.kink)
         checks.append(Check(row.what, numerics, row.case, row.error, noise, tolerance, row.why))
     return checks
+
+
+def _elsewhere(row: Row, untouched: Sequence[Row]) -> float:
+    """What the untouched model's worst error in more cases is of this row: as a share of its size there, or here if that is less. One number may
+    come out next to zero in some case, as the mean of an output, and any error is many times that."""
+    return max(
+        (
+            other.noise * (min(1.0, other.size / row.size) if row.size else 1.0)
+            for other in untouched
+            if other.what == row.what and math.isfinite(other.noise)
+        ),
+        default=0.0,
+    )
 
 
 def unlucky(found: Sequence[Row], checks: Sequence[Check]) -> set[str]:
