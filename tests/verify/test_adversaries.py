@@ -431,6 +431,14 @@ def test_a_clock_that_is_right_now_and_then_is_not_right(
     assert (why is None) is believed, hidden
 
 
+def test_that_it_was_timed_is_said_once() -> None:
+    said = [f"3 parameters get no gradient ({witness.CASE})"]
+    found = attempt(hidden={"best": 0.0, "candidate": 0.0}, witness=measured.Witness(failures=said))
+    assert distrusted(found, 2.0) == (
+        "while it was timed, its results differed from the baseline's: 3 parameters get no gradient."
+    )
+
+
 def test_what_was_left_in_memory_cannot_look_right() -> None:
     """The memory that a candidate fails to write is NaN."""
     w = workload("infer")

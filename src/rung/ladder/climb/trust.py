@@ -37,7 +37,8 @@ def distrusted(record: Attempt | Interleaved, speedup: float) -> str | None:
     if hidden - best > HIDDEN and _lost(speedup, waited):
         return f"it reports times that make it {speedup:.2f}× as fast, but the process that waited for it measured {waited:.2f}×: it puts work off, a clock was tampered with, or other processes took the cores."
     if witness and witness.failures:
-        return f"while it was timed, its results differed from the baseline's: {witness.failures[0]}."
+        first = witness.failures[0].removesuffix(" (while it was timed)")  # `rung.verify.witness.CASE`
+        return f"while it was timed, its results differed from the baseline's: {first}."
     new = (witness.unseen if witness else None) or 1.0
     if new > SLOWER and _lost(speedup, speedup / new):
         return f"a step takes {new:.1f}× as long on new inputs: it reused earlier results instead of computing them."
