@@ -76,7 +76,8 @@ class Baseline(Part, kw_only=True):
 
 
 class Mode(Part, kw_only=True):
-    """A plain mode of torch.compile. speedup: over the untouched model, missing where it was not timed, and then `error` may say why."""
+    """A plain mode of torch.compile. speedup: over the untouched model, missing where it was not timed, and then `error` may say why;
+    failed: whether it raised, or was refused."""
 
     name: str = ""
     title: str = ""
@@ -86,6 +87,7 @@ class Mode(Part, kw_only=True):
     step_ns: Sample | UnsetType = UNSET
     prepared_seconds: Seconds | UnsetType | None = UNSET
     error: str | UnsetType = UNSET
+    failed: bool | UnsetType = UNSET
 
 
 class Plain(Mode, kw_only=True, omit_defaults=True):

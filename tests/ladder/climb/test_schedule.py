@@ -334,6 +334,26 @@ def test_a_plain_mode_that_adds_a_rung_to_the_best_is_a_try_of_it(tmp_path: Path
     assert tries(made, BY_NAME["compile"])
 
 
+def test_what_raised_in_the_plain_modes_is_not_tried_again(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    raised = [
+        mode("bf16", "capture", speedup=1.9),
+        mode("bf16", "compile", "capture", failed=True),
+        mode("bf16", "compile", failed=True),
+    ]
+    tried(made, "plain", "kept", stack=["bf16", "capture"], modes=raised)
+    assert tries(made, BY_NAME["compile"]), "nothing is kept yet"
+    made.kept = ["bf16", "capture"]
+    assert tries(made, BY_NAME["compile"])
+    made.kept = ["bf16", "capture", "sdpa"]
+    assert tries(made, BY_NAME["compile"]), "a rewrite changes nothing of that"
+    assert not tries(made, BY_NAME["channels-last"])
+    made.attempts[0].modes = [*raised, mode("tf32", "compile", "capture", speedup=1.5)]
+    assert not tries(made, BY_NAME["compile"]), "in another precision it runs"
+    made.attempts[0].modes = [mode("compile", "capture", error="it was not ready in time")]
+    assert not tries(made, BY_NAME["compile"])
+
+
 @pytest.mark.parametrize(("speedup", "together"), [(0.4, True), (0.95, False)])
 def test_what_compiling_made_much_slower_is_compiled_once_more_with_all_rewrites(
     tmp_path: Path, speedup: float, together: bool

@@ -72,7 +72,8 @@ def mode_of(name: str) -> str:
 
 def mode_of_task(name: str, task: Task, error: str | UnsetType = UNSET) -> Mode:
     """The record of a mode that this task prepared; error: why it was not timed."""
-    return Mode(name=name, title=title(name), rungs=list(task.side.rungs), error=error)
+    failed = True if task.error and task.error.kind in ("raised", "refused") else UNSET
+    return Mode(name=name, title=title(name), rungs=list(task.side.rungs), error=error, failed=failed)
 
 
 def the_best(mode: Mode, modes: list[Mode]) -> Plain:

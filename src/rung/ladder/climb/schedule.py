@@ -26,7 +26,7 @@ from dataclasses import replace
 
 from rung.hardware.limits import usable_cores
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
-from rung.ladder.climb.bundles import LEAST_GAIN, NAME, bundled
+from rung.ladder.climb.bundles import LEAST_GAIN, NAME, bundled, stacked
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, State
 from rung.measure import CLIMB, PATIENT, Looks
 from rung.records.climb import Attempt, Mode, Stopped
@@ -44,6 +44,12 @@ CORES = 4  # rule 9, of the host for each pair: pairs on different GPUs are laun
 PATIENCE, SHARE = 300.0, 0.25  # rule 10: seconds of one rung's restarts, and the share of the time that is left
 NAMED = 3  # rungs that a sentence names, the most promising first
 PRECISIONS = ("bf16", "tf32")  # rungs, the lowest first, of which one takes the place of the other
+HOW_IT_RUNS = {
+    "compile",
+    "compile-regions",
+    "capture",
+    "reduce-overhead",
+}  # what raises with these raises with other rungs beside them, too
 
 # A rung's own guess of what preparing takes is for a step of so many kernels. On a CPU, which has no kernels to count, a
 # transformer's step has so many operations for each matrix product.
@@ -215,10 +221,13 @@ def near_floor(state: State) -> bool:
 
 def tries(state: State, rung: Rung) -> list[Attempt]:
     """The attempts at this rung that were measured, or failed, and came to an end; those with others where it did nothing, too, and
-    the plain modes where they were slower with it, or one that adds it to the best was not faster."""
+    the plain modes where they were slower with it, or one that adds it to the best was not faster, or raised."""
     made = _attempts(state, rung)
     plain = [a for a in state.attempts if a.rung == "plain" and a not in made]
-    return made + [a for a in plain if _in_vain(a.modes or (), state.kept, rung.name)]
+    stack = stacked(state.kept, rung)
+    return made + [
+        a for a in plain if _in_vain(a.modes or (), state.kept, rung.name) or _raises(a.modes or (), stack, rung.name)
+    ]
 
 
 def _attempts(state: State, rung: Rung) -> list[Attempt]:
@@ -250,6 +259,14 @@ def _in_vain(modes: Iterable[Mode], kept: Sequence[str], name: str) -> bool:
     without, with_it = frozenset({*kept} - common), frozenset({*kept, name} - common)
     before = timed.get(without, 0.0) if kept else 1.0
     return name not in common and timed.get(with_it, math.inf) < (1 + LEAST_GAIN) * before
+
+
+def _raises(modes: Iterable[Mode], stack: Sequence[str], name: str) -> bool:
+    """Whether every plain mode that runs as this stack does, with the rung, raised or was refused."""
+    like_it = [
+        m for m in modes if {*m.rungs} & HOW_IT_RUNS == {*stack} & HOW_IT_RUNS and (m.speedup or m.failed is True)
+    ]
+    return name in HOW_IT_RUNS and bool(like_it) and not any(m.speedup for m in like_it)
 
 
 def _slowed_down(state: State) -> bool:
