@@ -154,12 +154,12 @@ def test_a_budget_that_would_not_suffice_again_is_raised_in_the_command() -> Non
         assert commands.resume(data).endswith(f"transformer{command}")
 
 
-def test_a_budget_that_ended_twice_is_doubled_in_the_command() -> None:
+def test_a_climb_whose_budget_ended_twice_is_given_more_than_it_had_in_the_command() -> None:
     data = climb()
     assert data.result is not None
     data.manifest.request = {"budget": 60}
     data.result.stopped = Stopped(rule="budget", why="the budget of 60 s ended before the recipe was verified")
-    for spent, command in ((64.0, ""), (125.0, " --budget 120"), (None, "")):
+    for spent, command in ((64.0, ""), (125.0, " --budget 150"), (275.0, " --budget 300"), (None, "")):
         data.manifest.spent_seconds = spent
         assert commands.resume(data).endswith(f"transformer{command}")
     data.manifest.spent_seconds = 125.0

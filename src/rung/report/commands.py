@@ -33,7 +33,7 @@ def resume(run: ClimbRun) -> str:
         if stopped.needs and OPENING * stopped.needs > budget:
             command += f" --budget {30 * math.ceil(OPENING * stopped.needs / 30)}"
         elif not stopped.needs and stopped.rule == "budget" and spent and spent > AGAIN * budget:
-            command += f" --budget {30 * math.ceil(2 * budget / 30)}"
+            command += f" --budget {30 * math.ceil(spent / 30)}"  # more than any sitting so far had
     return f"{command} {of_job}" if (of_job := to_paste(run.manifest.request.get("slurm"))) else command
 
 
