@@ -74,6 +74,26 @@ class Mixed(Autoencoder):
         return self.decode(torch.tanh(self.encode(mixed)[:, :WIDTH]))  # type: ignore[no-any-return]
 
 
+class OfImages(Autoencoder):
+    """Noise in the layout of a convolution's output, which Inductor would have channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Conv2d(1, 8, 3, padding=1), nn.Conv2d(8, 1, 3, padding=1)  # type: ignore[assignment]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.encode(x.reshape(-1, 1, 4, 4))
+        return self.decode(h + self.noise(h)).reshape(x.shape)  # type: ignore[no-any-return]
+
+
+class SkippedByChance(Autoencoder):
+    """A layer that has no gradient in some runs."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.encode(x)[:, :WIDTH])
+        return x + h if torch.rand(()) < 0.5 else x + self.decode(h)
+
+
 class FixedDropout(Autoencoder):
     """A rate that is written into the call."""
 
@@ -101,7 +121,7 @@ class GeneratorFromTheSeed(Autoencoder):
 
 
 ASIDE = [PutsBack, OwnGenerator, GeneratorFromTheSeed]  # torch's generator does not say that they draw
-MODELS = [Autoencoder, Denoiser, Masked, Sampled, Mixed, FixedDropout, *ASIDE]
+MODELS = [Autoencoder, Denoiser, Masked, Sampled, Mixed, OfImages, SkippedByChance, FixedDropout, *ASIDE]
 
 
 def workload(
@@ -144,7 +164,7 @@ def test_numbers_that_are_drawn_in_bfloat16_are_the_same_in_the_reference(model:
     assert max(c.noise for c in found.checks if c.what == "loss") < 0.02
 
 
-@pytest.mark.parametrize("model", [Denoiser, Sampled, FixedDropout])
+@pytest.mark.parametrize("model", [Denoiser, Sampled, OfImages, FixedDropout])
 def test_compiled_code_is_compared_on_the_numbers_that_the_untouched_model_draws(
     model: Callable[[], nn.Module],
 ) -> None:
@@ -217,6 +237,25 @@ def test_numbers_that_are_drawn_once_and_kept_are_refused(mode: str) -> None:
 
     found = against(change, mode=mode)
     assert any("the same results in every run" in said for said in found.record().failures), found.record().failures
+
+
+class Noisy(Autoencoder):
+    """A layer that learns how large its noise is: all of it begins at one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = nn.Parameter(torch.full((WIDTH, WIDTH), 0.1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.decode(torch.tanh(F.linear(x, self.encode.weight[:WIDTH] + self.size * self.noise(self.size))))  # type: ignore[no-any-return]
+
+
+def test_a_gradient_through_noise_of_one_size_is_compared() -> None:
+    def change(step: Step) -> None:
+        step.model.size.register_hook(lambda gradient: 1.01 * gradient)  # type: ignore[union-attr]
+
+    assert verify(workload(Noisy), Plan(), CPU).passed
+    assert any(said.startswith("gradient of size is off") for said in against(change, Noisy).record().failures)
 
 
 def test_more_random_numbers_than_the_untouched_model_draws_are_refused() -> None:

@@ -1,7 +1,7 @@
 """Random numbers that a forward draws itself: noise, time steps, masks.
 
 Two programs can be compared only if they draw the same numbers. From one seed the untouched model and a candidate do, as long as compiled code asks
-torch for them, as the untouched model does (`equally`). The reference in float64 would draw others: it is given those that the untouched model drew.
+torch for them, as the untouched model does (`Draws.equally`). The reference in float64 would draw others: it is given those that the untouched model drew.
 Whether what a candidate draws as it is timed has the same distribution is asked by `rung.verify.randomness`.
 """
 
@@ -28,6 +28,7 @@ RANDOM = {
     "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli", "multinomial", "poisson", "binomial",
     "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "geometric_", "log_normal_", "cauchy_", "_sample_dirichlet", "_standard_gamma",
 }  # fmt: skip
+OF_A_SHAPE = {"rand", "randn", "randint", "randperm"}  # laid out in rows, whatever the layout of others is
 DROPOUT = "native_dropout"  # gives its mask beside its output; on a CPU it is `bernoulli_`
 
 
@@ -62,13 +63,6 @@ def records(run: Callable[[], Any]) -> bool:
     with contextlib.suppress(Exception), recorded:
         run()
     return bool(recorded.tape)
-
-
-def equally(plan: Plan) -> Plan:
-    """The plan whose compiled code draws, from one seed, what the untouched model does."""
-    if not plan.compiles:
-        return plan
-    return replace(plan, inductor=(*plan.inductor, ("fallback_random", True)))
 
 
 class Recorded(TorchDispatchMode):
@@ -140,6 +134,15 @@ class Draws:
         """What runs next runs on this batch."""
         self._seed, self._batch = seed, batch
         self._tape: list[Draw] | None = None
+
+    def equally(self, plan: Plan) -> Plan:
+        """The plan whose compiled code draws, from one seed, what the untouched model does. Numbers that take the layout of an image have to
+        find the layout that it has there: Inductor gives convolutions another, in which they would be drawn in another order."""
+        if not plan.compiles:
+            return plan
+        of_images = any(draw.operator not in OF_A_SHAPE and draw.values.dim() > 3 for draw in self._tape or [])
+        layout = (("layout_optimization", False),) if of_images else ()
+        return replace(plan, inductor=(*plan.inductor, ("fallback_random", True), *layout))
 
     def seeded(self, step: Any) -> Any:
         """A step that draws the same numbers in every run on a batch."""

@@ -18,6 +18,7 @@ from rung.verify.distances import own_part
 
 SHARP = 2.0  # a matrix's elements get at least this over sqrt(fan-in): attention logits of standard deviation ~4
 FAINT = 0.05  # ... exactly this: activations of ~1e-4 to 1e-2, whose squares are near eps
+CONSTANT = 1e-5  # times their size: numbers that are spread by less are all the same one (a noisy layer's scale), but for rounding
 VARIANCE = 1e-4  # running variances on faint weights: ten times the usual eps
 
 
@@ -36,6 +37,8 @@ def perturbed(model: torch.nn.Module, seed: int, strength: float = 1.0) -> dict[
         if name in parameters and inexact(old) and old.numel():
             real = torch.view_as_real(new) if new.is_complex() else new
             spread = float(real.float().std()) if old.dim() >= 2 else 0.0
+            if spread < CONSTANT * float(real.float().abs().mean()):
+                spread = 0.0
             if old.dim() >= 2:
                 wanted = (FAINT if faint else SHARP) / math.sqrt(old.numel() / old.shape[0])
                 if strength == 1 and spread > 0 and (faint or spread < wanted):

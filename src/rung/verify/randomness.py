@@ -63,7 +63,11 @@ def _runs(step: Any, weights: dict[str, torch.Tensor], batch: Batch, warm: int) 
     found: dict[str, list[np.ndarray]] = {}
     for k in range(warm + RUNS):
         seen = observe(step, weights, batch)
-        gradients = {GRADIENT + name: g for name, g in seen.gradients.items() if g is not None}
+        # A layer that is left out by chance has none in some runs.
+        weights_of = dict(step.model.named_parameters())
+        gradients = {
+            GRADIENT + n: torch.zeros_like(weights_of[n]) if g is None else g for n, g in seen.gradients.items()
+        }
         for name, tensor in {**seen.values, **gradients}.items():
             if k >= warm and tensor.is_floating_point() and not tensor.is_sparse:
                 found.setdefault(name, []).append(_part(tensor))

@@ -23,7 +23,7 @@ from rung.engine.step import Step, matmul_precision
 from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, release_cache, to_device
 from rung.plan import Numerics, Plan
-from rung.verify.draws import Draws, Unlike, drawing, equally, records
+from rung.verify.draws import Draws, Unlike, drawing, records
 from rung.verify.faint import Faint
 from rung.verify.observe import Row, Seen, identical, missing, observe, own_copy, refuse_unseen, rows, same
 from rung.verify.perturb import inexact, moved_on, perturbed, put, state, unlike
@@ -186,7 +186,7 @@ class _At:
         before, settings, torchs = fingerprint(mine), process(), functions(mine)
         at = 0  # the shape that is run
         try:
-            self.candidate = _theirs(self.build, mine, equally(self.plan) if self.draws else self.plan)
+            self.candidate = _theirs(self.build, mine, self.draws.equally(self.plan) if self.draws else self.plan)
             if self.draws:
                 self.candidate = self.draws.seeded(self.candidate)
             self.result.failures += self._moved_by_preparing(mine)
