@@ -74,7 +74,7 @@ def test_gradients_that_are_a_little_too_small_are_refused_beside_kinks() -> Non
 
 def test_what_kinks_may_do_is_looked_for_where_it_could_be_the_reason_and_believed_up_to_a_limit() -> None:
     def passes(error: float, moved: list[float]) -> tuple[bool, int]:
-        draws = iter([*moved, *[0.0] * 8])
+        draws = iter([*moved, *[1e-6] * 16])
         asked = []
 
         def look(moves: object) -> list[Row]:
@@ -86,7 +86,13 @@ def test_what_kinks_may_do_is_looked_for_where_it_could_be_the_reason_and_believ
 
     assert passes(2e-5, []) == (True, 0)  # rounding
     assert passes(3e-3, [1e-6, 2e-3]) == (True, 2)
-    assert passes(3e-3, [1e-3]) == (False, 8)
+    assert passes(3e-3, [1e-3]) == (False, 16)
+    farther = [1e-6] * 8
+    assert passes(3e-3, [*farther, 1e-6, 2e-3]) == (True, 10)
+    smooth = [1e-5 * (1 + k / 10) for k in range(8)]
+    assert passes(6e-5, [*smooth, *[3.5e-5] * 8]) == (False, 16), (
+        "weights moved by more move a gradient by more, without any kink"
+    )
     assert passes(2 * MOST, [1.0]) == (False, 0)
 
 

@@ -2,7 +2,7 @@
 
 A gradient may be more than that beside a kink: a value next to one (ReLU at zero, the two largest of a pool) is on the one side or the other
 by rounding alone. What goes to the other side changes gradients by far more than rounding does, in the candidate or in the untouched model.
-By how much shows in the untouched model's own gradients once its weights are moved by as many times an ulp as a candidate may be times off.
+By how much shows in the untouched model's own gradients once its weights are moved by as many times an ulp as a candidate may be times off, and by more.
 Outputs and losses have kinks and no jumps, and are judged as ever.
 """
 
@@ -97,7 +97,11 @@ def unlucky(found: Sequence[Row], checks: Sequence[Check]) -> set[str]:
     return set()
 
 
-DRAWS = 8  # a kink that rounding may reach is crossed in one in four of them, and more (a small convolutional network)
+DRAWS = 8  # of each; a kink that rounding may reach is crossed in one in four of them, and more (a small convolutional network)
+# Times an ulp that weights are moved by: as many as a candidate may be times off. Then by more, since a batch norm takes out most of what moved weights
+# do to its input, and not what another program rounds within it (a variational autoencoder's decoder on a CPU: 30 crossed nothing, 100 in one of two).
+MOVED = (ALLOWED["exact"], 100.0)
+JUMP = 3.0  # times what weights moved by so much do to a gradient without any kink: what is more comes of one
 TIMES = 2  # what one draw shows: another crosses as many again
 MOST = 0.02  # of a gradient that is believed to come of kinks: a mistake changes more
 
@@ -113,10 +117,17 @@ def beside_kinks(found: list[Row], moved: Callable[[Moves], list[Row]]) -> list[
     if not late or any(row.error > MOST for row in late):
         return found
     crossed = {row.what: 0.0 for row in late}
-    for draw in range(DRAWS):
-        for row in moved(partial(jittered, seed=draw, times=ALLOWED["exact"])):
-            if row.what in crossed and math.isfinite(row.error):
-                crossed[row.what] = min(max(crossed[row.what], TIMES * row.error), MOST)
+    smooth = {row.what: math.inf for row in late}  # what weights moved by an ulp do, at most, where no kink is crossed
+    for draw in range(DRAWS * len(MOVED)):
+        times = MOVED[draw // DRAWS]
+        for row in moved(partial(jittered, seed=draw, times=times)):
+            if row.what not in crossed or not math.isfinite(row.error):
+                continue
+            if times == MOVED[0]:
+                smooth[row.what] = min(smooth[row.what], row.error / times)
+            elif row.error < JUMP * times * smooth[row.what]:
+                continue
+            crossed[row.what] = min(max(crossed[row.what], TIMES * row.error), MOST)
         if all(row.error <= crossed[row.what] for row in late):
             break
     return [replace(row, kink=crossed.get(row.what, 0.0)) for row in found]
