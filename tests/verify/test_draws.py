@@ -14,7 +14,7 @@ from rung.engine.step import Step
 from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.plan import Plan
-from rung.verify.audit import audit
+from rung.verify.audit import audit, draws_numbers
 from rung.verify.verdict import Verification
 from rung.verify.verify import verify
 from rung.workload import Workload
@@ -138,6 +138,12 @@ def workload(
     return Workload(
         "draws", lambda: model().to(dtype or torch.float32), inputs, **(training if mode == "train" else {})
     )
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_forward_that_draws_is_told_from_one_with_dropout(model: Callable[[], nn.Module]) -> None:
+    assert draws_numbers(workload(model), CPU)
+    assert not draws_numbers(workload(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.1))), CPU)
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])

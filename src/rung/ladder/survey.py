@@ -37,7 +37,6 @@ from rung.records.workload import Batch, Break, Facts, Recompilation, TunedProdu
 from rung.records.workload import Workload as Described
 from rung.rungs.inductor import names
 from rung.timing.work import rates
-from rung.verify.draws import drawing
 from rung.verify.randomness import active
 from rung.verify.reference import own_precision
 from rung.workload import Workload, seeded_model, shapes
@@ -135,7 +134,6 @@ def survey(workload: Workload, device: Device) -> Surveyed:
 
     work = flops(workload, step, device)
     take(facts, memory_read(list(model.parameters()), once, step.optimizer))
-    facts.dropout = facts.dropout is True or drawing(once, device)[1]
     facts.shapes = [batch_of(make(0)) for make in shapes(workload)]
     facts.linears = len(suitable(model))
     facts.products_widen = widening(device)

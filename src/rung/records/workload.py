@@ -79,7 +79,7 @@ class Facts(Part, kw_only=True):
     """What decides which rungs apply (`rung.ladder.survey`). Before `surveyed`, of the graph nothing is known; another version may not
     have had a field.
 
-    rates: matrix FLOP/s by precision; bandwidth: bytes/s; flops: FLOP of a step, None where torch cannot count them; amp, dtype: torch's names, dtype of the weights, or of the inputs where there are none; dropout: whether a step draws it, or other random numbers; hooked, optimizer_not_fused,
+    rates: matrix FLOP/s by precision; bandwidth: bytes/s; flops: FLOP of a step, None where torch cannot count them; amp, dtype: torch's names, dtype of the weights, or of the inputs where there are none; dropout: whether a step draws it; draws: whether its forward draws other random numbers; hooked, optimizer_not_fused,
     optimizer_not_captured, one_shape: why, empty where not; same_size_shapes: named ones with as many elements as the measured one; called: elements that the model is called with; shapes: the measured one first; weights_read: elements by bytes of an element;
     stepped_bytes: that the optimizer moves; inductor, variables: settings in effect; captured, rewritten: counts of operators in the
     graph; written_out: FLOP and scores of attention written by hand; aiter: what its tables have. ranks: of the job that is climbed, 1 for one
@@ -108,6 +108,7 @@ class Facts(Part, kw_only=True):
     rates: dict[str, float]
     bandwidth: float | UnsetType | None = UNSET
     dropout: bool | UnsetType = UNSET
+    draws: bool | UnsetType = UNSET
     hooked: str | UnsetType = UNSET
     shapes: list[Batch] | UnsetType = UNSET
     own_precision: str = "exact"

@@ -58,7 +58,7 @@ def progress_lines(event: Event, width: int | None = None) -> list[str]:
 def _lines(event: Event) -> list[str]:
     match event:
         case Begins(target):
-            return [f"checking {target}: that it runs and is deterministic, and what its graph holds ..."]
+            return [f"checking {target}: that it runs and can be verified, and what its graph holds ..."]
         case Opened(directory, manifest):
             w, e = manifest.workload, manifest.environment
             on = f"{e.device.name} (torch {e.torch or 'unknown'}); numerics: {manifest.numerics}"

@@ -14,7 +14,7 @@ from rung.engine.step import Step
 from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, to_device
 from rung.plan import Plan
-from rung.verify.draws import Recorded, Replayed, records, same_draws
+from rung.verify.draws import BY_WEIGHTS, OTHERWISE, Recorded, Replayed, drawing, records, same_draws
 from rung.verify.observe import Seen, identical, observe, of_outputs, refuse_unseen, same
 from rung.verify.perturb import perturbed, put, state
 from rung.verify.randomness import without_dropout
@@ -119,7 +119,7 @@ def _random_numbers(step: Step, batch: Any, values: dict[str, torch.Tensor], see
         return f"a run that was given another's random numbers raised {type(error).__name__}: {first_line(error)}"
     if _apart(seen, again):
         return "not all of them are drawn by torch's functions for random numbers (a dropout rate fixed in a call of attention?)"
-    return "" if same_draws(first.tape, elsewhere.tape) else "what is drawn depends on the weights"
+    return "" if same_draws(first.tape, elsewhere.tape) else BY_WEIGHTS
 
 
 def audit(workload: Workload, device: Device, full_precision_too: bool = True, random: bool = False) -> list[str]:
@@ -169,9 +169,13 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
         why = _random_numbers(step, to_device(first, device), values, seen[1], 2) if random else ""
         if why or not random:
             what = "its result depends on torch's random state" if differs else "its forward draws random numbers"
+            mend = (
+                OTHERWISE
+                if why == BY_WEIGHTS
+                else "switch the randomness off for the climb, or draw it in inputs(seed)"
+            )
             raise WorkloadError(
-                f"workload {workload.name!r}: {what}{f', and {why}' if why else ''}, "
-                "so no candidate can be compared with it; switch the randomness off for the climb, or draw it in inputs(seed)."
+                f"workload {workload.name!r}: {what}{f', and {why}' if why else ''}, so no candidate can be compared with it; {mend}."
             )
         put(step.model, values)
         step.fresh()
@@ -216,6 +220,14 @@ def elements_called(workload: Workload, device: Device) -> int:
     Step(workload, model, Plan(), device)(to_device(workload.inputs(0), device))
     first.remove()
     return seen[:2][-1]
+
+
+def draws_numbers(workload: Workload, device: Device) -> bool:
+    """Whether its forward draws random numbers beside dropout."""
+    workload = without_dropout(workload)
+    step = Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)
+    batch = to_device(workload.inputs(0), device)
+    return drawing(lambda: step(batch), device)[1] or records(lambda: step(batch))
 
 
 def one_shape_only(workload: Workload, device: Device) -> str:

@@ -29,6 +29,8 @@ RANDOM = {
     "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "geometric_", "log_normal_", "cauchy_", "_sample_dirichlet", "_standard_gamma",
 }  # fmt: skip
 OF_A_SHAPE = {"rand", "randn", "randint", "randperm"}  # laid out in rows, whatever the layout of others is
+BY_WEIGHTS = "what is drawn depends on the weights"
+OTHERWISE = "draw numbers that do not, as in mean + std * torch.randn_like(std) (docs/how-to/workload.md)"
 DROPOUT = "native_dropout"  # gives its mask beside its output; on a CPU it is `bernoulli_`
 
 
@@ -161,7 +163,7 @@ class Draws:
             result = self.from_the_seed(step, batch)
         if self._tape is not None and not same_draws(drawn.tape, self._tape):
             raise Unlike(
-                "what its forward draws depends on the weights, so no candidate can be compared with it; draw its random numbers in inputs(seed)."
+                f"its forward draws random numbers, and {BY_WEIGHTS}, so no candidate can be compared with it; {OTHERWISE}."
             )
         self._tape = drawn.tape
         return result

@@ -186,6 +186,18 @@ def test_why_a_workload_has_one_shape_alone_is_said(tmp_path: Path, monkeypatch:
     assert made.side([]).one_shape
 
 
+def test_a_forward_that_draws_random_numbers_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beginning, "floor", lambda *_: None)
+    made, warnings = begun(tmp_path)
+    assert made.surveying is not None
+    made.surveying.answers["audit"] = {"without_gradient": [], "one_shape": "", "draws": True}
+    assert not made.draws
+    assert surveyed(made)
+    assert "its forward draws random numbers" in warnings[-1]
+    assert made.draws
+    assert made.run.read("manifest.json")["facts"]["draws"] is True
+
+
 def test_a_workload_that_the_audit_refuses_leaves_nothing_to_go_on_with(tmp_path: Path) -> None:
     made, _ = begun(tmp_path, survey=WorkerFailed("its results are not finite", "refused"))
     with pytest.raises(WorkerFailed, match="not finite"):

@@ -227,6 +227,10 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
     state.say(progressing.Surveyed(facts))
     if why := state.facts.one_shape:
         state.say(Warned(f"the workload runs on one input shape only ({why}); so does the recipe."))
+    if facts.draws is True:
+        state.say(
+            Warned("its forward draws random numbers: results are compared on equal ones, and distributions on others.")
+        )
     if facts.aiter and facts.aiter.command:
         left = f"{len(facts.aiter.untuned or ())} shapes of linear layers are not in aiter's tables"
         state.say(Warned(f"{left}; to tune them: {facts.aiter.command}"))

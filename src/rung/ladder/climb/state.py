@@ -232,6 +232,11 @@ class State:
         return " + ".join(self.kept) or "baseline"
 
     @property
+    def draws(self) -> bool:
+        """Whether a step draws dropout or other random numbers: what is verified is compiled anew then, without dropout or on equal numbers."""
+        return self.facts.dropout is True or self.facts.draws is True
+
+    @property
     def step_ns(self) -> float:
         """Of the best so far: as the last attempt that was kept measured it, else the baseline's."""
         times = [a.times["candidate"].value for a in self.kept_attempts if a.times]
