@@ -334,6 +334,15 @@ def test_a_plain_mode_that_adds_a_rung_to_the_best_is_a_try_of_it(tmp_path: Path
     assert tries(made, BY_NAME["compile"])
 
 
+def test_compiling_that_gave_nothing_gives_nothing_beside_a_fused_optimizer(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    tried(made, "plain", "inconclusive", stack=[], modes=[mode("fused-optimizer", "compile", speedup=1.0)])
+    made.kept = ["fused-optimizer"]
+    assert tries(made, BY_NAME["compile"])
+    made.attempts[0].modes = [mode("fused-optimizer", "compile", speedup=1.2)]
+    assert not tries(made, BY_NAME["compile"])
+
+
 def test_what_raised_in_the_plain_modes_is_not_tried_again(tmp_path: Path) -> None:
     made = state(tmp_path)
     raised = [

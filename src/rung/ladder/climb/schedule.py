@@ -257,7 +257,7 @@ def _in_vain(modes: Iterable[Mode], kept: Sequence[str], name: str) -> bool:
     common = {*PRECISIONS, "fused-optimizer"}
     timed = {frozenset({*m.rungs} - common): m.speedup for m in modes if m.speedup}
     without, with_it = frozenset({*kept} - common), frozenset({*kept, name} - common)
-    before = timed.get(without, 0.0) if kept else 1.0
+    before = timed.get(without, 0.0 if without else 1.0)
     return name not in common and timed.get(with_it, math.inf) < (1 + LEAST_GAIN) * before
 
 
