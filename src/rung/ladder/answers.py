@@ -37,7 +37,8 @@ class Loaded(Part, kw_only=True):
 
 class Audited(Part, kw_only=True):
     """A workload that can be verified. without_gradient: parameters; one_shape: why it runs on one input shape alone, or empty; called:
-    elements of the measured batch that the model is called with; draws: whether its forward draws random numbers; inductor: its settings, which take long to import, where they were asked for."""
+    elements of the measured batch that the model is called with; draws: whether its forward draws random numbers; inductor: its settings,
+    which take long to import, where they were asked for."""
 
     without_gradient: list[str]
     one_shape: str

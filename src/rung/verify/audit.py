@@ -14,7 +14,7 @@ from rung.engine.step import Step
 from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, to_device
 from rung.plan import Plan
-from rung.verify.draws import BY_WEIGHTS, OTHERWISE, Recorded, Replayed, drawing, records, same_draws
+from rung.verify.draws import BY_WEIGHTS, OTHERWISE, Recorded, Replayed, draws, same_draws
 from rung.verify.observe import Seen, identical, observe, of_outputs, refuse_unseen, same
 from rung.verify.perturb import perturbed, put, state
 from rung.verify.randomness import without_dropout
@@ -165,7 +165,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
             "be compared with it; make each call independent, and draw random numbers in inputs(seed)."
         )
     differs = _apart(seen[0], seen[1])
-    if differs or (random and records(lambda: observe(step, None, to_device(first, device), gradients=False))):
+    if differs or (random and draws(lambda: observe(step, None, to_device(first, device), gradients=False), device)):
         why = _random_numbers(step, to_device(first, device), values, seen[1], 2) if random else ""
         if why or not random:
             what = "its result depends on torch's random state" if differs else "its forward draws random numbers"
@@ -227,7 +227,7 @@ def draws_numbers(workload: Workload, device: Device) -> bool:
     workload = without_dropout(workload)
     step = Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)
     batch = to_device(workload.inputs(0), device)
-    return drawing(lambda: step(batch), device)[1] or records(lambda: step(batch))
+    return draws(lambda: step(batch), device)
 
 
 def one_shape_only(workload: Workload, device: Device) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,7 +20,6 @@ from rung.hardware.device import Device
 from rung.plan import Plan
 from rung.workload import Batch
 
-T = TypeVar("T")
 SEEDED = torch.manual_seed  # torch's own: a candidate may replace it, and runs before that is noticed
 
 # Operators of aten whose result is random, and holds nothing that is computed: attention with dropout, for one, is not among them.
@@ -46,25 +45,21 @@ class Draw:
     values: torch.Tensor
 
 
-def drawing(run: Callable[[], T], device: Device) -> tuple[T, bool]:
-    """What a run gives, and whether it takes random numbers from torch's generators."""
+def draws(run: Callable[[], Any], device: Device) -> bool:
+    """Whether a run draws random numbers, whatever generator they are of. torch's own may be where it was before: of a generator that the forward
+    makes, or where the forward puts the state back. Of what does not run beside torch's dispatch modes, only torch's own are seen."""
 
     def state() -> list[torch.Tensor]:
         of_gpu = [torch.cuda.get_rng_state(device.index)] if device.is_gpu else []
         return [torch.get_rng_state(), *of_gpu]
 
-    before = state()
-    found = run()
-    return found, not all(map(torch.equal, before, state()))
-
-
-def records(run: Callable[[], Any]) -> bool:
-    """Whether a run draws random numbers, whatever generator they are of. torch's own may be where it was before: of a generator that the forward
-    makes, or where the forward puts the state back. What does not run beside torch's dispatch modes is told by `drawing` alone."""
-    recorded = Recorded()
-    with contextlib.suppress(Exception), recorded:
+    before, recorded = state(), Recorded()
+    try:
+        with recorded:
+            run()
+    except Exception:
         run()
-    return bool(recorded.tape)
+    return bool(recorded.tape) or not all(map(torch.equal, before, state()))
 
 
 class Recorded(TorchDispatchMode):

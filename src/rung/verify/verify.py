@@ -23,7 +23,7 @@ from rung.engine.step import Step, matmul_precision
 from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, release_cache, to_device
 from rung.plan import Numerics, Plan
-from rung.verify.draws import Draws, Unlike, drawing, records
+from rung.verify.draws import Draws, Unlike, draws
 from rung.verify.faint import Faint
 from rung.verify.observe import Row, Seen, identical, missing, observe, own_copy, refuse_unseen, rows, same
 from rung.verify.perturb import inexact, moved_on, perturbed, put, state, unlike
@@ -40,9 +40,8 @@ from rung.workload import Batch, Workload, seeded_model, shapes
 from rung.workload.base import copied
 
 SEEDS = (11, 12, 13)  # 11 % 3 == 2: faint weights; 12 and 13: sharp ones
-MORE_SEEDS = range(
-    14, 22
-)  # for the untouched model, where a candidate would be refused for a few numbers: sharp and faint ones, as above
+# For the untouched model, where a candidate would be refused for a few numbers: sharp and faint weights, as above.
+MORE_SEEDS = range(14, 22)
 OPTIMIZER_STEPS = 3
 
 Build = Callable[[torch.nn.Module, Plan], Any]
@@ -243,8 +242,7 @@ class _At:
         """Whether it draws random numbers, which plain values of its output vary, which integers no float decides, and whether float64 is its
         own precision."""
         batch = to_device(self.workload.inputs(0), self.device)
-        once = partial(observe, self.baseline, None, batch)
-        if not self.asked.several and (drawing(once, self.device)[1] or records(once)):
+        if not self.asked.several and draws(partial(observe, self.baseline, None, batch), self.device):
             self.draws = self.reference.draws = Draws(self.baseline)
             self.baseline = self.draws.untouched()
             self.draws.on(0, batch)

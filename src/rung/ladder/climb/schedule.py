@@ -44,12 +44,8 @@ CORES = 4  # rule 9, of the host for each pair: pairs on different GPUs are laun
 PATIENCE, SHARE = 300.0, 0.25  # rule 10: seconds of one rung's restarts, and the share of the time that is left
 NAMED = 3  # rungs that a sentence names, the most promising first
 PRECISIONS = ("bf16", "tf32")  # rungs, the lowest first, of which one takes the place of the other
-HOW_IT_RUNS = {
-    "compile",
-    "compile-regions",
-    "capture",
-    "reduce-overhead",
-}  # what raises with these raises with other rungs beside them, too
+# What raises with these raises with other rungs beside them, too.
+HOW_IT_RUNS = {"compile", "compile-regions", "capture", "reduce-overhead"}
 
 # A rung's own guess of what preparing takes is for a step of so many kernels. On a CPU, which has no kernels to count, a
 # transformer's step has so many operations for each matrix product.
