@@ -113,7 +113,7 @@ class Replayed:
         of_ranks = {"ranks": Ranks.here.world, "parallel": os.environ.get(PARALLEL, "ddp")}
         return {**self.said["facts"], "facts": {**self.said["facts"]["facts"], **of_ranks}}
 
-    def audit(self) -> Any:
+    def audit(self, random: bool = True) -> Any:
         return self.said["audit"]
 
     def survey(self) -> Any:
