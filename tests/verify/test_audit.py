@@ -16,7 +16,7 @@ from rung.engine.disturbed import elements
 from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.verify import audit as audits
-from rung.verify.audit import audit, elements_called, one_shape_only
+from rung.verify.audit import audit, called, one_shape_only
 from rung.workload import Workload
 
 CPU = pick("cpu")
@@ -147,11 +147,11 @@ def test_what_the_model_is_called_with_is_told_from_the_batch() -> None:
         return x, x.sum(1)
 
     all_of_it = workload()
-    assert elements_called(all_of_it, CPU) == elements(all_of_it.inputs(0))
+    assert called(all_of_it, CPU).elements == elements(all_of_it.inputs(0))
     without = workload(
         inputs=labelled, model=lambda: torch.nn.Linear(8, 1), forward=lambda model, batch: model(batch[0])
     )
-    assert (elements(without.inputs(0)), elements_called(without, CPU)) == (54, 48)
+    assert (elements(without.inputs(0)), called(without, CPU).elements) == (54, 48)
 
 
 def test_inputs_without_a_common_first_dimension_are_of_one_shape_alone() -> None:

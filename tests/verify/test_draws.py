@@ -14,7 +14,7 @@ from rung.engine.step import Step
 from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.plan import Plan
-from rung.verify.audit import audit, draws_numbers
+from rung.verify.audit import audit, called
 from rung.verify.verdict import Verification
 from rung.verify.verify import verify
 from rung.workload import Workload
@@ -142,8 +142,8 @@ def workload(
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_forward_that_draws_is_told_from_one_with_dropout(model: Callable[[], nn.Module]) -> None:
-    assert draws_numbers(workload(model), CPU)
-    assert not draws_numbers(workload(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.1))), CPU)
+    assert called(workload(model), CPU).draws
+    assert not called(workload(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.1))), CPU).draws
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])

@@ -21,7 +21,7 @@ from rung.ladder.survey import survey
 from rung.plan import Numerics, Plan
 from rung.records.record import plain
 from rung.rungs.inductor import names
-from rung.verify.audit import audit, draws_numbers, elements_called, one_shape_only
+from rung.verify.audit import audit, called, one_shape_only
 from rung.verify.over_ranks import verify_over_ranks
 from rung.verify.randomness import active, without_dropout
 from rung.verify.reference import own_precision
@@ -52,10 +52,14 @@ class VerifiedWorkload(LoadedWorkload):
         self.workload, one_shape = probed(self.workload, self.device)
         without_gradient = audit(self.workload, self.device, random=random)
         settings = inductor_settings(names())
-        called, draws = elements_called(self.workload, self.device), draws_numbers(self.workload, self.device)
+        seen = called(self.workload, self.device)
         return plain(
             Audited(
-                without_gradient=without_gradient, one_shape=one_shape, called=called, draws=draws, inductor=settings
+                without_gradient=without_gradient,
+                one_shape=one_shape,
+                called=seen.elements,
+                draws=seen.draws,
+                inductor=settings,
             )
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -211,23 +212,26 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
     return without
 
 
-def elements_called(workload: Workload, device: Device) -> int:
-    """Of the measured batch, the elements of tensors that the model is called with: a loss may take labels beside them."""
+@dataclass(frozen=True)
+class Called:
+    """What a step on the measured batch shows. elements: of tensors that the model is called with, since a loss may take labels beside them;
+    draws: whether the forward draws random numbers beside dropout."""
+
+    elements: int
+    draws: bool
+
+
+def called(workload: Workload, device: Device) -> Called:
+    """Runs a step, without dropout, to see what it is called with and whether it draws."""
+    workload = without_dropout(workload)
     model, seen = seeded_model(workload).to(device.torch_name), [0]
     first = model.register_forward_pre_hook(
         lambda _, args, kwargs: seen.append(elements((args, kwargs))), with_kwargs=True
     )
-    Step(workload, model, Plan(), device)(to_device(workload.inputs(0), device))
+    step, batch = Step(workload, model, Plan(), device), to_device(workload.inputs(0), device)
+    random = draws(lambda: step(batch), device)
     first.remove()
-    return seen[:2][-1]
-
-
-def draws_numbers(workload: Workload, device: Device) -> bool:
-    """Whether its forward draws random numbers beside dropout."""
-    workload = without_dropout(workload)
-    step = Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)
-    batch = to_device(workload.inputs(0), device)
-    return draws(lambda: step(batch), device)
+    return Called(seen[:2][-1], random)
 
 
 def one_shape_only(workload: Workload, device: Device) -> str:

@@ -99,7 +99,7 @@ def unlucky(found: Sequence[Row], checks: Sequence[Check]) -> set[str]:
 
 DRAWS = 8  # of each; a kink that rounding may reach is crossed in one in four of them, and more (a small convolutional network)
 # Times an ulp that weights are moved by: as many as a candidate may be times off. Then by more, since a batch norm takes out most of what moved weights
-# do to its input, and not what another program rounds within it (a variational autoencoder's decoder on a CPU: 30 crossed nothing, 100 in one of two).
+# do to its input, and not what another program rounds within it (a variational autoencoder's decoder on a CPU was moved across nothing by 30).
 MOVED = (ALLOWED["exact"], 100.0)
 JUMP = 3.0  # times what weights moved by so much do to a gradient without any kink: what is more comes of one
 TIMES = 2  # what one draw shows: another crosses as many again

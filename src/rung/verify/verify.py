@@ -12,7 +12,6 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -242,11 +241,18 @@ class _At:
         """Whether it draws random numbers, which plain values of its output vary, which integers no float decides, and whether float64 is its
         own precision."""
         batch = to_device(self.workload.inputs(0), self.device)
-        if not self.asked.several and draws(partial(observe, self.baseline, None, batch), self.device):
+        runs: list[Seen] = []
+
+        def once() -> None:
+            runs[:] = [observe(self.baseline, None, batch)]
+
+        if self.asked.several:
+            once()
+        elif draws(once, self.device):
             self.draws = self.reference.draws = Draws(self.baseline)
             self.baseline = self.draws.untouched()
             self.draws.on(0, batch)
-        runs = [observe(self.baseline, None, batch)]
+            once()
         if any(value is not None for value in runs[0].plain.values()):
             runs += [observe(self.baseline, state(self.model), batch) for _ in range(2)]
         self.varying = varying(runs)

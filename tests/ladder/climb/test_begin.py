@@ -191,10 +191,10 @@ def test_a_forward_that_draws_random_numbers_is_said_to(tmp_path: Path, monkeypa
     made, warnings = begun(tmp_path)
     assert made.surveying is not None
     made.surveying.answers["audit"] = {"without_gradient": [], "one_shape": "", "draws": True}
-    assert not made.draws
+    assert not made.random
     assert surveyed(made)
     assert "its forward draws random numbers" in warnings[-1]
-    assert made.draws
+    assert made.random
     assert made.run.read("manifest.json")["facts"]["draws"] is True
 
 

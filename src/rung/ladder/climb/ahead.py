@@ -106,7 +106,7 @@ def verify_beside(state: State, rung: Rung, task: Task) -> None:
     if not stack or answered_before(state, stack, name):
         return
     parts = list(plan_of(stack).phases(state.own_precision))
-    if not (task.ready or state.draws):
+    if not (task.ready or state.random):
         parts = parts[:-1]
     parts = [part for part in parts if part not in map(part_of, state.next_ahead)]
     expected = rung.predict(state.context()).middle >= EXPECTED

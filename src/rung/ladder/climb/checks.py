@@ -69,7 +69,7 @@ def verifying(
 def precompiling(state: State, stack: Sequence[str], name: str) -> None:
     """Where there are many cores, a further worker compiles a candidate meanwhile as it draws, which the verification in full precision
     comes to last."""
-    if not plan_of(stack).compiles or not state.draws or not state.many_cores:
+    if not plan_of(stack).compiles or not state.random or not state.many_cores:
         return
     memory = COMPILED * peak_of(state) + CONTEXT_BYTES if state.facts.gpu else 0.0
     side = replace(state.side(stack), one_shape=True)

@@ -49,7 +49,7 @@ def verify_ahead(state: State, name: str) -> None:
     rungs = state.racing[name].side.rungs
     state.likely.append(name)
     parts = parts_of(state, rungs)
-    waits = mode_of(name) == BLOCKS and not state.draws
+    waits = mode_of(name) == BLOCKS and not state.random
     state.ahead += verifying(state, rungs, parts[:1] if waits else parts, f"01-{NAME}-{name}")
 
 

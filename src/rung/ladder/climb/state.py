@@ -232,7 +232,7 @@ class State:
         return " + ".join(self.kept) or "baseline"
 
     @property
-    def draws(self) -> bool:
+    def random(self) -> bool:
         """Whether a step draws dropout or other random numbers: what is verified is compiled anew then, without dropout or on equal numbers."""
         return self.facts.dropout is True or self.facts.draws is True
 
