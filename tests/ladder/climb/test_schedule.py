@@ -35,7 +35,7 @@ from rung.ladder.climb.schedule import (
 )
 from rung.ladder.climb.state import State
 from rung.measure import CLIMB, PATIENT
-from rung.records.climb import Plain, Stopped
+from rung.records.climb import Moment, Plain, Stopped
 from rung.records.measured import Figure
 from rung.rungs import BY_NAME, Rung
 from rung.timing.duel import Duel
@@ -427,16 +427,18 @@ def test_an_attempt_that_the_budget_cut_is_open_again_once_there_is_more_time(tm
 
 
 @pytest.mark.parametrize(("speedup", "named"), [(3.0, True), (2.05, False)])
-@pytest.mark.parametrize("kept", ["verified", "fastest", "nothing"])
+@pytest.mark.parametrize("kept", ["verified", "fastest", "nothing", "verified, and the fastest before"])
 def test_a_faster_mode_that_was_not_verified_is_named(tmp_path: Path, speedup: float, named: bool, kept: str) -> None:
     made = state(tmp_path)
     fastest = with_fields(mode("compile", "capture", name="compile-and-graph"), speedup=speedup, title="the whole step")
     made.begun["plain"] = Begun(
         "compile-and-graph", ["compile", "capture"], "baseline", Duel(), modes={"compile-and-graph": fastest}
     )
-    answers = {"verified": ("compile-regions",), "fastest": ("compile", "capture")}
-    if kept in answers:
-        made.answer = Answer(answers[kept], "verified", Figure(value=2.0))
+    if kept != "nothing":
+        stack = fastest.rungs if kept == "fastest" else ["compile-regions"]
+        made.answer = Answer(tuple(stack), "verified", Figure(value=2.0))
+    if "before" in kept:
+        made.history.append(Moment(status="verified", kept=fastest.rungs, speedup=speedup, seconds=1.0))
     said = stopped(leave(made, 0.0), [rung("a", 0.5)])
     assert (f"ended before a faster recipe was verified: the whole step, {speedup:.3g}×" in said.why) is (
         named and kept == "verified"

@@ -347,8 +347,11 @@ def _out_of_budget(state: State, rung: Rung, best_case: Mapping[str, float]) -> 
 
 
 def _not_verified(state: State) -> Mode | None:
-    """The fastest plain mode, where it is faster than the answer, which is verified."""
+    """The fastest plain mode, where it is faster than the answer and none of what was verified."""
     fastest = max((m for m in _raced(state) if m.speedup), key=lambda m: m.speedup or 0.0, default=None)
-    if fastest is None or state.answer is None or fastest.rungs == list(state.answer.kept):
+    if fastest is None or state.answer is None:
+        return None
+    verified = [list(state.answer.kept), *(moment.kept for moment in state.history if moment.status != "provisional")]
+    if fastest.rungs in verified:
         return None
     return fastest if (fastest.speedup or 0.0) > PROVISIONAL_GAIN * state.answer.speedup.value else None
