@@ -1,11 +1,13 @@
 """A worker that calls the target's function while it waits."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rung.ladder.candidate import Candidate
+from rung.workload.saved import save_model
 
 FILE = """
 import torch
@@ -53,3 +55,40 @@ def test_what_is_wrong_with_it_is_said_when_it_is_opened(target: str) -> None:
     worker.load_ahead(target, {"raises": "true"}, "cpu")
     with pytest.raises(ValueError, match="no such width"):
         worker.open(target, {"raises": "true"}, [], "cpu")
+
+
+NOTING = """
+import torch
+import rung
+
+NOTED = []
+
+class Noting(torch.nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        NOTED.append(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x)[: len(NOTED)].relu()
+
+def make(strict: bool = False) -> rung.Workload:
+    def forward(model, x):
+        y = model(x)
+        return y[0] if strict else y
+    return rung.Workload("noting", Noting, lambda seed: torch.ones(2, 4), forward=forward)
+"""
+
+
+@pytest.mark.parametrize(("strict", "read"), [("false", True), ("true", False)])
+def test_a_saved_model_is_read_by_processes_where_it_runs(tmp_path: Path, strict: str, read: bool) -> None:
+    """Where making the model noted what its forward needs, one that was read has nothing to give."""
+    (tmp_path / "model.py").write_text(NOTING)
+    target, saved = f"{tmp_path / 'model.py'}:make", tmp_path / "model.pt"
+    first = Candidate()
+    first.open(target, {"strict": strict}, [], "cpu")
+    assert save_model(first.workload.model(), saved)
+    sys.modules[first.workload.model.__module__].NOTED.clear()
+    worker = Candidate()
+    worker.open(target, {"strict": strict}, [], "cpu", saved_model=str(saved))
+    assert saved.exists() == read
+    assert worker.first() > 0

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from rung.workload import Workload, load, seeded_model
-from rung.workload.saved import LARGE, DrawnOn, read_from, save_model
+from rung.workload.drawn import LARGE, DrawnOn
+from rung.workload.saved import forget_saved, read_from, save_model, try_saved
 
 
 class Tied(nn.Module):
@@ -47,6 +48,12 @@ def saved(tmp_path: Path) -> Path:
     path = tmp_path / "model.pt"
     assert save_model(seeded_model(workload(Tied)), path)
     assert [file.name for file in tmp_path.iterdir()] == ["model.pt"]
+    return tried(path)
+
+
+def tried(path: Path) -> Path:
+    """The same file, once a process has run the model in it."""
+    try_saved(path, lambda read: read())
     return path
 
 
@@ -127,7 +134,7 @@ def test_where_there_is_no_room_the_earlier_file_stays(saved: Path, monkeypatch:
     monkeypatch.setattr(torch, "save", full)
     assert save_model(nn.Linear(2, 2), saved) is False
     assert saved.read_bytes() == before
-    assert [file.name for file in saved.parent.iterdir()] == ["model.pt"]
+    assert {file.name for file in saved.parent.iterdir()} == {"model.pt", "model.runs"}
 
 
 MINE = """
@@ -146,6 +153,7 @@ def test_another_process_reads_the_model_of_a_users_file(tmp_path: Path) -> None
     file.write_text(MINE)
     model = seeded_model(load(f"{file}:make"))
     assert save_model(model, path)
+    tried(path)
     script = f"""
 from dataclasses import replace
 from pathlib import Path
@@ -158,6 +166,61 @@ print(type(seeded_model(read_from(workload, Path({str(path)!r})))).__name__)
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (ran.stdout.strip(), ran.returncode) == ("Net", 0), ran.stderr
+
+
+NOTED: set[str] = set()
+
+
+class Noting(nn.Linear):
+    """Notes where it is made what its forward needs, as models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        NOTED.add("hidden states")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not NOTED:
+            raise TypeError("'NoneType' object is not subscriptable")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_model_that_does_not_run_as_it_was_read_is_made(tmp_path: Path, noted: bool) -> None:
+    path, maker = tmp_path / "model.pt", Counted(Noting)
+    assert save_model(Noting(), path)
+    if not noted:
+        NOTED.clear()  # as in another process
+    given = read_from(workload(maker), path)
+    try_saved(path, lambda read: read()(torch.ones(2, 4)))
+    assert path.exists() == noted
+    seeded_model(given)(torch.ones(2, 4))
+    assert maker.count == (not noted)
+
+
+def test_a_model_is_not_read_before_it_ran_and_runs_once(saved: Path) -> None:
+    ran = []
+    try_saved(saved, ran.append)
+    assert not ran
+    saved.with_suffix(".runs").unlink()
+    maker = Counted()
+    seeded_model(read_from(workload(maker), saved))
+    assert maker.count == 1
+    try_saved(saved, ran.append)
+    assert len(ran) == 1
+    forget_saved(saved)
+    assert list(saved.parent.iterdir()) == []
+    try_saved(saved, ran.append)
+    assert len(ran) == 1
+
+
+def test_where_the_gpu_is_full_nothing_is_noted_of_the_model(saved: Path) -> None:
+    saved.with_suffix(".runs").unlink()
+
+    def full(read: Callable[[], nn.Module]) -> None:
+        raise torch.OutOfMemoryError
+
+    try_saved(saved, full)
+    assert [file.name for file in saved.parent.iterdir()] == ["model.pt"]
 
 
 def test_where_no_file_is_the_climbs_own_none_is_read(tmp_path: Path) -> None:

@@ -13,15 +13,17 @@ from typing import Any
 
 import torch
 
+from rung.engine.step import Step
 from rung.hardware import Device, affinity, environment, pick
+from rung.hardware.device import release_cache, reset_peak_memory, to_device
 from rung.hardware.ranks import Ranks
 from rung.launch.fork_server import spared
 from rung.plan import Original, Plan
 from rung.rungs import plan_of
 from rung.timing.compile_cache import remove_cut_off
-from rung.workload import Workload, load, of_rank, shapes
+from rung.workload import Workload, load, of_rank, seeded_model, shapes
 from rung.workload.load import find
-from rung.workload.saved import read_from
+from rung.workload.saved import read_from, try_saved
 
 READ_AT_IMPORT = re.compile("TORCH|TRITON")  # variables that torch's compiler reads when it is imported
 
@@ -84,9 +86,13 @@ class LoadedWorkload:
         if one_shape:
             self.workload = replace(self.workload, one_shape=True, other_shapes=())
         self._of_one = self.workload
+        taken = torch.cuda.memory_reserved(self.device.index) if self.device.is_gpu else 0
         if saved_model or gpu_draws:
+            path = Path(saved_model) if saved_model else None
             gpu = torch.device(self.device.torch_name) if self.device.is_gpu else None
-            self.workload = read_from(self.workload, Path(saved_model) if saved_model else None, gpu)
+            if path:
+                try_saved(path, self._runs)
+            self.workload = read_from(self.workload, path, gpu)
         if ranks.world > 1:
             self.workload = of_rank(self.workload, ranks.rank, ranks.world)
         self.inputs = shapes(self.workload)[shape] if shape else self.workload.inputs
@@ -100,4 +106,16 @@ class LoadedWorkload:
         return {"name": w.name, "mode": w.mode, "samples": w.samples, "tokens": w.tokens, "steps": w.steps,
                 "environment": environment(self.device, briefly=briefly), "parallel": w.parallel if w.mode == "train" else "none",
                 "too_late": changed if spared else [],
-                "gpu_bytes": torch.cuda.memory_reserved(self.device.index) if self.device.is_gpu else 0}  # fmt: skip
+                "gpu_bytes": taken}  # fmt: skip
+
+    def _runs(self, model: Callable[[], torch.nn.Module]) -> None:
+        """One step of the untouched workload with another model, as far as its loss. It leaves no memory behind."""
+        workload = replace(self.workload, model=model)
+        try:
+            step = Step(workload, seeded_model(workload).to(self.device.torch_name), Plan(), self.device)
+            with torch.no_grad():
+                step.forward(to_device(workload.inputs(0), self.device))
+            del step
+        finally:
+            release_cache(self.device)
+            reset_peak_memory(self.device)

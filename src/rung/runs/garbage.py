@@ -15,7 +15,7 @@ from rung.runs.store import Run, is_partial
 # What Rung writes at the top of a run directory, and of a recording. With anything else in it, a directory is left to its owner.
 OF_A_CLIMB = {
     "manifest.json", "baseline.json", "plan.json", "result.json", "begun.json", "attempts", "traces", "workers", "recipe.toml",
-    "report.html", "model.pt", "slurm-job.json", ".lock",
+    "report.html", "model.pt", "model.runs", "slurm-job.json", ".lock",
 }  # fmt: skip
 OF_A_RECORDING = {"plan.json", "profile.json", "recording", "samples", "steps-0.json", "steps-1.json", "slurm-job.json"}
 

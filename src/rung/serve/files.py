@@ -17,7 +17,7 @@ from rung.runs.store import Run
 MOST = 300  # files that are listed
 # Pickles, logs of the user's own program and locks stay where they are.
 _SHOWN = {
-    "climb": OF_A_CLIMB - {"begun.json", "model.pt", "workers", ".lock"},
+    "climb": OF_A_CLIMB - {"begun.json", "model.pt", "model.runs", "workers", ".lock"},
     "profile": OF_A_RECORDING,
 }
 _NO_LINK = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC

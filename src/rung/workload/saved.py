@@ -1,30 +1,30 @@
 """A model that takes long to make, made once and read back by the other processes of a climb.
 
-Most of that time goes into random numbers, which torch draws on one core: 17 of the 18 s of a model of 596 M parameters. So a GPU draws
-them where there is one. The model stays on the CPU meanwhile, as its author has it.
-
 The file is a pickle of the whole module, so it is only ever read by the climb that wrote it, from a folder that is the climb's own.
+Making a model may do more than a pickle holds: one of transformers notes in a table of its library what it can hand out of its layers, and
+without that note its forward finds None. So the first process that finds the file runs the model in it. Others read it once that is noted.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from typing import TYPE_CHECKING
 
 from rung.workload.base import Workload
 
+if TYPE_CHECKING:
+    import torch
+
 SEED = 0  # of `seeded_model`, when the model was made
-LARGE = 1 << 20  # numbers; fewer are drawn where they are
-DRAWS = (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default)  # what torch.nn.init draws
 
 
 def save_model(model: torch.nn.Module, path: Path) -> bool:
     """Writes the model, whole or not at all; False where it cannot be pickled or there is no room on the disk."""
+    import torch
+
     partial = path.with_suffix(".partial")
     try:
         torch.save(model, partial)
@@ -36,15 +36,52 @@ def save_model(model: torch.nn.Module, path: Path) -> bool:
     return True
 
 
+def try_saved(path: Path, run: Callable[[Callable[[], torch.nn.Module]], object]) -> None:
+    """Notes whether the model in the file runs, unless that is known; a file whose model does not is removed. run: is given what reads it.
+    Nothing is noted where the GPU had no memory for it."""
+    import torch
+
+    if not path.exists() or _note(path).exists():
+        return
+    try:
+        run(lambda: _read(path))
+        _note(path).touch()
+    except torch.OutOfMemoryError:
+        return
+    except Exception:  # whatever a user's model raises; it ran as it was made, or the climb would have ended
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def forget_saved(path: Path) -> None:
+    """Removes the file, and what is noted of it."""
+    path.unlink(missing_ok=True)
+    _note(path).unlink(missing_ok=True)
+
+
+def _note(path: Path) -> Path:
+    return path.with_suffix(".runs")
+
+
+def _read(path: Path) -> torch.nn.Module:
+    import torch
+
+    read: torch.nn.Module = torch.load(path, map_location="cpu", mmap=True, weights_only=False)
+    return read
+
+
 def read_from(workload: Workload, path: Path | None, gpu: torch.device | None = None) -> Workload:
-    """The same workload, whose model is read from a file; where there is none or that fails, or another seed is asked for, it is made. gpu:
-    what draws its random numbers then."""
+    """The same workload, whose model is read from a file that `try_saved` has noted; where there is none or that fails, or another seed is
+    asked for, it is made. gpu: what draws its random numbers then."""
+
+    import torch
+
+    from rung.workload.drawn import DrawnOn
 
     def model() -> torch.nn.Module:
-        if path is not None and torch.initial_seed() == SEED:
+        if path is not None and torch.initial_seed() == SEED and _note(path).exists():
             with contextlib.suppress(Exception):
-                read: torch.nn.Module = torch.load(path, map_location="cpu", mmap=True, weights_only=False)
-                return read
+                return _read(path)
         if gpu is None:
             return workload.model()
         with DrawnOn(gpu):
@@ -53,26 +90,3 @@ def read_from(workload: Workload, path: Path | None, gpu: torch.device | None = 
         return made
 
     return replace(workload, model=model)
-
-
-class DrawnOn(TorchDispatchMode):
-    """Large tensors on the CPU get their random numbers from another device: other ones than the CPU would draw, and as random."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()
-        self._device = device
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if function in DRAWS and self._takes(args[0]) and kwargs.get("generator") is None:
-            drawn = torch.empty(args[0].shape, dtype=args[0].dtype, device=self._device)
-            return args[0].copy_(function(drawn, *args[1:], **kwargs))
-        return function(*args, **kwargs)
-
-    @staticmethod
-    def _takes(tensor: torch.Tensor) -> bool:
-        return (
-            type(tensor) in (torch.Tensor, torch.nn.Parameter)
-            and tensor.device.type == "cpu"
-            and tensor.numel() >= LARGE
-        )

@@ -36,6 +36,7 @@ from rung.rungs import Rung
 from rung.timing.start import PROFILED_STEPS
 from rung.timing.tasks import Call, Place, Task
 from rung.timing.timed import Opened, TimedBlock
+from rung.workload.saved import forget_saved
 
 progress = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
     known = state.run.baseline()
     request = state.request
     state.say(Begins(request.target))
-    state.model_file.unlink(missing_ok=True)  # one that was there is a stranger's
+    forget_saved(state.model_file)  # one that was there is a stranger's
     # Until the first worker has written the file, the others make the model themselves. Over ranks none is written: on another host the file
     # of this name may be a stranger's.
     state.saved_model = "" if request.over_ranks else str(state.model_file)

@@ -36,6 +36,7 @@ from rung.text import to_paste
 from rung.timing.compile_cache import compiled_code
 from rung.timing.tasks import Pool
 from rung.timing.workers import fork_server
+from rung.workload.saved import forget_saved
 
 GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA's driver, of AMD's, and of Windows' for its Linux
 
@@ -84,7 +85,7 @@ class Climb:
                 why += "" if state.answer else " before there was a recipe"
                 stop = Stopped(rule="budget", why=why, left={})
             finally:
-                state.model_file.unlink(missing_ok=True)
+                forget_saved(state.model_file)
         if stop:
             self._finish(stop)
 
