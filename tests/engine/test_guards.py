@@ -264,6 +264,28 @@ def test_hooks_of_the_user_are_told_from_those_of_libraries() -> None:
     assert ModelGuards(nn.Sequential(torch.jit.script(nn.ReLU()))).check() == (0, False)
 
 
+def test_hooks_of_a_library_need_no_reading_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers hangs one on each layer of which it hands out hidden states; reading the model at every call took ten times as long."""
+    model = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(4, 4)), nn.ReLU())
+    seen = ModelGuards(model)
+    with monkeypatch.context() as patched:
+        patched.setattr(seen, "_read", lambda: pytest.fail("it was read anew"))
+        assert [seen.check(), seen.check()] == [(0, False)] * 2
+    model[0].register_forward_pre_hook(lambda *a: None)
+    assert (seen.check(), seen.hooked) == ((1, False), "0")
+
+
+def test_a_hook_in_the_place_of_a_librarys_is_noticed() -> None:
+    model = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(4, 4)))
+    seen = ModelGuards(model)
+    hooks = model[0]._forward_pre_hooks
+    hooks.clear()
+    model[0].register_forward_pre_hook(lambda *a: None)
+    assert len(hooks) == 1
+    seen.check()
+    assert seen.hooked == "0"
+
+
 class Replays:
     """A graph that gives what was computed when it was recorded."""
 

@@ -154,7 +154,7 @@ class ModelGuards:
         return [
             *map(len, self._sized),
             *(id(table[name]) for table in self._tables for name in INNER),
-            *(tuple(table["_modules"]) for table in self._tables),
+            *(tuple(table[name]) for table in self._tables for name in ("_modules", *HOOKS)),
             *map(type, self._modules),
             *(read(table) for read, table in self._readers),
             *(type(table.get(name)) for table, name in self._others),
@@ -186,15 +186,14 @@ class _QuickCheck:
         scripted: bool,
     ) -> None:
         """plain: of each module's table, the names of what is compared by what it holds."""
-        tables = [vars(m) for m in modules]
-        hooks = [table[name] for table in tables for name in HOOKS]
-        # What is changed in place stays one object, and what a hook is attached to, too: then nothing is known without reading it all.
-        self.known = not (scripted or any(hooks) or any(True in _hooked(t) for t in tensors))
+        # What a hook on a tensor is attached to stays one object: then nothing is known without reading it all.
+        self.known = not (scripted or any(True in _hooked(t) for t in tensors))
         if not self.known:
             return
+        tables = [vars(m) for m in modules]
         mutable = [(table, name, table[name]) for table, names in plain for name in names if _mutable(table[name])]
-        inner = [table[name] for table in tables for name in INNER if name not in HOOKS]
-        self._empty = [*hooks, *(table for table in inner if not table), *(v for _, _, v in mutable if not v)]
+        inner = [table[name] for table in tables for name in INNER]
+        self._empty = [*(table for table in inner if not table), *(v for _, _, v in mutable if not v)]
         self._filled = [(table, name, copy.deepcopy(value)) for table, name, value in mutable if value]
         self._modules, self._tensors = modules, tensors
         self._types = list(map(type, modules))
