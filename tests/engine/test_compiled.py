@@ -134,6 +134,54 @@ def test_of_stages_that_differ_the_blocks_are_taken_and_of_equal_ones_the_stages
     assert blocks(equal) == list(equal)
 
 
+class Told(nn.Module):
+    """A block that is told something, which its forward reads, and numbered, which it does not."""
+
+    def __init__(self, told: Any, number: int) -> None:
+        super().__init__()
+        self.linear, self.number = nn.Linear(4, 4), number
+        if isinstance(told, torch.Tensor):
+            self.register_buffer("told", told)
+        else:
+            self.told = told
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if isinstance(self.told, torch.Tensor):
+            return self.linear(x) + self.told
+        if isinstance(self.told, tuple):
+            return self.linear(x.roll(self.told))
+        if isinstance(self.told, str):
+            return self.linear(x).relu() if self.told == "sliding" else self.linear(x)
+        return self.linear(x) * (self.told or 1.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "different"),
+    [
+        ((None, None, None, None), 1),
+        ((0.0, 0.1, 0.2, 0.3), 4),  # how likely a block is dropped in timm's and DeiT's trainings
+        (((0,), (2,), (0,), (2,)), 2),  # by how much Swin shifts a window
+        (("full", "sliding", "sliding", "full"), 2),
+        ((None, torch.ones(4), None, torch.zeros(4)), 2),
+    ],
+    ids=["nothing", "a share", "a shift", "a word", "a table"],
+)
+def test_a_block_is_of_another_kind_where_it_is_compiled_anew(told: tuple[Any, ...], different: int) -> None:
+    model, graphs = nn.Sequential(*(Told(value, k) for k, value in enumerate(told))), []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    assert kinds(list(model)) == different
+    assert len(blocks(model)) == (0 if different == len(told) else len(told))
+    for block in model:
+        block.compile(backend=backend, dynamic=False)
+    with torch.no_grad():
+        model(torch.ones(2, 4))
+    assert len(graphs) == different
+
+
 def test_one_block_is_compiled_for_all_and_undone(uncompiled: list[int]) -> None:
     w = tiny()
     model = seeded_model(w)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
@@ -32,12 +32,22 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def kinds(found: Sequence[nn.Module]) -> int:
-    """How many different ones there are, by class and shapes of parameters: so often, at least, a block is compiled."""
+    """How many different ones there are: so often a block is compiled. By their classes and the shapes of their tensors, and by those of their
+    attributes of which Dynamo keeps the value: how likely a block is dropped, say, or by how much a window is shifted."""
     return len(set(map(_kind, found)))
 
 
 def _kind(block: nn.Module) -> tuple[object, ...]:
-    return (type(block), *((name, tuple(p.shape)) for name, p in block.named_parameters()))
+    shapes = [(name, tuple(t.shape)) for named in (block.named_parameters, block.named_buffers) for name, t in named()]
+    return (*shapes, *((name, type(m), *_settings(m)) for name, m in block.named_modules()))
+
+
+def _settings(module: nn.Module) -> Iterator[tuple[str, str]]:
+    """Plain attributes of a module. Whole numbers are left out: they number a model's layers, and no forward reads that, or give the
+    sizes of its tensors."""
+    for name, value in vars(module).items():
+        if isinstance(value, (bool, float, str, tuple)) or value is None:
+            yield name, repr(value)
 
 
 def _alike(members: Sequence[nn.Module]) -> list[nn.Module]:
