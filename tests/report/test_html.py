@@ -302,6 +302,14 @@ def test_how_it_was_measured_says_what_the_record_shows() -> None:
     assert f"In 1 of the {len(timed)} attempts that were timed, outputs" in render(data)
 
 
+def test_a_page_says_how_random_numbers_were_compared() -> None:
+    said = "The forward draws random numbers: results were compared on equal ones"
+    data = climb()
+    assert said not in render(data)
+    data.manifest.facts.draws = True
+    assert said in render(data)
+
+
 def test_an_answer_that_was_not_profiled_has_no_column_and_a_sentence() -> None:
     assert "<th>After</th>" in render(climb())
     data = climb()

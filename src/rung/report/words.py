@@ -51,6 +51,8 @@ def _checked(run: ClimbRun, timed: Sequence[Attempt]) -> str:
         f"{what} were compared with a reference of higher precision on fresh inputs. The allowed error is a multiple of the "
         "untouched model's own error."
     )
+    if run.manifest.facts.draws is True:
+        compared += " The forward draws random numbers: results were compared on equal ones, and what a candidate draws by its distribution."
     if checked == len(timed):
         return compared[:1].upper() + compared[1:]
     if checked:
