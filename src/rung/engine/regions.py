@@ -46,7 +46,8 @@ def _settings(module: nn.Module) -> Iterator[tuple[str, str]]:
     """Plain attributes of a module. Whole numbers are left out: they number a model's layers, and no forward reads that, or give the
     sizes of its tensors."""
     for name, value in vars(module).items():
-        if isinstance(value, (bool, float, str, tuple)) or value is None:
+        plain = value is None or isinstance(value, (bool, float, str))
+        if plain or (isinstance(value, tuple) and all(isinstance(item, (int, float, str)) for item in value)):
             yield name, repr(value)
 
 
