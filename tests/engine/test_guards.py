@@ -1,6 +1,7 @@
 """What a recorded graph takes as given of a model, and which calls are replayed when it changes."""
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -275,15 +276,53 @@ def test_hooks_of_a_library_need_no_reading_anew(monkeypatch: pytest.MonkeyPatch
     assert (seen.check(), seen.hooked) == ((1, False), "0")
 
 
-def test_a_hook_in_the_place_of_a_librarys_is_noticed() -> None:
+def _exchanged(layer: nn.Module) -> None:
+    layer._forward_pre_hooks.clear()
+    layer.register_forward_pre_hook(lambda *a: None)
+
+
+def _under_its_number(layer: nn.Module) -> None:
+    for number in layer._forward_pre_hooks:
+        layer._forward_pre_hooks[number] = lambda *a: None
+
+
+@pytest.mark.parametrize("replace", [_exchanged, _under_its_number])
+def test_a_hook_in_the_place_of_a_librarys_is_noticed(replace: Callable[[nn.Module], None]) -> None:
     model = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(4, 4)))
     seen = ModelGuards(model)
-    hooks = model[0]._forward_pre_hooks
-    hooks.clear()
-    model[0].register_forward_pre_hook(lambda *a: None)
-    assert len(hooks) == 1
+    replace(model[0])
+    assert len(model[0]._forward_pre_hooks) == 1
     seen.check()
     assert seen.hooked == "0"
+
+
+AGAIN: dict[str, tuple[Callable[[Gated], Any], Callable[[Gated], Any]]] = {
+    "no hooks": (
+        lambda m: setattr(m.layers[0], "_forward_hooks", OrderedDict()),
+        lambda m: m.layers[0].register_forward_hook(lambda *a: None),
+    ),
+    "layers": (
+        lambda m: setattr(m.layers, "_modules", dict(m.layers._modules)),
+        lambda m: m.layers.__setitem__(1, nn.ReLU()),
+    ),
+    "an empty list": (lambda m: setattr(m, "nothing", []), lambda m: m.nothing.append(1)),
+}
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize("table", AGAIN)
+def test_an_equal_table_in_the_place_of_another_is_watched_from_then_on(table: str, hooked: bool) -> None:
+    model = Gated(scripted=False)
+    model.nothing = []
+    if hooked:
+        torch.nn.utils.weight_norm(model.layers[0])
+    replaced, changed = AGAIN[table]
+    seen = ModelGuards(model)
+    replaced(model)
+    before, _ = seen.check()
+    changed(model)
+    after, moved = seen.check()
+    assert moved or after != before
 
 
 class Replays:

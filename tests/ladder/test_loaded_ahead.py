@@ -92,3 +92,26 @@ def test_a_saved_model_is_read_by_processes_where_it_runs(tmp_path: Path, strict
     worker.open(target, {"strict": strict}, [], "cpu", saved_model=str(saved))
     assert saved.exists() == read
     assert worker.first() > 0
+
+
+FORCES = """
+import torch
+import rung
+
+def make() -> rung.Workload:
+    def forward(model, x):
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad(model(x).sum(), x, create_graph=True)[0]
+    return rung.Workload("forces", lambda: torch.nn.Linear(4, 4), lambda seed: torch.ones(2, 4), forward=forward, mode="train",
+                         loss=lambda y, x: y.square().sum(), optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+"""
+
+
+def test_a_saved_model_that_differentiates_in_its_forward_is_read(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(FORCES)
+    target, saved = f"{tmp_path / 'model.py'}:make", tmp_path / "model.pt"
+    first = Candidate()
+    first.open(target, {}, [], "cpu")
+    assert save_model(first.workload.model(), saved)
+    Candidate().open(target, {}, [], "cpu", saved_model=str(saved))
+    assert saved.exists()

@@ -213,14 +213,29 @@ def test_a_model_is_not_read_before_it_ran_and_runs_once(saved: Path) -> None:
     assert len(ran) == 1
 
 
-def test_where_the_gpu_is_full_nothing_is_noted_of_the_model(saved: Path) -> None:
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("no room"), RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling")]
+)
+def test_where_the_gpu_is_full_nothing_is_noted_of_the_model(saved: Path, error: Exception) -> None:
     saved.with_suffix(".runs").unlink()
 
     def full(read: Callable[[], nn.Module]) -> None:
-        raise torch.OutOfMemoryError
+        raise error
 
     try_saved(saved, full)
     assert [file.name for file in saved.parent.iterdir()] == ["model.pt"]
+
+
+def test_what_another_process_has_run_stays(saved: Path) -> None:
+    note = saved.with_suffix(".runs")
+    note.unlink()
+
+    def beside(read: Callable[[], nn.Module]) -> None:
+        note.touch()
+        raise ValueError
+
+    try_saved(saved, beside)
+    assert saved.exists()
 
 
 def test_where_no_file_is_the_climbs_own_none_is_read(tmp_path: Path) -> None:

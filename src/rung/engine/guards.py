@@ -154,7 +154,8 @@ class ModelGuards:
         return [
             *map(len, self._sized),
             *(id(table[name]) for table in self._tables for name in INNER),
-            *(tuple(table[name]) for table in self._tables for name in ("_modules", *HOOKS)),
+            *(tuple(table["_modules"]) for table in self._tables),
+            *((*table[name], *table[name].values()) for table in self._tables for name in HOOKS),
             *map(type, self._modules),
             *(read(table) for read, table in self._readers),
             *(type(table.get(name)) for table, name in self._others),
@@ -194,6 +195,9 @@ class _QuickCheck:
         mutable = [(table, name, table[name]) for table, names in plain for name in names if _mutable(table[name])]
         inner = [table[name] for table in tables for name in INNER]
         self._empty = [*(table for table in inner if not table), *(v for _, _, v in mutable if not v)]
+        # An equal one in the place of such a table would be changed unseen.
+        self._held = [(table, name, table[name]) for table in tables for name in INNER]
+        self._held += [(table, name, value) for table, name, value in mutable if not value]
         self._filled = [(table, name, copy.deepcopy(value)) for table, name, value in mutable if value]
         self._modules, self._tensors = modules, tensors
         self._types = list(map(type, modules))
@@ -234,6 +238,8 @@ class _QuickCheck:
         try:
             with Themselves():
                 if written and not (self._tables == self._then and list(map(list, self._children)) == self._order):
+                    return False
+                if written and not all(table[name] is held for table, name, held in self._held):
                     return False
                 same = all(table[name] == then for table, name, then in self._filled)
         except Exception:  # of another object, whatever its `__eq__` raises

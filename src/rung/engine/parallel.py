@@ -10,7 +10,7 @@ import torch
 
 from rung.engine.channels_last import lay_out
 from rung.engine.compiled_backward import can_be_compiled, python_reducer
-from rung.engine.regions import kinds
+from rung.engine.regions import layout
 from rung.engine.summed_buckets import registered, sum_in_symmetric_memory
 from rung.engine.symmetric_memory import enable_for_products, enabled_for_products
 from rung.errors import WorkloadError
@@ -154,7 +154,7 @@ def _blocks(model: torch.nn.Module) -> list[list[torch.nn.Module]]:
         members = list(dict.fromkeys(module)) if isinstance(module, torch.nn.ModuleList) else []
         members = [m for m in members if _is_called(m) and next(m.parameters(), None) is not None]
         nested = any(isinstance(part, torch.nn.ModuleList) and len(part) > 1 for m in members for part in m.modules())
-        if members and (not nested or kinds(members) < len(members)):
+        if members and (not nested or len(set(map(layout, members))) < len(members)):
             found.append([])
             for member in members:
                 parts = {id(part) for part in member.modules()}

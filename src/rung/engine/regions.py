@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from torch import nn
 
 LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
+PLAIN = (bool, int, float, str, type(None))
+# Methods that no forward calls.
+MAKING = ("__init__", "__repr__", "__setstate__", "extra_repr", "reset_parameters", "init_weights", "_init_weights")
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
@@ -37,18 +42,37 @@ def kinds(found: Sequence[nn.Module]) -> int:
     return len(set(map(_kind, found)))
 
 
+def layout(block: nn.Module) -> tuple[object, ...]:
+    """Its class, and the shapes of its parameters."""
+    return (type(block), *((name, tuple(p.shape)) for name, p in block.named_parameters()))
+
+
 def _kind(block: nn.Module) -> tuple[object, ...]:
-    shapes = [(name, tuple(t.shape)) for named in (block.named_parameters, block.named_buffers) for name, t in named()]
-    return (*shapes, *((name, type(m), *_settings(m)) for name, m in block.named_modules()))
+    buffers = ((name, tuple(b.shape)) for name, b in block.named_buffers())
+    return (*layout(block), *buffers, *((name, type(m), *_settings(m)) for name, m in block.named_modules()))
 
 
-def _settings(module: nn.Module) -> Iterator[tuple[str, str]]:
-    """Plain attributes of a module. Whole numbers are left out: they number a model's layers, and no forward reads that, or give the
-    sizes of its tensors."""
+def _settings(module: nn.Module) -> Iterator[tuple[str, object]]:
+    """Plain attributes of a module that its forward may read. Whole numbers are left out: they number a model's layers, or give the sizes of
+    its tensors."""
+    read = _names(type(module))  # type: ignore[arg-type]  # a class has a hash, whatever mypy makes of its metaclass
     for name, value in vars(module).items():
         plain = value is None or isinstance(value, (bool, float, str))
-        if plain or (isinstance(value, tuple) and all(isinstance(item, (int, float, str)) for item in value)):
-            yield name, repr(value)
+        if name in read and (plain or (isinstance(value, tuple) and all(type(item) in PLAIN for item in value))):
+            yield name, value
+
+
+@functools.cache
+def _names(kind: type[nn.Module]) -> frozenset[str]:
+    """What the methods of a class name, those left out that make or describe a module."""
+    own = [each for each in kind.__mro__ if each not in (nn.Module, object)]
+    methods = [
+        getattr(value, "fget", value) for each in own for name, value in vars(each).items() if name not in MAKING
+    ]
+    codes = [method.__code__ for method in methods if isinstance(method, types.FunctionType)]
+    for code in codes:  # which grows: functions within functions
+        codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
+    return frozenset({"training", *(name for code in codes for name in code.co_names)})
 
 
 def _alike(members: Sequence[nn.Module]) -> list[nn.Module]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import re
@@ -15,7 +16,7 @@ import torch
 
 from rung.engine.step import Step
 from rung.hardware import Device, affinity, environment, pick
-from rung.hardware.device import release_cache, reset_peak_memory, to_device
+from rung.hardware.device import release_cache, reset_peak_memory, synchronize, to_device
 from rung.hardware.ranks import Ranks
 from rung.launch.fork_server import spared
 from rung.plan import Original, Plan
@@ -113,9 +114,11 @@ class LoadedWorkload:
         workload = replace(self.workload, model=model)
         try:
             step = Step(workload, seeded_model(workload).to(self.device.torch_name), Plan(), self.device)
-            with torch.no_grad():
+            with torch.set_grad_enabled(step.training):
                 step.forward(to_device(workload.inputs(0), self.device))
+            synchronize(self.device)
             del step
         finally:
+            gc.collect()  # a step and its model hold one another
             release_cache(self.device)
             reset_peak_memory(self.device)

@@ -8,6 +8,7 @@ without that note its forward finds None. So the first process that finds the fi
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from rung.workload.base import Workload
 if TYPE_CHECKING:
     import torch
 
+MEMORY = ("out of memory", "not enough memory", "ALLOC_FAILED")  # what libraries say that lack it
 SEED = 0  # of `seeded_model`, when the model was made
 
 
@@ -25,7 +27,9 @@ def save_model(model: torch.nn.Module, path: Path) -> bool:
     """Writes the model, whole or not at all; False where it cannot be pickled or there is no room on the disk."""
     import torch
 
-    partial = path.with_suffix(".partial")
+    partial = path.with_name(
+        f".{path.name}.{secrets.token_hex(8)}.partial"
+    )  # as `rung.runs.store.is_partial` knows them
     try:
         torch.save(model, partial)
         partial.replace(path)
@@ -38,17 +42,15 @@ def save_model(model: torch.nn.Module, path: Path) -> bool:
 
 def try_saved(path: Path, run: Callable[[Callable[[], torch.nn.Module]], object]) -> None:
     """Notes whether the model in the file runs, unless that is known; a file whose model does not is removed. run: is given what reads it.
-    Nothing is noted where the GPU had no memory for it."""
-    import torch
-
+    Where memory was lacking, nothing is known: others load side by side."""
     if not path.exists() or _note(path).exists():
         return
     try:
         run(lambda: _read(path))
         _note(path).touch()
-    except torch.OutOfMemoryError:
-        return
-    except Exception:  # whatever a user's model raises; it ran as it was made, or the climb would have ended
+    except Exception as error:  # whatever a user's model raises; it ran as it was made, or the climb would have ended
+        if _note(path).exists() or "OutOfMemory" in type(error).__name__ or any(word in str(error) for word in MEMORY):
+            return
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
 

@@ -35,7 +35,7 @@ from rung.ladder.climb.schedule import (
 )
 from rung.ladder.climb.state import State
 from rung.measure import CLIMB, PATIENT
-from rung.records.climb import Moment, Plain, Stopped
+from rung.records.climb import Moment, Plain, Stopped, TakenBack
 from rung.records.measured import Figure
 from rung.rungs import BY_NAME, Rung
 from rung.timing.duel import Duel
@@ -443,6 +443,19 @@ def test_a_faster_mode_that_was_not_verified_is_named(tmp_path: Path, speedup: f
     assert (f"ended before a faster recipe was verified: the whole step, {speedup:.3g}×" in said.why) is (
         named and kept == "verified"
     )
+
+
+def test_a_mode_that_was_verified_hides_no_other_that_was_not(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    fastest = with_fields(mode("compile", "capture", name="compile-and-graph"), speedup=3.0, title="the whole step")
+    second = with_fields(mode("compile", name="default"), speedup=2.9, title="torch.compile")
+    modes = {each.name: each for each in (fastest, second)}
+    made.begun["plain"] = Begun("compile-and-graph", fastest.rungs, "baseline", Duel(), modes=modes)
+    made.answer = Answer(("compile-regions",), "verified", Figure(value=2.0))
+    made.history.append(Moment(status="verified", kept=fastest.rungs, speedup=3.0, seconds=1.0))
+    assert "verified: torch.compile, 2.9×" in stopped(leave(made, 0.0), [rung("a", 0.5)]).why
+    made.taken_back.append(TakenBack(kept=fastest.rungs, why="it was slower", seconds=2.0))
+    assert "verified: the whole step, 3×" in stopped(leave(made, 0.0), [rung("a", 0.5)]).why
 
 
 def test_a_bundle_that_the_budget_cut_is_not_begun_again_in_the_same_sitting(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ class Climb:
             compiled = stack.enter_context(compiled_code())
             state.setup = replace(state.setup, variables=compiled)
             most = 1 if request.over_ranks else request.jobs or max(2, cores // 2)
+            stack.callback(forget_saved, state.model_file)  # once all workers have ended
             forks = stack.enter_context(fork_server(state.setup)) if _on_a_cpu(request) else None
             state.pool = stack.enter_context(Pool(state.setup, most, forks=forks))
             try:
@@ -84,8 +85,6 @@ class Climb:
                 why = f"the budget of {request.budget:.0f} s ended"
                 why += "" if state.answer else " before there was a recipe"
                 stop = Stopped(rule="budget", why=why, left={})
-            finally:
-                forget_saved(state.model_file)
         if stop:
             self._finish(stop)
 

@@ -192,10 +192,10 @@ def _choose(state: State, result: Race, timed: list[str], duel: Duel, start: Sta
     are checked."""
     beside = result.best in timed
     for name in sorted(timed, key=lambda name: -_merit(result.modes[name].speedup or 0.0, result.modes[name])):
-        if name == result.best or (
-            result.best and not _replaces(result.modes[name], result.modes[result.best], beside)
-        ):
+        if name == result.best:
             break
+        if result.best and not _replaces(result.modes[name], result.modes[result.best], beside):
+            continue
         if _take(state, result, name, duel, start, beat=beside):
             return
     if beside:  # so that its gain and that of the others are of the same blocks

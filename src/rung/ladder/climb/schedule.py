@@ -348,10 +348,13 @@ def _out_of_budget(state: State, rung: Rung, best_case: Mapping[str, float]) -> 
 
 def _not_verified(state: State) -> Mode | None:
     """The fastest plain mode, where it is faster than the answer and none of what was verified."""
-    fastest = max((m for m in _raced(state) if m.speedup), key=lambda m: m.speedup or 0.0, default=None)
-    if fastest is None or state.answer is None:
+    if state.answer is None:
         return None
-    verified = [list(state.answer.kept), *(moment.kept for moment in state.history if moment.status != "provisional")]
-    if fastest.rungs in verified:
+    status = {tuple(moment.kept): moment.status for moment in state.history}  # the last of each
+    verified = {kept for kept, last in status.items() if last != "provisional"} | {state.answer.kept}
+    verified -= {tuple(taken.kept) for taken in state.taken_back}
+    others = [m for m in _raced(state) if m.speedup and tuple(m.rungs) not in verified]
+    fastest = max(others, key=lambda m: m.speedup or 0.0, default=None)
+    if fastest is None:
         return None
     return fastest if (fastest.speedup or 0.0) > PROVISIONAL_GAIN * state.answer.speedup.value else None
