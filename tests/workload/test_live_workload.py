@@ -163,6 +163,11 @@ def _uninitialized(model: nn.Module) -> Workload:
     return workload_of(model.to("meta"), BATCH)
 
 
+def _hooked(model: nn.Module) -> Workload:
+    next(model.parameters()).register_hook(lambda gradient: gradient * 0.5)
+    return _train()(model)
+
+
 def _compiled(model: nn.Module) -> Workload:
     outer = nn.Module()  # as what torch.compile returns, which takes seconds to import
     outer._orig_mod = model
@@ -182,13 +187,14 @@ def _locked(model: nn.Module) -> Workload:
         (_its_own_forward, "forward= refers to model that is"),
         (_elsewhere, "loss= refers to table on meta"),
         (_uninitialized, "the model has no values for weight"),
+        (_hooked, "the model has a hook on the gradient of weight, which its copies"),
         (_locked, r"inputs= cannot be written for the processes of a climb: cannot pickle '_thread.lock' object; put"),
         (lambda model: workload_of(model, [1, 2]), "a list as inputs=: give one batch"),
         (_compiled, "give the model as it was, model._orig_mod"),
         (lambda model: workload_of(model, BATCH, loss=F.mse_loss), "both loss= and optimizer="),
         (_train(optimizer=torch.optim.SGD([torch.ones(1)])), "got SGD as optimizer=: give a function that makes it"),
     ],
-    ids=["regularized", "parameters", "forward", "device", "no values", "lock", "no batch", "compiled", "half", "optimizer"],
+    ids=["regularized", "parameters", "forward", "device", "no values", "hook", "lock", "no batch", "compiled", "half", "optimizer"],
 )  # fmt: skip
 def test_what_would_be_another_thing_there_is_refused_and_nothing_is_left(
     made: Callable[[nn.Module], Workload], says: str, tmp_path: Path

@@ -201,9 +201,16 @@ def shapes(workload: Workload) -> list[Callable[[int], Batch]]:
 
 def copied(model: torch.nn.Module) -> torch.nn.Module:
     """Tensors that a module worked out of its parameters when it was made and keeps as plain attributes (`torch.nn.utils.prune`, the older
-    `weight_norm`) are copied as values: deepcopy takes none that has a history, and the next forward works them out anew."""
+    `weight_norm`) are copied as values: deepcopy takes none that has a history, and the next forward works them out anew. Hooks on
+    parameters, which deepcopy leaves out, are hung on the copy's."""
     known = {id(t): t.detach().clone() for t in _attributes(model) if not t.is_leaf}
-    return copy.deepcopy(model, known)
+    made = copy.deepcopy(model, known)
+    for own, theirs in zip(model.parameters(), made.parameters(), strict=True):
+        for hook in (own._backward_hooks or {}).values():
+            theirs.register_hook(hook)
+        for hook in (own._post_accumulate_grad_hooks or {}).values():
+            theirs.register_post_accumulate_grad_hook(hook)
+    return made
 
 
 def refuse_other_arguments(workload: Workload, model: torch.nn.Module, batch: Batch) -> None:

@@ -76,6 +76,13 @@ class _Look(cloudpickle.Pickler):
                 raise UsageError(
                     f"the model has no values for {empty}, which is on the device meta: load or initialize it first."
                 )
+            if hooked := next(
+                (name for name, t in tensors if t._backward_hooks or t._post_accumulate_grad_hooks), None
+            ):
+                raise UsageError(
+                    f"the model has a hook on the gradient of {hooked}, which its copies in the processes of a climb would lack: put a function "
+                    'that makes the model, with its hooks, into a file, and climb that, as rung.climb("model.py:make").'
+                )
             self._moved |= {tensor.untyped_storage()._cdata for _, tensor in tensors}
 
     def persistent_id(self, value: Any) -> str | None:
