@@ -52,6 +52,13 @@ def test_a_copy_has_the_hooks(hang: Callable[[nn.Parameter], object]) -> None:
     assert all(torch.equal(gradients[0], other) for other in gradients[1:])
 
 
+def test_a_frozen_weight_keeps_its_hooks_to_itself() -> None:
+    model = nn.Linear(2, 2)
+    model.weight.register_hook(lambda gradient: gradient * 0.5)
+    model.weight.requires_grad_(False)
+    assert not copied(model).weight._backward_hooks
+
+
 @pytest.mark.parametrize("hang", HANG.values(), ids=HANG)
 def test_who_runs_the_hooks_passes_and_who_leaves_them_out_does_not(hang: Callable[[nn.Parameter], object]) -> None:
     found = verify(workload(hang), Plan(fused_optimizer=True), CPU)

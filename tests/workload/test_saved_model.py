@@ -117,9 +117,10 @@ def test_what_cannot_be_pickled_is_not_saved_and_leaves_no_file(tmp_path: Path) 
     class Local(nn.Linear):
         pass
 
-    hooked = nn.Linear(2, 2)
+    hooked, masked = nn.Linear(2, 2), nn.Linear(2, 2)
     hooked.register_forward_hook(lambda *_: None)
-    for model in (Local(2, 2), hooked):
+    masked.weight.register_hook(torch.relu)  # which a pickle would leave out
+    for model in (Local(2, 2), hooked, masked):
         assert save_model(model, tmp_path / "model.pt") is False
         assert list(tmp_path.iterdir()) == []
 

@@ -206,11 +206,18 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
     known = {id(t): t.detach().clone() for t in _attributes(model) if not t.is_leaf}
     made = copy.deepcopy(model, known)
     for own, theirs in zip(model.parameters(), made.parameters(), strict=True):
+        if not hooked(own) or not own.requires_grad:  # of a frozen one no hook is called, and torch takes none
+            continue
         for hook in (own._backward_hooks or {}).values():
             theirs.register_hook(hook)
         for hook in (own._post_accumulate_grad_hooks or {}).values():
             theirs.register_post_accumulate_grad_hook(hook)
     return made
+
+
+def hooked(tensor: torch.Tensor) -> bool:
+    """Whether hooks see its gradient, as it comes or once it is added to `.grad`. No copy and no pickle has them by itself."""
+    return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
 
 
 def refuse_other_arguments(workload: Workload, model: torch.nn.Module, batch: Batch) -> None:

@@ -19,7 +19,7 @@ import cloudpickle
 import torch
 
 from rung.errors import UsageError, first_line
-from rung.workload.base import copied
+from rung.workload.base import copied, hooked
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,9 @@ class _Look(cloudpickle.Pickler):
                 raise UsageError(
                     f"the model has no values for {empty}, which is on the device meta: load or initialize it first."
                 )
-            if hooked := next(
-                (name for name, t in tensors if t._backward_hooks or t._post_accumulate_grad_hooks), None
-            ):
+            if watched := next((name for name, tensor in tensors if hooked(tensor)), None):
                 raise UsageError(
-                    f"the model has a hook on the gradient of {hooked}, which its copies in the processes of a climb would lack: put a function "
+                    f"the model has a hook on the gradient of {watched}, which its copies in the processes of a climb would lack: put a function "
                     'that makes the model, with its hooks, into a file, and climb that, as rung.climb("model.py:make").'
                 )
             self._moved |= {tensor.untyped_storage()._cdata for _, tensor in tensors}

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rung.workload.base import Workload
+from rung.workload.base import Workload, hooked
 
 if TYPE_CHECKING:
     import torch
@@ -24,12 +24,14 @@ SEED = 0  # of `seeded_model`, when the model was made
 
 
 def save_model(model: torch.nn.Module, path: Path) -> bool:
-    """Writes the model, whole or not at all; False where it cannot be pickled or there is no room on the disk."""
+    """Writes the model, whole or not at all; False where it cannot be pickled, a pickle would lack something of it, or there is no room on the
+    disk."""
     import torch
 
-    partial = path.with_name(
-        f".{path.name}.{secrets.token_hex(8)}.partial"
-    )  # as `rung.runs.store.is_partial` knows them
+    if any(map(hooked, model.parameters())):
+        return False
+    # As `rung.runs.store.is_partial` knows them.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
         torch.save(model, partial)
         partial.replace(path)
