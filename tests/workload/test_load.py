@@ -192,6 +192,14 @@ def test_an_option_of_another_type_is_refused(kinds: str, name: str, typed: dict
         load(f"{kinds}:{name}", typed)
 
 
+def test_who_switches_an_option_off_as_git_does_is_told_how(tmp_path: Path) -> None:
+    (tmp_path / "off.py").write_text("def make(half_rate: bool = True, rate: int = 1): pass\n")
+    with pytest.raises(UsageError, match=r"no option --no-half-rate; write --half-rate false\.$"):
+        load(f"{tmp_path}/off.py:make", {"no-half-rate": "true"})
+    with pytest.raises(UsageError, match=r"did you mean --rate"):
+        load(f"{tmp_path}/off.py:make", {"no-rate": "true"})
+
+
 def test_a_target_that_reads_the_command_line_finds_none_of_our_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

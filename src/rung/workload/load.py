@@ -149,6 +149,9 @@ def convert(target: str, factory: Callable[..., Any], options: Mapping[str, str]
             near = get_close_matches(name, known, 1)
             flags = ", ".join("--" + n.replace("_", "-") for n in near or known) or "none"
             hint = f"did you mean {flags}?" if near else f"it takes: {flags}."
+            positive = name.removeprefix("no_")
+            if positive != name and positive in known and hints.get(positive, kind_of(known[positive].default)) is bool:
+                hint = f"write --{positive.replace('_', '-')} false."
             raise UsageError(f"{target} has no option --{option}; {hint}")
         values[name] = value_of(option, text, hints.get(name, kind_of(known[name].default)))
     return values
