@@ -126,7 +126,7 @@ def test_a_climb_that_kept_nothing_says_so() -> None:
     text = terminal.summary(nothing_kept(), width=100)
     assert "Nothing was kept: no rung was shown" in text
     untried = replace(nothing_kept(), attempts=[])
-    assert "Nothing was kept: no rung was tried." in terminal.summary(untried, width=100)
+    assert "Nothing was kept: no candidate was timed to the end." in terminal.summary(untried, width=100)
     assert "recipe" not in text
 
 

@@ -236,7 +236,7 @@ def total(run: ClimbRun) -> str:
     if not result:
         return ""
     if not kept(run) and not any(attempt.log for attempt in run.attempts):
-        return "Nothing was kept: no rung was tried."
+        return "Nothing was kept: no candidate was timed to the end."
     if not kept(run):
         return "Nothing was kept: no rung was shown to be both faster and correct."
     text = f"{units.interval(result.speedup)} over the untouched model"
