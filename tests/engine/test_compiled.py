@@ -1,6 +1,7 @@
 """What Dynamo does is located in the user's source; blocks are compiled once; copied weights follow their originals."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -134,6 +135,16 @@ def test_of_stages_that_differ_the_blocks_are_taken_and_of_equal_ones_the_stages
     assert blocks(equal) == list(equal)
 
 
+def wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+    """As transformers wraps a layer's forward."""
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+
+    return call
+
+
 class Told(nn.Module):
     """A block that is told something, which its forward reads, and numbered, which it does not."""
 
@@ -146,6 +157,7 @@ class Told(nn.Module):
         else:
             self.told = told
 
+    @wrapped
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if isinstance(self.told, torch.Tensor):
             return self.linear(x) + self.told

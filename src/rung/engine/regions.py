@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -66,9 +67,8 @@ def _settings(module: nn.Module) -> Iterator[tuple[str, object]]:
 def _names(kind: type[nn.Module]) -> frozenset[str]:
     """What the methods of a class name, those left out that make or describe a module."""
     own = [each for each in kind.__mro__ if each not in (nn.Module, object)]
-    methods = [
-        getattr(value, "fget", value) for each in own for name, value in vars(each).items() if name not in MAKING
-    ]
+    values = [getattr(value, "fget", value) for each in own for name, value in vars(each).items() if name not in MAKING]
+    methods = [inspect.unwrap(value) for value in values if isinstance(value, types.FunctionType)]
     codes = [method.__code__ for method in methods if isinstance(method, types.FunctionType)]
     for code in codes:  # which grows: functions within functions
         codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
