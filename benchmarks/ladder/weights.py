@@ -42,8 +42,8 @@ class Weight:
 
     @classmethod
     def of(cls, tokens: int, width: int, out: int) -> Weight:
-        def zeros(dtype: torch.dtype = torch.float32) -> torch.Tensor:
-            return torch.zeros(out, width, device="cuda", dtype=dtype)
+        def zeros() -> torch.Tensor:
+            return torch.zeros(out, width, device="cuda")
 
         def drawn(*shape: int) -> torch.Tensor:
             return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)

@@ -51,6 +51,11 @@ class WorkloadError(RungError):
     exit_code = 4
 
 
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an exception is torch's, or Python's, for want of memory. torch is not loaded to know its class."""
+    return "OutOfMemory" in type(error).__name__ or isinstance(error, MemoryError)
+
+
 OLDEST_TORCH = (2, 6)  # as pyproject.toml's extra `torch`, README.md and docs/architecture.md say
 _GET_TORCH = (
     "`pip install {option}torch` gets the build for CUDA, `pip install {option}torch "

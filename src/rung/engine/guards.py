@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.hooks import RemovableHandle
 
 from rung.engine import dynamo
+from rung.workload.base import hooked
 
 PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 NAMED = (type, types.FunctionType, types.BuiltinFunctionType)  # told apart by identity: an activation, a class
@@ -188,16 +189,16 @@ class _QuickCheck:
     ) -> None:
         """plain: of each module's table, the names of what is compared by what it holds."""
         # What a hook on a tensor is attached to stays one object: then nothing is known without reading it all.
-        self.known = not (scripted or any(True in _hooked(t) for t in tensors))
+        self.known = not (scripted or any(map(hooked, tensors)))
         if not self.known:
             return
         tables = [vars(m) for m in modules]
         mutable = [(table, name, table[name]) for table, names in plain for name in names if _mutable(table[name])]
-        inner = [table[name] for table in tables for name in INNER]
-        self._empty = [*(table for table in inner if not table), *(v for _, _, v in mutable if not v)]
+        held = [(table, name, table[name]) for table in tables for name in INNER]
+        inner = [table for _, _, table in held]
+        self._empty = [value for _, _, value in (*held, *mutable) if not value]
         # An equal one in the place of such a table would be changed unseen.
-        self._held = [(table, name, table[name]) for table in tables for name in INNER]
-        self._held += [(table, name, value) for table, name, value in mutable if not value]
+        self._held = [*held, *((table, name, value) for table, name, value in mutable if not value)]
         self._filled = [(table, name, copy.deepcopy(value)) for table, name, value in mutable if value]
         self._modules, self._tensors = modules, tensors
         self._types = list(map(type, modules))
@@ -218,7 +219,7 @@ class _QuickCheck:
         if not self.known or any(self._empty):
             return False
         if self._handles != RemovableHandle.next_id:  # hooks were attached since, to something in this process
-            if any(True in _hooked(t) for t in self._tensors):
+            if any(map(hooked, self._tensors)):
                 return False
             self._handles = RemovableHandle.next_id
         return list(map(type, self._modules)) == self._types and self._same_objects() and self._same_tensors()

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
+from rung.engine.guards import PLAIN
+
 LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
-PLAIN = (bool, int, float, str, type(None))
 # Methods that no forward calls.
 MAKING = ("__init__", "__repr__", "__setstate__", "extra_repr", "reset_parameters", "init_weights", "_init_weights")
 

@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable, Collection
 from typing import Any, TextIO
 
-from rung.errors import RungError, first_line, where
+from rung.errors import RungError, first_line, lacks_memory, where
 from rung.launch.descriptors import readable
 from rung.prctl import adopt_orphans, end_with_parent
 
@@ -64,7 +64,7 @@ def serve(requests: TextIO, replies: TextIO, serves: str) -> None:
 def describe(error: BaseException) -> dict[str, Any]:
     """An exception as plain text: its type, its message (of what is not ours its first line) and where it came from."""
     text = first_line(error)
-    kind = "out of memory" if "OutOfMemory" in type(error).__name__ or isinstance(error, MemoryError) else "raised"
+    kind = "out of memory" if lacks_memory(error) else "raised"
     if isinstance(error, RungError):
         kind, text = "refused", str(error)[:2000]
     return {

@@ -14,12 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rung.errors import lacks_memory
 from rung.workload.base import Workload, hooked
 
 if TYPE_CHECKING:
     import torch
 
-MEMORY = ("out of memory", "not enough memory", "ALLOC_FAILED")  # what libraries say that lack it
+MEMORY = (
+    "out of memory",
+    "not enough memory",
+    "ALLOC_FAILED",
+)  # what libraries say that lack it, in an error of no class of its own
 SEED = 0  # of `seeded_model`, when the model was made
 
 
@@ -51,7 +56,7 @@ def try_saved(path: Path, run: Callable[[Callable[[], torch.nn.Module]], object]
         run(lambda: _read(path))
         _note(path).touch()
     except Exception as error:  # whatever a user's model raises; it ran as it was made, or the climb would have ended
-        if _note(path).exists() or "OutOfMemory" in type(error).__name__ or any(word in str(error) for word in MEMORY):
+        if _note(path).exists() or lacks_memory(error) or any(word in str(error) for word in MEMORY):
             return
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
