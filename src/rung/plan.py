@@ -91,7 +91,8 @@ class Plan:
     in place of the whole. dynamic: the sizes of inputs are variables of the compiled code, and not compiled in.
     inductor: Inductor's settings, by name. passes: rewrites of the captured graph, by name.
     env: variables of the process. linears: the format of linear layers' products, `fp8` or `int8`. switches: of a
-    model that has its own (`attention`, `cache`). channels_last: the layout of convolution weights. attention: whose
+    model that has its own (`attention`, `cache`). channels_last: the layout of convolution weights. cudnn_benchmark: the library's kernels for a convolution are timed at
+    its first call. attention: whose
     kernels scaled_dot_product_attention asks first, `cudnn`. within: passes on the graphs that Inductor
     compiles, forward and backward, by name. original: inputs for which none of this holds. exchange: of several ranks, which one process
     does not have. The empty plan is the workload as its author wrote it."""
@@ -109,6 +110,7 @@ class Plan:
     linears: str = ""
     switches: tuple[tuple[str, str], ...] = ()
     channels_last: bool = False
+    cudnn_benchmark: bool = False
     attention: str = ""
     within: tuple[str, ...] = ()
     original: Original = Original()

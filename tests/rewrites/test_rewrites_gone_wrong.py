@@ -18,6 +18,7 @@ from rung.rewrites import surgeon as surgeon_module
 from rung.rewrites.attention import flex, float32_attention
 from rung.rewrites.attention import sdpa as sdpa_module
 from rung.rewrites.attention.flex import flex_attention
+from rung.rewrites.attention.short import short_attention
 from rung.rewrites.chunked import linear_cross_entropy
 from rung.rewrites.graph import kernel_ops
 from rung.rewrites.graph.normalize import kind
@@ -177,6 +178,13 @@ IMAGES = Workload(
     name="images",
     model=lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
     inputs=lambda seed: torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(seed)),
+)
+
+
+PATCHES = Workload(
+    name="patches",
+    model=lambda: nn.Sequential(nn.Conv2d(3, 4, 2, stride=2), nn.GELU()),
+    inputs=lambda seed: torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(seed)),
 )
 
 
@@ -395,6 +403,34 @@ def folding(target, new):
     return change
 
 
+def window_transposed(graph):
+    for node in graph.find_nodes(op="call_method", target="permute")[:1]:
+        node.args = (*node.args[:-2], *node.args[:-3:-1])
+
+
+def places_reversed(graph):
+    for node in calls(graph, F.linear):
+        after(graph, node, torch.flip, [1])
+
+
+def patch_bias_missing(graph):
+    for node in calls(graph, F.linear):
+        node.args = (*node.args[:2], None)
+
+
+def short_mask_dropped(graph):
+    for node in calls(graph, short_attention):
+        node.args = (*node.args[:3], None)
+
+
+def briefly(**options):
+    def change(graph):
+        for node in calls(graph, short_attention):
+            node.kwargs = {**node.kwargs, **options}
+
+    return change
+
+
 def labels_not_shifted(graph):
     for node in calls(graph, linear_cross_entropy):
         with graph.inserting_before(node):
@@ -582,6 +618,11 @@ MUTATIONS = {
     "folded-batch-norm: gain or shift missed": (IMAGES, "folded-batch-norm", folding(torch.mul, lambda a, b: a if b.dim() == 1 else a * b)),
     "folded-batch-norm: running mean missed": (IMAGES, "folded-batch-norm", folding(torch.sub, lambda a, b: a)),
     "folded-batch-norm: variance without its root": (IMAGES, "folded-batch-norm", folding(torch.rsqrt, torch.reciprocal)),
+    "patch-matmul: rows and columns of a window exchanged": (PATCHES, "patch-matmul", window_transposed),
+    "patch-matmul: bias missing": (PATCHES, "patch-matmul", patch_bias_missing),
+    "patch-matmul: the last places at the end": (PATCHES, "patch-matmul", places_reversed),
+    "short-attention: mask dropped": (MASK_GIVEN, "short-attention", short_mask_dropped),
+    "short-attention: scale 3 % off": (MASK_GIVEN, "short-attention", briefly(scale=0.4 * 1.03)),
     "hoisted-constants: one position late": (TURNED, "hoisted-constants", table(torch.roll, 1, -2)),
     "hoisted-constants: in bfloat16": (TURNED, "hoisted-constants", table(lambda t: t.bfloat16().float())),
     "grouped-experts: another expert's weights": (EXPERTS, "grouped-experts", experts(expert_linear, 1, torch.roll, 12, 0)),

@@ -24,7 +24,8 @@ from rung.records.climb import OverShapes
 from rung.records.record import take
 from rung.rewrites import Surgeon
 from rung.rungs import BY_NAME, LADDER, Counters
-from rung.rungs.attention import TF32_ATTENTION
+from rung.rungs.attention import SHORT_ATTENTION, TF32_ATTENTION
+from rung.rungs.convolutions import PATCH_MATMUL
 from rung.rungs.environment import settings
 from rung.rungs.graph_rewrites import GRAPH_REWRITES
 from rung.rungs.kernels import KERNELS
@@ -117,7 +118,7 @@ def test_undone_the_model_is_as_a_fresh_one_with_its_weights(mistake: Mistake) -
 
 
 # Their mistakes are in tests/rewrites/test_rewrites_gone_wrong.py.
-REWRITES = {rung.name for rung in (*GRAPH_REWRITES, *KERNELS, TF32_ATTENTION)} - {"channels-last"}
+REWRITES = {rung.name for rung in (*GRAPH_REWRITES, *KERNELS, PATCH_MATMUL, SHORT_ATTENTION, TF32_ATTENTION)}
 
 # Their mistakes need ranks: tests/verify/test_over_ranks_verified.py.
 RANKS = {rung.name for rung in (*EXCHANGE, ASYNC_TENSOR_PARALLEL, CORES)} | {
@@ -135,6 +136,7 @@ OFF: dict[str, tuple[dict[str, Any], str]] = {
     "model-sdpa": ({"switch attention": "eager"}, "the model's attention is eager"),
     "static-cache": ({"switch cache": "dynamic"}, "the cache is dynamic"),
     "channels-last": ({"channels_last": 0}, "0 weights in channels-last layout"),
+    "cudnn-benchmark": ({"cudnn_benchmark": False}, "torch.backends.cudnn.benchmark is False"),
     "fp8-linears": ({"eight_bits": 0}, "0 linear layers in FP8"),
     "int8-weights": ({"eight_bits": 0}, "0 linear layers with int8 weights"),
     "cudnn-attention": ({}, "0 -> 0 attention kernels of cuDNN"),

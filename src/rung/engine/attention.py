@@ -14,6 +14,7 @@ from torch.nn import attention
 
 from rung.hardware.device import Device
 from rung.hardware.torch_versions import compiler_config
+from rung.rewrites.attention.short import first
 
 
 def can_be_told() -> bool:
@@ -29,13 +30,7 @@ def asked_first(name: str) -> Iterator[None]:
     if not name:
         yield
         return
-    kinds, cuda = attention.SDPBackend, torch.backends.cuda
-    others = {
-        kinds.FLASH_ATTENTION: cuda.flash_sdp_enabled(),
-        kinds.EFFICIENT_ATTENTION: cuda.mem_efficient_sdp_enabled(),
-        kinds.MATH: cuda.math_sdp_enabled(),
-    }
-    order = [kinds.CUDNN_ATTENTION, *(kind for kind, on in others.items() if on)]
+    order = first(attention.SDPBackend.CUDNN_ATTENTION)
     config = compiler_config()
     # AOTAutograd keeps traced graphs on disk, under a key that does not know of the order.
     with (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -59,6 +59,7 @@ class Step:
         compiles_backward = plan.compiles_backward and can_be_compiled(self._called)
         self._backward = CompiledBackward(plan, self._called) if compiles_backward else None
         self.optimizer: torch.optim.Optimizer | None = None
+        self._searched = False
         self.fresh()
 
     def fresh(self) -> None:
@@ -113,6 +114,7 @@ class Step:
             "captured": self._run.shapes if isinstance(self._run, GraphedStep) else 0,
             "precision": matmul_precision_name(),
             "autocast": str(self._amp) if self._amp else None,
+            "cudnn_benchmark": self._searched,
             "optimizer_fused": bool(self.optimizer and is_fused(self.optimizer)),
             **({"compiled backward": self._backward.graphs > 0} if self._backward else {}),
         }
@@ -150,7 +152,7 @@ class Step:
         return self.workload.mode == "train"
 
     def _infer(self, batch: Any, forward: Forward | None = None) -> tuple[None, Any]:
-        with torch.no_grad():
+        with torch.no_grad(), self._searching():
             return None, (forward or self._forward)(batch)[1]
 
     def _train(self, batch: Any, forward: Forward | None = None) -> tuple[torch.Tensor, Any]:
@@ -158,13 +160,26 @@ class Step:
         self.optimizer.zero_grad()
         if self._backward:
             self._backward.share_buffers()
-        with self._backward.around() if self._backward and not forward else contextlib.nullcontext():
+        around = self._backward.around() if self._backward and not forward else contextlib.nullcontext()
+        with around, self._searching():
             loss, output = (forward or self._forward)(batch)
             with asked_first(self.plan.attention):  # by what is recomputed, too
                 loss.backward()
         begin_momenta(self.optimizer)
         self.optimizer.step()
         return loss.detach(), output
+
+    @contextlib.contextmanager
+    def _searching(self) -> Iterator[None]:
+        """Around forward and backward, and not for the process: a reference in float64 would be searched for, too."""
+        cudnn = torch.backends.cudnn
+        before = cudnn.benchmark
+        cudnn.benchmark = before or self.plan.cudnn_benchmark
+        self._searched = cudnn.benchmark
+        try:
+            yield
+        finally:
+            cudnn.benchmark = before
 
 
 @contextlib.contextmanager

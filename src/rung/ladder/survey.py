@@ -92,6 +92,7 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> Facts:
         blocks=len(repeated),
         kinds_of_blocks=kinds(repeated),
         contiguous_convolutions=len(contiguous_weights(step.model)),
+        cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
         amp=str(workload.amp) if workload.amp else None,
         dtype=_dtype(weights or pytree.tree_leaves(given)),
         matmul_precision=matmul_precision_name(),

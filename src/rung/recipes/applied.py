@@ -108,6 +108,9 @@ class Applied:
         self._named = named
         if plan.tf32:
             torch.set_float32_matmul_precision("high")
+        self._searched = torch.backends.cudnn.benchmark
+        if plan.cudnn_benchmark:
+            torch.backends.cudnn.benchmark = True
 
         # What is traced reads no more of this object than it needs: Dynamo guards all that it reads, in every call.
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -246,6 +249,8 @@ class Applied:
             self._step.undo()
         if self._plan.tf32:
             torch.set_float32_matmul_precision(self._precision)
+        if self._plan.cudnn_benchmark:
+            torch.backends.cudnn.benchmark = self._searched
         for name, limit in self._limits.items():
             setattr(torch._dynamo.config, name, limit)
         self._expects = False

@@ -211,6 +211,8 @@ def impossible(
             why = f"{hooked} has a hook, whose Python no replay would run"
         if plan.attention and not device.is_gpu:
             why = "a CPU has no choice of attention kernels"
+        if plan.cudnn_benchmark and not device.is_gpu:
+            why = "convolutions on a CPU are not searched for"
         if plan.fused_optimizer and mode == "infer":
             why = "inference has no optimizer"
         if "bf16-weights" in plan.passes and (mode == "train" or optimizer is not None):

@@ -98,6 +98,7 @@ class Facts(Part, kw_only=True):
     blocks: int | UnsetType = UNSET
     kinds_of_blocks: int | UnsetType = UNSET
     contiguous_convolutions: int | UnsetType = UNSET
+    cudnn_benchmark: bool | UnsetType = UNSET
     amp: str | UnsetType | None = UNSET
     dtype: str | UnsetType = UNSET
     matmul_precision: str | UnsetType = UNSET

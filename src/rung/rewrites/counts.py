@@ -18,12 +18,14 @@ from rung.rewrites.stream import summands, wide_sum
 
 # gemm: matrix products, by weights and inside hand-written attention; masked_sdpa: SDPA calls with a mask tensor;
 # triton: calls of our own kernels; flex: calls of FlexAttention; layer_flop: floating-point operations of the linear
-# layers, going forward; split: splits of a tensor into parts; sum: additions of two activations of one shape, residuals among them; wide_sum: those of a
+# layers, going forward; unaligned: matrix products of which a size is no multiple of 8; split: splits of a tensor into parts; sum: additions of two activations of one shape, residuals among them; wide_sum: those of a
 # float32 and a bfloat16 one.
 NAMES = (
-    "gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "triton", "flex", "layer_flop", "split", "sum",
-    "wide_sum",
+    "gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "triton", "flex", "layer_flop", "unaligned", "split",
+    "sum", "wide_sum",
 )  # fmt: skip
+
+ALIGNED = 8  # elements: 16 bytes in bfloat16, which the kernels of libraries load at once
 
 _KINDS = {
     **dict.fromkeys(("linear", "matmul", "addmm", "mm", "baddbmm", "einsum"), "gemm"),
@@ -43,6 +45,7 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
             found[what] += 1
             found["masked_sdpa"] += what == "sdpa" and argument(node, 3, "attn_mask") is not None
             found["layer_flop"] += _flop(node)
+            found["unaligned"] += what == "gemm" and _unaligned(node)
         elif node.target in FAST_PATHS:  # as on a GPU
             layer = FAST_PATHS[node.target] == "layer"
             by_hand = argument(node, 18 if layer else 9, "mask") is not None
@@ -52,6 +55,15 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
             found["sum"] += 1
             found["wide_sum"] += wide_sum(node)
     return found
+
+
+def _unaligned(node: fx.Node) -> bool:
+    """Whether a size of the product is none that the matrix units of 16 bits take as it is; a weight's gradient has the same three."""
+    made, factors = value(node), [value(item) for item in node.args[:2]]
+    if made is None or None in factors or made.dim() < 2 or any(f.dim() < 2 for f in factors):  # type: ignore[union-attr]
+        return False
+    rows = made.numel() // made.shape[-1] if kind(node) == "linear" else made.shape[-2]
+    return any(size % ALIGNED for size in (rows, made.shape[-1], factors[0].shape[-1]))  # type: ignore[union-attr]
 
 
 def _flop(node: fx.Node) -> int:

@@ -22,6 +22,7 @@ from rung.rewrites.attention.float32_attention import fuse_float32
 from rung.rewrites.attention.mask_free import drop_masks
 from rung.rewrites.attention.multi_head import write_out
 from rung.rewrites.attention.sdpa import fuse_attention, fuse_flex
+from rung.rewrites.attention.short import run_short
 from rung.rewrites.batch_norm import fold_batch_norm
 from rung.rewrites.cache import write_in_place
 from rung.rewrites.counts import NAMES, attention, count, products
@@ -34,6 +35,7 @@ from rung.rewrites.joined import Joined, note_homes
 from rung.rewrites.kept import Copies, Kept, keep_casts, step_taken
 from rung.rewrites.logits import narrow_logits
 from rung.rewrites.loss_kernel import fuse_loss
+from rung.rewrites.patches import multiply_patches
 from rung.rewrites.rotary import fuse_rotary
 from rung.rewrites.routed import route_to_aiter
 from rung.rewrites.siblings import fuse_gate_up, fuse_qkv
@@ -48,6 +50,7 @@ _RUNNERS: dict[str, _Pass] = {
     "sdpa-no-mask": drop_masks,
     "tf32-attention": fuse_float32,
     "flex-for-sdpa": fuse_calls,
+    "short-attention": run_short,
     "in-place-cache": write_in_place,
     "folded-batch-norm": fold_batch_norm,
     "hoisted-constants": hoist_constants,
@@ -61,6 +64,7 @@ _RUNNERS: dict[str, _Pass] = {
     "triton-rope": fuse_rotary,
     "triton-cross-entropy": fuse_loss,
     "bf16-weights": keep_casts,
+    "patch-matmul": multiply_patches,  # of weights as they are kept
     "aiter-gemm": route_to_aiter,
 }
 

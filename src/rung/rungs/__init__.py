@@ -9,8 +9,9 @@ from rung.errors import UsageError
 from rung.plan import Plan
 from rung.renamed import REMOVED, current_name
 from rung.rungs.aiter import AITER_GEMM
-from rung.rungs.attention import CUDNN_ATTENTION, TF32_ATTENTION
+from rung.rungs.attention import CUDNN_ATTENTION, SHORT_ATTENTION, TF32_ATTENTION
 from rung.rungs.compiling import CAPTURE, COMPILE, DYNAMIC, FOREACH_WEIGHT_CASTS, REGIONS
+from rung.rungs.convolutions import CONVOLUTIONS
 from rung.rungs.eight_bits import EIGHT_BITS
 from rung.rungs.environment import ENVIRONMENT
 from rung.rungs.graph_rewrites import GRAPH_REWRITES
@@ -70,7 +71,9 @@ LADDER: tuple[Rung, ...] = (
     CORES,
     *OWN_SWITCHES,
     *GRAPH_REWRITES,
+    *CONVOLUTIONS,
     CUDNN_ATTENTION,
+    SHORT_ATTENTION,
     TF32_ATTENTION,
     *KERNELS,
     FLOAT32_GRADIENTS,

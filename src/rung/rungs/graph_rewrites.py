@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from rung.plan import Plan
-from rung.rungs.proofs import Prove, both, counted, fewer, rewritten, told
+from rung.rungs.proofs import Prove, both, fewer, rewritten, told
 from rung.rungs.requirements import (
     AUTOCAST,
     CAST_WEIGHTS,
@@ -17,12 +17,13 @@ from rung.rungs.requirements import (
     TRAINING,
     WHOLE_WEIGHTS,
     allowed,
+    captured,
     chip,
     finds,
     unless,
     unless_backward_is_compiled,
 )
-from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, Rung
+from rung.rungs.rung import Context, Inapplicable, Requirement, Rung
 from rung.rungs.tokens import shrinks_by_tokens
 
 
@@ -294,38 +295,6 @@ FOLDED_BATCH_NORM = graph_rewrite(
 )
 
 
-def captured(operator: str, what: str) -> Requirement:
-    """The captured graph has such an operator."""
-    return unless(
-        what.partition(",")[0],
-        lambda c: (c.facts.captured or {}).get(operator),
-        f"no {what} found in the captured graph.",
-        NOT_FOUND,
-    )
-
-
-CHANNELS_LAST = Rung(
-    name="channels-last",
-    level=3,
-    title="channels-last convolutions",
-    contract="reassociated",
-    changes="weights of 2-D and 3-D convolutions use memory_format=channels_last, and activations follow",
-    requires=(
-        unless(
-            "a 2-D or 3-D convolution layer, its weight in the usual layout",
-            lambda c: c.facts.contiguous_convolutions,
-            "no 2-D or 3-D convolution layer has a weight of its own in the usual layout.",
-            NOT_FOUND,
-        ),
-    ),
-    # On one H100 with TF32, 30 convolutions of KernelBench's level 1, 2-D and 3-D: 0.31 to 1.3 of the step was left, 0.95 in the median
-    # (benchmarks/ladder/convolutions.py).
-    shrinks=lambda c: {"convolution": (0.6, 1.05), "pointwise": (0.8, 1.0)},
-    change=lambda p: replace(p, channels_last=True),
-    effect="weights in channels-last layout",
-    proof=counted("channels_last", "weights in channels-last layout"),
-)
-
 AUTOCAST_TO_BFLOAT16 = unless(
     "autocast to bfloat16",
     lambda c: c.plan.bf16 or c.facts.amp == "torch.bfloat16",
@@ -387,7 +356,6 @@ GRAPH_REWRITES = (
     FUSED_QKV,
     FUSED_GATE_UP,
     FOLDED_BATCH_NORM,
-    CHANNELS_LAST,
     BF16_STREAM,
     BF16_WEIGHTS,
 )

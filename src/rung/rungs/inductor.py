@@ -13,7 +13,7 @@ import msgspec
 from rung.plan import Plan
 from rung.rungs.compiling import ALONE, GRAPH_LAUNCH
 from rung.rungs.proofs import both, counted, fewer, occurs, told
-from rung.rungs.requirements import COMPILED, GPU, INFERENCE, TRAINING, chip, share_of, unless
+from rung.rungs.requirements import COMPILED, GPU, INFERENCE, TRAINING, captured, chip, share_of, unless
 from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
 from rung.toml import Row, shipped_rows
 
@@ -33,6 +33,7 @@ class Setting(Row, kw_only=True, frozen=True):
     chips: str = ""
     beside: str = msgspec.field(default="", name="with")
     needs: str = ""
+    captured: dict[str, str] = msgspec.field(default_factory=dict)
     shrinks: dict[str, tuple[float, float]]
     prepares: float
     env: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
@@ -77,6 +78,8 @@ def _requires(row: Setting) -> Iterator[Requirement]:
         )
     if row.needs:
         yield share_of(row.needs)
+    for operator, what in row.captured.items():
+        yield captured(operator, what)
 
 
 def _settable(row: Setting, c: Context) -> Inapplicable | None:

@@ -148,6 +148,16 @@ def finds(rewrite: str, what: str) -> tuple[Requirement, Requirement]:
     return KNOWN_SIZES, Requirement(what, refuses)
 
 
+def captured(operator: str, what: str) -> Requirement:
+    """The captured graph has such an operator."""
+    return unless(
+        what.partition(",")[0],
+        lambda c: (c.facts.captured or {}).get(operator),
+        f"no {what} found in the captured graph.",
+        NOT_FOUND,
+    )
+
+
 def _turned_on_the_way(c: Context) -> Inapplicable | None:
     if c.autocast or c.facts.dtype != "torch.float32":
         return Inapplicable("products are not computed in float32: in 16 bits the chip takes factors in both orders.")

@@ -60,6 +60,7 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     ),
     "the number of threads": (torch.get_num_threads, torch.set_num_threads),
     "TF32 in convolutions": (lambda: cudnn.allow_tf32, lambda on: setattr(cudnn, "allow_tf32", on)),
+    "the search for convolutions": (lambda: cudnn.benchmark, lambda on: setattr(cudnn, "benchmark", on)),
     "sums of float16 products": _matmul("allow_fp16_reduced_precision_reduction"),
     "sums of bfloat16 products": _matmul("allow_bf16_reduced_precision_reduction"),
     "accumulation in float16": _matmul("allow_fp16_accumulation"),

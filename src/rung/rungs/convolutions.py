@@ -1,0 +1,76 @@
+"""Convolutions: in which layout, by which of the library's kernels, or by none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rung.rungs.graph_rewrites import graph_rewrite
+from rung.rungs.proofs import counted, told
+from rung.rungs.requirements import GPU, share_of, unless
+from rung.rungs.rung import NOT_FOUND, Context, Requirement, Rung, already
+
+CHANNELS_LAST = Rung(
+    name="channels-last",
+    level=3,
+    title="channels-last convolutions",
+    contract="reassociated",
+    changes="weights of 2-D and 3-D convolutions use memory_format=channels_last, and activations follow",
+    requires=(
+        unless(
+            "a 2-D or 3-D convolution layer, its weight in the usual layout",
+            lambda c: c.facts.contiguous_convolutions,
+            "no 2-D or 3-D convolution layer has a weight of its own in the usual layout.",
+            NOT_FOUND,
+        ),
+    ),
+    # On one H100 with TF32, 30 convolutions of KernelBench's level 1, 2-D and 3-D: 0.31 to 1.3 of the step was left, 0.95 in the median
+    # (benchmarks/ladder/convolutions.py).
+    shrinks=lambda c: {"convolution": (0.6, 1.05), "pointwise": (0.8, 1.0)},
+    change=lambda p: replace(p, channels_last=True),
+    effect="weights in channels-last layout",
+    proof=counted("channels_last", "weights in channels-last layout"),
+)
+
+CUDNN_BENCHMARK = Rung(
+    name="cudnn-benchmark",
+    level=1,
+    title="convolution kernels by measurement",
+    contract="reassociated",
+    changes="torch.backends.cudnn.benchmark = True: cuDNN (on AMD, MIOpen) times its kernels at the first call of each shape, and takes the fastest",
+    requires=(
+        GPU,
+        Requirement(
+            "a process that does not do so by itself",
+            lambda c: already("torch.backends.cudnn.benchmark is True already.") if c.facts.cudnn_benchmark else None,
+        ),
+        share_of("convolution"),
+    ),
+    # On one H200, seven networks of the zoo at bf16 on top of torch.compile: 0.42 to 0.97 of the time of convolutions was left
+    # (docs/zoo.md, convolutions).
+    shrinks=lambda c: {"convolution": (0.45, 1.0)},
+    change=lambda p: replace(p, cudnn_benchmark=True),
+    effect="convolutions are searched for",
+    proof=told("cudnn_benchmark", True, "torch.backends.cudnn.benchmark"),
+    prepares=10.0,
+)
+
+
+def _patch_shrinks(c: Context) -> dict[str, tuple[float, float]]:
+    """Of the time of convolutions: where no other is in the graph, little is left."""
+    found, two_dimensional = c.facts.matches.get("patch-matmul", 0), (c.facts.captured or {}).get("conv2d", 0)
+    return {"convolution": (0.05, 0.6) if found >= two_dimensional else (0.5, 1.0), "gemm": (1.0, 1.05)}
+
+
+PATCH_MATMUL = graph_rewrite(
+    name="patch-matmul",
+    level=3,
+    title="patch convolutions as matrix products",
+    contract="reassociated",
+    changes="a convolution whose windows touch and do not overlap, as a patch embedding, becomes one matrix product",
+    of="convolution whose stride is its window",
+    requires=(share_of("convolution"),),
+    shrinks=_patch_shrinks,
+    effect="no convolution over patches",
+)
+
+CONVOLUTIONS = (CHANNELS_LAST, CUDNN_BENCHMARK, PATCH_MATMUL)

@@ -1,0 +1,119 @@
+"""Convolutions whose stride is their window, as matrix products: equal results, layouts and gradients; others are left, with a reason."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import rung
+from rung.rewrites import Surgeon
+
+LAYERS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+
+
+def _told(tensor: torch.Tensor) -> list[int]:
+    """Strides of dimensions of more than one element; others say nothing."""
+    return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
+
+
+def rewritten(model: nn.Module, *inputs: torch.Tensor, passes: tuple[str, ...] = ("patch-matmul",)) -> Surgeon:
+    """Compares results, their strides and all gradients with those of the model as it is."""
+    torch._dynamo.reset()
+    surgeon, other = Surgeon(passes, "eager"), copy.deepcopy(model)
+    run = torch.compile(other, backend=surgeon, dynamic=False, fullgraph=True)
+    mine, theirs = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
+    want, got = model(*mine), run(*theirs)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    assert _told(got) == _told(want)
+    want.square().sum().backward()
+    got.square().sum().backward()
+    for one, its in zip([*model.parameters(), *mine], [*other.parameters(), *theirs], strict=True):
+        torch.testing.assert_close(its.grad, one.grad, rtol=1e-3, atol=1e-3)
+    return surgeon
+
+
+@given(
+    rank=st.integers(1, 3), window=st.integers(1, 3), places=st.integers(1, 3), over=st.integers(0, 2),
+    channels=st.integers(1, 3), bias=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=25, deadline=None)
+def test_any_window_gives_what_the_convolution_gives(
+    rank: int, window: int, places: int, over: int, channels: int, bias: bool
+) -> None:
+    size = window * places + min(over, window - 1)
+    layer = LAYERS[rank](channels, 4, window, stride=window, bias=bias)
+    surgeon = rewritten(layer, torch.randn(2, channels, *(size,) * rank))
+    assert surgeon.matches == {"patch-matmul": int(window > 1)}
+
+
+def test_windows_of_two_sizes_are_told_apart() -> None:
+    layer = nn.Conv2d(2, 5, (2, 4), stride=(2, 4), padding="valid")
+    assert rewritten(layer, torch.randn(3, 2, 6, 8)).matches == {"patch-matmul": 1}
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_result_lies_as_the_code_after_the_graph_was_promised(layout: torch.memory_format) -> None:
+    layer = nn.Conv2d(3, 8, 4, stride=4)
+    assert rewritten(layer, torch.randn(2, 3, 8, 8).contiguous(memory_format=layout)).rewritten
+
+
+class Embedding(nn.Module):
+    """Patches as tokens, in the ways in which vision transformers write it."""
+
+    def __init__(self, view: bool) -> None:
+        super().__init__()
+        self.patches, self.norm, self.view = nn.Conv2d(3, 8, 4, stride=4), nn.LayerNorm(8), view
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.patches(x)
+        tokens = found.view(len(x), 8, -1) if self.view else found.flatten(2)
+        return self.norm(tokens.transpose(1, 2))
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_patches_are_embedded_as_before(view: bool) -> None:
+    assert rewritten(Embedding(view), torch.randn(2, 3, 8, 8)).matches == {"patch-matmul": 1}
+
+
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [
+        (nn.Conv2d(4, 4, 2, stride=2, padding=1), "it pads its input"),
+        (nn.Conv2d(4, 4, 2, stride=2, dilation=2), "its windows have gaps"),
+        (nn.Conv2d(4, 4, 2, stride=2, groups=2), "its channels are in groups"),
+    ],
+)
+def test_others_are_left_with_a_reason(layer: nn.Module, why: str) -> None:
+    surgeon = rewritten(layer, torch.randn(2, 4, 8, 8))
+    assert surgeon.rewritten == {}
+    assert why in surgeon.skipped[0]
+
+
+def test_one_without_a_batch_is_left() -> None:
+    surgeon = rewritten(nn.Conv2d(3, 4, 2, stride=2), torch.randn(3, 4, 4))
+    assert surgeon.rewritten == {}
+    assert "no batch" in surgeon.skipped[0]
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Conv2d(3, 4, 3, stride=2), nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 3, padding="same")]
+)
+def test_windows_that_overlap_and_single_points_are_none_of_its_business(layer: nn.Module) -> None:
+    surgeon = rewritten(layer, torch.randn(2, 3, 9, 9))
+    assert (surgeon.rewritten, surgeon.skipped) == ({}, [])
+
+
+def test_a_weight_kept_in_bfloat16_is_multiplied_as_it_is_kept() -> None:
+    torch._dynamo.reset()
+    model, x = nn.Conv2d(3, 8, 4, stride=4).eval(), torch.randn(2, 3, 8, 8)
+    applied: Any = rung.apply(model, ["bf16", "bf16-weights", "patch-matmul"])
+    with torch.no_grad():
+        torch.testing.assert_close(applied(x), model(x), rtol=0.05, atol=0.05)
+        model.weight.mul_(2)  # and again once it is another
+        torch.testing.assert_close(applied(x), model(x), rtol=0.05, atol=0.05)
+    assert applied._compiled.applied()["matches"] == {"bf16-weights": 2, "patch-matmul": 1}
+    applied.undo()
