@@ -74,7 +74,7 @@ SHORT_ATTENTION = graph_rewrite(
     requires=(
         unless("half precision", lambda c: c.half, "in float32 torch takes the memory-efficient kernel by itself."),
     ),
-    # On one H200: 0.32 to 0.77 of the time going forward was left, 0.53 to 0.79 going back (benchmarks/kernels/short_attention.py).
+    # On one H200: 0.30 to 0.72 of the time going forward was left, 0.53 to 0.79 going back (benchmarks/kernels/short_attention.py).
     shrinks=_short_shrinks,
     effect="memory-efficient attention kernels",
     shown=(named(r"(?i)fmha_cutlass", "memory-efficient attention kernels"),),

@@ -45,9 +45,9 @@ CUDNN_BENCHMARK = Rung(
         ),
         share_of("convolution"),
     ),
-    # On one H200, seven networks of the zoo at bf16 on top of torch.compile: 0.42 to 0.97 of the time of convolutions was left
-    # (docs/zoo.md, convolutions).
-    shrinks=lambda c: {"convolution": (0.45, 1.0)},
+    # On one H200 at bf16, compiled networks: 0.88 of the time of convolutions was left in training regnety_032, 0.96 to 1.0 in others
+    # (docs/zoo.md, convolutions). On AMD torch has it on by itself.
+    shrinks=lambda c: {"convolution": (0.85, 1.0)},
     change=lambda p: replace(p, cudnn_benchmark=True),
     effect="convolutions are searched for",
     proof=told("cudnn_benchmark", True, "torch.backends.cudnn.benchmark"),
