@@ -149,11 +149,11 @@ def ratio(value: Any) -> str:
 
 
 def span(estimate: Span | None) -> str:
-    """The interval of ratios alone: "1.38–1.47", "" where there is none."""
+    """The interval of ratios alone: "1.38–1.47", "" where there is none, or one that says nothing."""
     low, high = _ends(estimate)
-    if low is None or high is None:
+    if low is None or high is None or (low < 1 < high and high > ANY * low):
         return ""
-    return "0–∞" if low < 1 < high and high > ANY * low else f"{quantities.ratio(low)}–{quantities.ratio(high)}"
+    return f"{quantities.ratio(low)}–{quantities.ratio(high)}"
 
 
 def interval(estimate: Estimate | None) -> str:

@@ -128,7 +128,7 @@ def shapes(run: ClimbRun) -> list[str]:
         gain, between = row.speedup, units.span(row.speedup)
         text = f"{units.ratio(gain.value)}{f' ({between})' if between else ''}" if gain else "unknown"
         if gain and gain.says_nothing:
-            text = f"too noisy to say ({between})"
+            text = f"too noisy to say{f' ({between})' if between else ''}"
         text = "it fails" if row.answer == "fails" else text
         lost = "; the recipe runs the untouched model there" if row.answer in ("slower", "fails") else ""
         said.append(f"On inputs {units.clean(row.shape)}, which were not used for tuning: {text}{lost}.")
