@@ -174,12 +174,14 @@ class Step:
         """Around forward and backward, and not for the process: a reference in float64 would be searched for, too."""
         cudnn = torch.backends.cudnn
         before = cudnn.benchmark
-        cudnn.benchmark = before or self.plan.cudnn_benchmark
+        if self.plan.cudnn_benchmark:
+            cudnn.benchmark = True
         self._searched = cudnn.benchmark
         try:
             yield
         finally:
-            cudnn.benchmark = before
+            if self.plan.cudnn_benchmark:
+                cudnn.benchmark = before
 
 
 @contextlib.contextmanager

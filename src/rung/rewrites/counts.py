@@ -18,8 +18,8 @@ from rung.rewrites.stream import summands, wide_sum
 
 # gemm: matrix products, by weights and inside hand-written attention; masked_sdpa: SDPA calls with a mask tensor;
 # triton: calls of our own kernels; flex: calls of FlexAttention; layer_flop: floating-point operations of the linear
-# layers, going forward; unaligned: matrix products of which a size is no multiple of 8; split: splits of a tensor into parts; sum: additions of two activations of one shape, residuals among them; wide_sum: those of a
-# float32 and a bfloat16 one.
+# layers, going forward; unaligned: matrix products of which a size is no multiple of 8; split: splits of a tensor into parts;
+# sum: additions of two activations of one shape, residuals among them; wide_sum: those of a float32 and a bfloat16 one.
 NAMES = (
     "gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "triton", "flex", "layer_flop", "unaligned", "split",
     "sum", "wide_sum",
@@ -59,11 +59,12 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
 
 def _unaligned(node: fx.Node) -> bool:
     """Whether a size of the product is none that the matrix units of 16 bits take as it is; a weight's gradient has the same three."""
-    made, factors = value(node), [value(item) for item in node.args[:2]]
-    if made is None or None in factors or made.dim() < 2 or any(f.dim() < 2 for f in factors):  # type: ignore[union-attr]
+    what, made = kind(node), value(node)
+    left = value(argument(node, 1, "mat1", "batch1") if what in ("addmm", "baddbmm") else argument(node, 0, "input"))
+    if made is None or left is None or made.dim() < 2 or left.dim() < 2 or not made.numel():
         return False
-    rows = made.numel() // made.shape[-1] if kind(node) == "linear" else made.shape[-2]
-    return any(size % ALIGNED for size in (rows, made.shape[-1], factors[0].shape[-1]))  # type: ignore[union-attr]
+    rows = made.numel() // made.shape[-1] if what == "linear" else made.shape[-2]
+    return any(size % ALIGNED for size in (rows, made.shape[-1], left.shape[-1]))
 
 
 def _flop(node: fx.Node) -> int:

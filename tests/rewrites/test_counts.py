@@ -1,0 +1,47 @@
+"""What is counted in a captured graph that no pass looks for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rung.rewrites import Surgeon
+
+
+def counted(call: Callable[..., Any], *inputs: torch.Tensor) -> dict[str, int]:
+    torch._dynamo.reset()
+    surgeon = Surgeon([], "eager")
+    torch.compile(call, backend=surgeon, dynamic=False, fullgraph=True)(*inputs)
+    return surgeon.before
+
+
+def ones(*shape: int) -> torch.Tensor:
+    return torch.ones(*shape)
+
+
+@pytest.mark.parametrize(
+    ("call", "inputs", "unaligned"),
+    [
+        (F.linear, (ones(2, 4, 16), ones(24, 16)), 0),
+        (F.linear, (ones(2, 4, 12), ones(24, 12)), 1),
+        (F.linear, (ones(3, 4, 16), ones(24, 16)), 1),  # twelve rows
+        (F.linear, (ones(8, 16), ones(10, 16)), 1),
+        (torch.matmul, (ones(3, 8, 16), ones(3, 16, 8)), 0),
+        (torch.matmul, (ones(3, 8, 9), ones(3, 9, 8)), 1),
+        (torch.addmm, (ones(8), ones(16, 8), ones(8, 8)), 0),
+        (torch.addmm, (ones(8), ones(16, 7), ones(7, 8)), 1),
+        (torch.baddbmm, (ones(2, 8, 8), ones(2, 8, 7), ones(2, 7, 8)), 1),
+        (lambda a, b: torch.mm(input=a, mat2=b), (ones(8, 9), ones(9, 8)), 1),
+        (torch.matmul, (ones(9), ones(9, 8)), 0),  # no matrix
+        (torch.matmul, (ones(0, 9), ones(9, 8)), 0),
+        (lambda a, b: torch.einsum("ij,jk->ik", a, b), (ones(9, 9), ones(9, 9)), 0),
+    ],
+)
+def test_products_with_a_size_that_is_no_multiple_of_8(
+    call: Any, inputs: tuple[torch.Tensor, ...], unaligned: int
+) -> None:
+    found = counted(call, *inputs)
+    assert found["gemm"] == 1
+    assert found["unaligned"] == unaligned
