@@ -68,10 +68,25 @@ def test_its_kernel_is_asked_first_in_that_call_and_no_other(monkeypatch: pytest
     assert order() == before
 
 
-def test_a_kernel_that_is_switched_off_is_not_asked() -> None:
-    with torch.nn.attention.sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
-        found = short.first(SDPBackend.EFFICIENT_ATTENTION)
-    assert found == [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+@pytest.mark.parametrize("off", [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION])
+def test_a_kernel_that_is_switched_off_is_not_asked(off: SDPBackend) -> None:
+    on = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+    on.remove(off)
+    with torch.nn.attention.sdpa_kernel(on):
+        assert short.first(SDPBackend.EFFICIENT_ATTENTION) == on
+
+
+def test_a_call_that_the_model_gives_to_one_kernel_stays_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Told(Windows):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+            with torch.nn.attention.sdpa_kernel(SDPBackend.MATH):
+                return super().forward(x, mask)
+
+    found = []
+    right = short.first
+    monkeypatch.setattr(short, "first", lambda kind: found.append(right(kind)) or found[-1])
+    captured(Told(), torch.randn(2, 9, 16))
+    assert found == [[SDPBackend.MATH]]
 
 
 FACTS = {

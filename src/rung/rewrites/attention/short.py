@@ -22,7 +22,7 @@ LONGEST = 64
 
 
 def first(kind: attention.SDPBackend) -> list[attention.SDPBackend]:
-    """An order of torch's kernels for attention: this one, then the others that are switched on."""
+    """An order of torch's kernels for attention: this one, then the others. What is switched off stays off."""
     kinds, cuda = attention.SDPBackend, torch.backends.cuda
     on = {
         kinds.CUDNN_ATTENTION: cuda.cudnn_sdp_enabled(),
@@ -30,7 +30,7 @@ def first(kind: attention.SDPBackend) -> list[attention.SDPBackend]:
         kinds.EFFICIENT_ATTENTION: cuda.mem_efficient_sdp_enabled(),
         kinds.MATH: cuda.math_sdp_enabled(),
     }
-    return [kind, *(other for other, enabled in on.items() if enabled and other is not kind)]
+    return sorted((one for one, enabled in on.items() if enabled), key=lambda one: one is not kind)
 
 
 def short_attention(
