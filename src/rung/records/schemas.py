@@ -6,6 +6,7 @@ leaves it as it is, so a reader should pass over what it does not know.
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -58,9 +59,23 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
 def schema(name: str) -> str:
     """The JSON Schema of a document, as text."""
     command, kind = DOCUMENTS[name]
-    found = msgspec.json.schema(kind)
+    found = _alike(msgspec.json.schema(kind))
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"What `{command}` prints"}
     return json.dumps(head | found, indent=1) + "\n"
+
+
+def _alike(found: Any) -> Any:
+    """A schema as every version of msgspec since 0.19 gives it: null last of several types, and no indentation of docstrings."""
+    if isinstance(found, list):
+        return [_alike(item) for item in found]
+    if not isinstance(found, dict):
+        return found
+    made = {name: _alike(item) for name, item in found.items()}
+    if isinstance(made.get("description"), str):
+        made["description"] = inspect.cleandoc(made["description"])
+    if "anyOf" in made:
+        made["anyOf"].sort(key=lambda one: one == {"type": "null"})
+    return made
 
 
 def main(folder: Path) -> None:
