@@ -63,6 +63,18 @@ def test_settings_need_torch_compile_and_something_to_work_on() -> None:
     assert BY_NAME["epilogue-fusion-first"].applies(context(tuned)) is None
 
 
+@pytest.mark.parametrize(("unaligned", "left"), [(100, 0.7), (50, 0.85), (1, 0.997)])
+def test_padding_is_predicted_by_the_part_of_the_products_that_it_changes(unaligned: int, left: float) -> None:
+    facts = structs.replace(context().facts, captured={"gemm_flop": 100, "unaligned_flop": unaligned})
+    padded = Context(COMPILED, "bf16", facts, PARTS, {})
+    assert BY_NAME["shape-padding"].applies(padded) is None
+    assert BY_NAME["shape-padding"].shrinks(padded)["gemm"][0] == pytest.approx(left)
+    none = structs.replace(facts, captured={"gemm_flop": 100, "unaligned_flop": 0})
+    assert "no matrix product whose" in str(
+        BY_NAME["shape-padding"].applies(Context(COMPILED, "bf16", none, PARTS, {}))
+    )
+
+
 def test_a_setting_is_for_the_architectures_that_it_names() -> None:
     rung, known = BY_NAME["pdl"], context()
     for arch, whether in {"sm90": True, "sm100": True, "sm80": False, "gfx942": False, "gfx90a": False}.items():

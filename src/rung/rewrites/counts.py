@@ -18,11 +18,12 @@ from rung.rewrites.stream import summands, wide_sum
 
 # gemm: matrix products, by weights and inside hand-written attention; masked_sdpa: SDPA calls with a mask tensor;
 # triton: calls of our own kernels; flex: calls of FlexAttention; layer_flop: floating-point operations of the linear
-# layers, going forward; unaligned: matrix products of which a size is no multiple of 8; split: splits of a tensor into parts;
-# sum: additions of two activations of one shape, residuals among them; wide_sum: those of a float32 and a bfloat16 one.
+# layers, going forward; gemm_flop: those of the matrix products; unaligned_flop: those of the products of which a size is no
+# multiple of 8; split: splits of a tensor into parts; sum: additions of two activations of one shape, residuals among
+# them; wide_sum: those of a float32 and a bfloat16 one.
 NAMES = (
-    "gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "triton", "flex", "layer_flop", "unaligned", "split",
-    "sum", "wide_sum",
+    "gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "triton", "flex", "layer_flop", "gemm_flop",
+    "unaligned_flop", "split", "sum", "wide_sum",
 )  # fmt: skip
 
 ALIGNED = 8  # elements: 16 bytes in bfloat16, which the kernels of libraries load at once
@@ -45,7 +46,8 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
             found[what] += 1
             found["masked_sdpa"] += what == "sdpa" and argument(node, 3, "attn_mask") is not None
             found["layer_flop"] += _flop(node)
-            found["unaligned"] += what == "gemm" and _unaligned(node)
+            if what == "gemm":
+                found.update(_product_flop(node))
         elif node.target in FAST_PATHS:  # as on a GPU
             layer = FAST_PATHS[node.target] == "layer"
             by_hand = argument(node, 18 if layer else 9, "mask") is not None
@@ -57,14 +59,16 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
     return found
 
 
-def _unaligned(node: fx.Node) -> bool:
-    """Whether a size of the product is none that the matrix units of 16 bits take as it is; a weight's gradient has the same three."""
+def _product_flop(node: fx.Node) -> Counter[str]:
+    """The operations of a matrix product, and the same again under `unaligned_flop` where a size is none that the matrix
+    units of 16 bits take as it is. A weight's gradient has the same three sizes. Nothing of a product with a vector."""
     what, made = kind(node), value(node)
     left = value(argument(node, 1, "mat1", "batch1") if what in ("addmm", "baddbmm") else argument(node, 0, "input"))
     if made is None or left is None or made.dim() < 2 or left.dim() < 2 or not made.numel():
-        return False
-    rows = made.numel() // made.shape[-1] if what == "linear" else made.shape[-2]
-    return any(size % ALIGNED for size in (rows, made.shape[-1], left.shape[-1]))
+        return Counter()
+    flop, inner, columns = 2 * made.numel() * left.shape[-1], left.shape[-1], made.shape[-1]
+    rows = made.numel() // columns if what == "linear" else made.shape[-2]
+    return Counter(gemm_flop=flop, unaligned_flop=flop * any(size % ALIGNED for size in (rows, columns, inner)))
 
 
 def _flop(node: fx.Node) -> int:

@@ -34,6 +34,7 @@ class Setting(Row, kw_only=True, frozen=True):
     beside: str = msgspec.field(default="", name="with")
     needs: str = ""
     captured: dict[str, str] = msgspec.field(default_factory=dict)
+    of: str = ""
     shrinks: dict[str, tuple[float, float]]
     prepares: float
     env: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
@@ -100,6 +101,14 @@ def _change(row: Setting) -> Callable[[Plan], Plan]:
     return change
 
 
+def _shrinks(row: Setting, c: Context) -> dict[str, tuple[float, float]]:
+    """What is left of each part: less of it goes where the graph has others that the setting does not change."""
+    counts = c.facts.captured or {}
+    whole = counts.get(row.of, 0)
+    changed = sum(counts.get(name, 0) for name in row.captured) / whole if whole else 1.0
+    return {part: (1 - changed * (1 - best), 1 - changed * (1 - worst)) for part, (best, worst) in row.shrinks.items()}
+
+
 def _rung(row: Setting) -> Rung:
     proofs = [counted("compiled_graphs", "graphs compiled"),
               *(told(f"inductor {name}", value, name) for name, value in row.options.items())]  # fmt: skip
@@ -114,7 +123,7 @@ def _rung(row: Setting) -> Rung:
         contract="reassociated",
         changes=row.changes,
         requires=tuple(_requires(row)),
-        shrinks=lambda c: row.shrinks,
+        shrinks=lambda c: _shrinks(row, c),
         change=_change(row),
         effect=row.effect,
         proof=both(*proofs),
