@@ -12,7 +12,8 @@ import rung
 from rung import Workload
 from rung.engine.step import Step
 from rung.hardware import pick
-from rung.plan import Plan
+from rung.plan import Original, Plan
+from rung.recipes.applied import Applied
 from rung.recipes.fit import impossible
 from rung.rungs import BY_NAME, Context
 from rung.verify.verify import verify
@@ -89,13 +90,49 @@ def test_under_a_recipe_it_holds_for_the_process_until_it_is_undone() -> None:
     Noted.seen = []
     with pytest.warns(UserWarning, match="convolutions on a CPU are not searched for"):
         rung.apply(Model(), "cudnn-benchmark").undo()
-    from rung.recipes.applied import Applied
-
-    applied = Applied(Model(), SEARCHES, CPU, None, None, "a recipe", ())
+    applied = Applied(Model(), SEARCHES, CPU, None, None, ["cudnn-benchmark"], "a recipe", ())
     applied(INFER.inputs(0)).sum().backward()
     assert Noted.seen == [True, True]
     applied.undo()
     assert not cudnn.benchmark
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_setting_is_as_it_was_once_no_model_asks_for_it(first: int) -> None:
+    both = [Applied(Model(), SEARCHES, CPU, None, None, ["cudnn-benchmark"], "a recipe", ()) for _ in range(2)]
+    both[first].undo()
+    both[first].undo()  # which says nothing of the other one
+    assert cudnn.benchmark
+    both[1 - first].undo()
+    assert not cudnn.benchmark
+    cudnn.benchmark = True
+    both[0].undo()
+    assert cudnn.benchmark  # what the user set since
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_so_is_the_precision_of_products(first: int) -> None:
+    before = torch.get_float32_matmul_precision()
+    both = [rung.apply(nn.Linear(4, 4), "tf32") for _ in range(2)]
+    assert torch.get_float32_matmul_precision() == "high"
+    both[first].undo()
+    assert torch.get_float32_matmul_precision() == "high"
+    both[1 - first].undo()
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_batches_that_are_left_to_the_model_as_it_is_are_not_searched_for() -> None:
+    plan = replace(SEARCHES, original=Original(elements_at_least=10))
+    for workload in (INFER, TRAIN):
+        Noted.seen = []
+        Step(workload, seeded_model(workload), plan, CPU)(workload.inputs(0))
+        assert set(Noted.seen) == {False}
+    Noted.seen = []
+    applied = Applied(Model(), plan, CPU, None, None, ["cudnn-benchmark"], "a recipe", ())
+    applied(INFER.inputs(0))
+    assert Noted.seen == [False]
+    assert cudnn.benchmark
+    applied.undo()
 
 
 def test_it_is_verified_and_the_reference_is_not_searched_for() -> None:

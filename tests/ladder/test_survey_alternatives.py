@@ -12,7 +12,7 @@ from rung.engine.step import Step
 from rung.hardware import pick
 from rung.ladder.survey import captured_graphs, quick_facts
 from rung.plan import Plan
-from rung.rewrites import cross_entropy
+from rung.rewrites import cross_entropy, surgeon
 from rung.rewrites.graph import kernel_ops
 from rung.rungs import BY_NAME, Context
 from rung.workload import seeded_model
@@ -78,6 +78,45 @@ class Written(nn.Module):
         q, k, v = heads(self.q(x) * (WIDTH // 2) ** -0.5), heads(self.k(x)), heads(self.v(x))
         weights = F.softmax(torch.bmm(q, k.transpose(1, 2)), dim=-1)
         return torch.bmm(weights, v).view(batch, 2, length, WIDTH // 2).transpose(1, 2).reshape(batch, length, WIDTH)
+
+
+def raises(*tensors):
+    raise RuntimeError("view size is not compatible")
+
+
+def spoiling(graph):
+    """A rewrite whose code cannot run."""
+    last = next(iter(reversed(graph.nodes)))
+    with graph.inserting_before(last):
+        graph.call_function(raises, (last.all_input_nodes[0],))
+    return 1, []
+
+
+@pytest.mark.parametrize("spoilt", [["hoisted-constants"], ["hoisted-constants", "in-place-cache"]])
+def test_what_a_rewrite_spoils_is_left_out_and_the_others_are_found(spoilt, monkeypatch):
+    torch._dynamo.reset()
+    for name in spoilt:
+        monkeypatch.setitem(surgeon._RUNNERS, name, spoiling)
+    workload = Workload("attention", Written, lambda seed: torch.randn(3, 24, WIDTH), mode="infer")
+    facts = captured_graphs(workload, pick("cpu"))
+    said = "what it rewrites raises an error here (RuntimeError: view size is not compatible)"
+    assert {reason for reason in facts.skipped if said in reason} >= {f"{name}: {said}" for name in spoilt}
+    assert facts.graphs == 1
+    if len(spoilt) == 1:  # of several it is not told which of them is to blame
+        assert facts.matches["sdpa"] == 1
+
+
+def test_what_the_workload_raises_is_blamed_on_no_rewrite():
+    class Fails(Written):
+        def forward(self, x):
+            super().forward(x)
+            torch._dynamo.graph_break()
+            raise ValueError("odd")
+
+    torch._dynamo.reset()
+    facts = captured_graphs(Workload("odd", Fails, lambda seed: torch.randn(3, 24, WIDTH), mode="infer"), pick("cpu"))
+    assert facts.matches == {}
+    assert facts.skipped == ["capture failed: ValueError: odd"]
 
 
 def test_the_size_of_hand_written_attention_is_told_by_the_graph():

@@ -31,6 +31,8 @@ def ones(*shape: int) -> torch.Tensor:
         (torch.matmul, (ones(3, 8, 16), ones(3, 16, 8)), 2 * 3 * 8 * 16 * 8, 0),
         (torch.matmul, (ones(3, 8, 9), ones(3, 9, 8)), 2 * 3 * 8 * 9 * 8, 1),
         (torch.matmul, (ones(8, 8), ones(3, 8, 16)), 2 * 3 * 8 * 8 * 16, 0),
+        (torch.matmul, (ones(8, 3, 16), ones(16, 8)), 2 * 24 * 16 * 8, 0),  # eight times three rows meet one matrix
+        (torch.matmul, (ones(8, 3, 16), ones(8, 16, 8)), 2 * 24 * 16 * 8, 1),
         (torch.addmm, (ones(8), ones(16, 8), ones(8, 8)), 2 * 16 * 8 * 8, 0),
         (torch.addmm, (ones(8), ones(16, 7), ones(7, 8)), 2 * 16 * 7 * 8, 1),
         (torch.baddbmm, (ones(2, 8, 8), ones(2, 8, 7), ones(2, 7, 8)), 2 * 2 * 8 * 7 * 8, 1),

@@ -1,16 +1,21 @@
 """Convolutions whose stride is their window, as matrix products: equal results, layouts and gradients; others are left, with a reason."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from known_facts import facts_of
 from torch import nn
 
 import rung
+from rung.plan import Plan
 from rung.rewrites import Surgeon
+from rung.rungs import BY_NAME, Context
 
 LAYERS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
@@ -77,6 +82,116 @@ class Embedding(nn.Module):
 @pytest.mark.parametrize("view", [False, True])
 def test_patches_are_embedded_as_before(view: bool) -> None:
     assert rewritten(Embedding(view), torch.randn(2, 3, 8, 8)).matches == {"patch-matmul": 1}
+
+
+class Follows(nn.Module):
+    """Patches, then an operation whose result lies as what it reads, then code that relies on how it lies."""
+
+    def __init__(self, then: Callable[[Any, torch.Tensor], torch.Tensor], apart: bool) -> None:
+        super().__init__()
+        self.patches, self.norm, self.mix, self.last = (
+            nn.Conv2d(3, 8, 4, stride=4), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3, padding=1), nn.Linear(32, 2),
+        )  # fmt: skip
+        self.then, self.apart = then, apart
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.then(self, self.patches(x))
+        if self.apart:
+            torch._dynamo.graph_break()
+        return self.last(found.view(len(x), -1) if found.is_contiguous() else found.reshape(len(x), -1))
+
+
+FOLLOWING: dict[str, Callable[[Follows, torch.Tensor], torch.Tensor]] = {
+    "itself": lambda model, x: x,
+    "relu": lambda model, x: x.relu(),
+    "norm": lambda model, x: model.norm(x),
+    "convolution": lambda model, x: model.mix(F.gelu(x)),
+    "pooling": lambda model, x: F.max_pool2d(x, 3, 1, 1),
+    "joined": lambda model, x: torch.cat([x, x], 1)[:, :8].sin(),
+    "chosen": lambda model, x: torch.where(x > 0, x, x.new_zeros(())),
+}
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_what_is_computed_of_it_lies_as_it_did(name: str, apart: bool) -> None:
+    torch._dynamo.reset()
+    model, x = Follows(FOLLOWING[name], apart), torch.randn(2, 3, 8, 8)
+    surgeon = Surgeon(["patch-matmul"], "eager")
+    torch.testing.assert_close(torch.compile(model, backend=surgeon, dynamic=False)(x), model(x), rtol=1e-4, atol=1e-5)
+    assert surgeon.matches == {"patch-matmul": 1}
+
+
+def test_inductor_returns_it_as_it_lay() -> None:
+    torch._dynamo.reset()
+    model, x = (
+        nn.Sequential(nn.Conv2d(3, 8, 4, stride=4), nn.GELU(), nn.Conv2d(8, 8, 3, padding=1)).eval(),
+        torch.randn(2, 3, 8, 8),
+    )
+    with torch.no_grad():
+        got = rung.apply(model, ["compile", "patch-matmul"])(x)
+    assert got.stride() == model(x).stride()
+    torch.testing.assert_close(got, model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_one_whose_input_lies_otherwise_is_returned_as_it_lay() -> None:
+    """Conv1d over tokens that a transformer made: its channels lie next to one another."""
+    surgeon = rewritten(Turned(), torch.randn(2, 8, 3))
+    assert surgeon.matches == {"patch-matmul": 1}
+
+
+class Turned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv1d(3, 4, 2, stride=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.transpose(1, 2))
+
+
+def test_a_batch_norm_that_was_folded_into_one_goes_with_it() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 4, stride=4), nn.BatchNorm2d(8)).eval()
+    surgeon = rewritten(model, torch.randn(2, 3, 8, 8), passes=("folded-batch-norm", "patch-matmul"))
+    assert surgeon.matches == {"folded-batch-norm": 1, "patch-matmul": 1}
+
+
+def test_an_empty_one_is_left_and_the_others_are_not() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(3, 4, 2, stride=2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x).sum() + self.layer(x[:0]).sum()
+
+    surgeon = rewritten(Two(), torch.randn(2, 3, 4, 4))
+    assert surgeon.matches == {"patch-matmul": 1}
+    assert "its result is empty" in surgeon.skipped[0]
+
+
+def test_its_product_is_no_linear_layer_that_the_model_has() -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches, self.out = nn.Conv2d(3, 8, 4, stride=4), nn.Linear(8, 32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(self.patches(x).flatten(2).transpose(1, 2))[:, -1]
+
+    torch._dynamo.reset()
+    model, x, surgeon = Last(), torch.randn(2, 3, 8, 8), Surgeon(["narrow-logits", "patch-matmul"], "eager")
+    torch.testing.assert_close(torch.compile(model, backend=surgeon, dynamic=False)(x), model(x), rtol=1e-4, atol=1e-5)
+    assert surgeon.matches == {"narrow-logits": 1, "patch-matmul": 1}
+    assert surgeon.after["layer_flop"] * 4 == surgeon.before["layer_flop"]  # one of four tokens
+
+
+@pytest.mark.parametrize(("others", "best"), [(0, 0.05), (1, 0.5)])
+def test_a_gain_is_predicted_by_the_convolutions_of_any_rank(others: int, best: float) -> None:
+    model = nn.Sequential(nn.Conv1d(2, 4, 4, stride=4), *(nn.Conv1d(4, 4, 3, padding=1) for _ in range(others)))
+    surgeon = rewritten(model, torch.randn(2, 2, 16))
+    facts = facts_of({"matches": surgeon.matches, "captured": surgeon.before})
+    found = BY_NAME["patch-matmul"].shrinks(Context(Plan(), "exact", facts, {"convolution": 100.0}, {}))
+    assert found["convolution"][0] == best
 
 
 @pytest.mark.parametrize(

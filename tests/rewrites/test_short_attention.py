@@ -1,5 +1,7 @@
 """SDPA over few queries and keys asks the memory-efficient kernel first, for that call alone; longer ones are left."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,9 +10,9 @@ from torch import nn
 from torch.nn.attention import SDPBackend
 
 from rung.plan import Plan
-from rung.rewrites import Surgeon
+from rung.rewrites import PASSES, Surgeon
 from rung.rewrites.attention import short
-from rung.rungs import BY_NAME, Context
+from rung.rungs import BY_NAME, Context, plan_of
 
 EFFICIENT = int(SDPBackend.EFFICIENT_ATTENTION)
 
@@ -59,6 +61,59 @@ def test_others_are_left_with_a_reason(length: int, why: str) -> None:
     assert why in "".join(surgeon.skipped)
 
 
+def test_those_that_are_written_by_hand_are_calls_first() -> None:
+    assert plan_of(["short-attention"]).passes == ("sdpa", "short-attention")
+
+
+def test_it_is_found_where_all_rewrites_are_looked_for() -> None:
+    """FlexAttention takes such a call, too, and the survey runs all of them."""
+    torch._dynamo.reset()
+    q = torch.randn(2, 2, 9, 16)
+    surgeon = Surgeon(PASSES, "eager")
+    torch.compile(lambda q: F.scaled_dot_product_attention(q, q, q) * 1, backend=surgeon, dynamic=False)(q)
+    assert surgeon.rewritten == {"short-attention": 1, "flex-for-sdpa": 1}
+
+
+def test_a_copy_in_front_of_it_goes_all_the_same() -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part.transpose(1, 2).contiguous() for part in x.view(2, 9, 3, 2, 8).unbind(2))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 9, 16)
+
+    torch._dynamo.reset()
+    surgeon, x = Surgeon(["short-attention", "strided-sdpa-inputs"], "eager"), torch.randn(2, 9, 48)
+    torch.testing.assert_close(torch.compile(call, backend=surgeon, dynamic=False)(x), call(x))
+    assert surgeon.matches == {"short-attention": 1, "strided-sdpa-inputs": 3}
+
+
+class Returned(Windows):
+    """Its result as it is, or what code behind a graph break makes of it."""
+
+    def __init__(self, apart: bool) -> None:
+        super().__init__()
+        self.apart = apart
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 2, 8).permute(2, 0, 3, 1, 4)
+        found = F.scaled_dot_product_attention(q, k, v, mask)
+        if self.apart:
+            torch._dynamo.graph_break()
+            return found.transpose(1, 2).view(*x.shape[:2], 16)
+        return found
+
+
+@pytest.mark.parametrize("inner", ["eager", "inductor"])
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_result_that_the_graph_returns_lies_as_it_did(inner: Any, apart: bool) -> None:
+    torch._dynamo.reset()
+    model, x = Returned(apart), torch.randn(2, 9, 16)
+    surgeon = Surgeon(["short-attention"], inner)
+    with torch.no_grad():
+        got, want = torch.compile(model, backend=surgeon, dynamic=False)(x), model(x)
+    assert surgeon.rewritten
+    assert got.stride() == want.stride()
+    torch.testing.assert_close(got, want)
+
+
 def test_its_kernel_is_asked_first_in_that_call_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, right, before = [], F.scaled_dot_product_attention, order()
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **k: asked.append(order()) or right(*a, **k))
@@ -100,6 +155,7 @@ FACTS = {
     [
         ({}, ""),
         ({"attention_choices": {"default": "FLASH_ATTENTION"}}, "torch does not ask cuDNN"),
+        ({"attention_choices": {}}, "cannot be told an order"),
         ({"dtype": "torch.float32"}, "in float32 torch takes"),
         ({"matches": {}}, "no attention over at most 64"),
     ],

@@ -229,7 +229,7 @@ class Llama(nn.Module):
 def test_llama():
     surgeon = check(Llama(), torch.randint(50, (2, 7)), tol=2e-5)
     assert surgeon.rewritten == {"sdpa": 2, "fused-qkv": 2, "fused-gate-up": 2}
-    assert surgeon.skipped == []
+    assert {reason.partition(":")[0] for reason in surgeon.skipped} == {"short-attention"}  # its heads share keys
 
 
 def test_llama_under_inductor():

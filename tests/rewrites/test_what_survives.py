@@ -78,7 +78,15 @@ def same(model, other=None):
     return surgeon
 
 
-ALL = {"sdpa": 1, "flex-for-sdpa": 1, "narrow-logits": 1, "fused-cross-entropy": 1, "fused-qkv": 1, "fused-gate-up": 1}
+ALL = {
+    "sdpa": 1,
+    "short-attention": 1,
+    "flex-for-sdpa": 1,
+    "narrow-logits": 1,
+    "fused-cross-entropy": 1,
+    "fused-qkv": 1,
+    "fused-gate-up": 1,
+}
 
 
 def test_tied_weights_stay_tied_and_get_the_sum_of_their_gradients():

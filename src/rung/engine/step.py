@@ -17,6 +17,7 @@ from rung.engine.disturbed import elements
 from rung.engine.optimizer import begin_momenta, is_fused, made_by, remade
 from rung.engine.own_dtype import OwnDtype, cast_back
 from rung.engine.parts import on_tensors
+from rung.engine.process_wide import CONVOLUTION_SEARCH, TF32
 from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.plan import Plan
 from rung.records.workload import Break
@@ -59,7 +60,7 @@ class Step:
         compiles_backward = plan.compiles_backward and can_be_compiled(self._called)
         self._backward = CompiledBackward(plan, self._called) if compiles_backward else None
         self.optimizer: torch.optim.Optimizer | None = None
-        self._searched = False
+        self._last_searched = False
         self.fresh()
 
     def fresh(self) -> None:
@@ -76,7 +77,7 @@ class Step:
 
     def __call__(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
         if self.plan.original and self.plan.original.takes(elements(batch)):
-            with self._forward.aside():
+            with self._forward.aside(), CONVOLUTION_SEARCH.aside():
                 return (self._train if self.training else self._infer)(batch, self._untouched)
         if self._own:
             self._own.look()
@@ -114,7 +115,7 @@ class Step:
             "captured": self._run.shapes if isinstance(self._run, GraphedStep) else 0,
             "precision": matmul_precision_name(),
             "autocast": str(self._amp) if self._amp else None,
-            "cudnn_benchmark": self._searched,
+            "cudnn_benchmark": self._last_searched,
             "optimizer_fused": bool(self.optimizer and is_fused(self.optimizer)),
             **({"compiled backward": self._backward.graphs > 0} if self._backward else {}),
         }
@@ -152,7 +153,7 @@ class Step:
         return self.workload.mode == "train"
 
     def _infer(self, batch: Any, forward: Forward | None = None) -> tuple[None, Any]:
-        with torch.no_grad(), self._searching():
+        with torch.no_grad(), contextlib.nullcontext() if forward else self._searching():
             return None, (forward or self._forward)(batch)[1]
 
     def _train(self, batch: Any, forward: Forward | None = None) -> tuple[torch.Tensor, Any]:
@@ -161,7 +162,7 @@ class Step:
         if self._backward:
             self._backward.share_buffers()
         around = self._backward.around() if self._backward and not forward else contextlib.nullcontext()
-        with around, self._searching():
+        with around, contextlib.nullcontext() if forward else self._searching():
             loss, output = (forward or self._forward)(batch)
             with asked_first(self.plan.attention):  # by what is recomputed, too
                 loss.backward()
@@ -172,27 +173,11 @@ class Step:
     @contextlib.contextmanager
     def _searching(self) -> Iterator[None]:
         """Around forward and backward, and not for the process: a reference in float64 would be searched for, too."""
-        cudnn = torch.backends.cudnn
-        before = cudnn.benchmark
-        if self.plan.cudnn_benchmark:
-            cudnn.benchmark = True
-        self._searched = cudnn.benchmark
-        try:
+        with CONVOLUTION_SEARCH.held() if self.plan.cudnn_benchmark else contextlib.nullcontext():
+            self._last_searched = torch.backends.cudnn.benchmark
             yield
-        finally:
-            if self.plan.cudnn_benchmark:
-                cudnn.benchmark = before
 
 
-@contextlib.contextmanager
-def matmul_precision(plan: Plan) -> Any:
+def matmul_precision(plan: Plan) -> contextlib.AbstractContextManager[None]:
     """torch's process-wide matrix precision for a plan; one that does not ask for TF32 keeps the user's own."""
-    if not plan.tf32:
-        yield
-        return
-    before = matmul_precision_name()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    return TF32.held() if plan.tf32 else contextlib.nullcontext()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -170,13 +172,11 @@ def captured_graphs(workload: Workload, device: Device) -> Graphs:
     from rung.rewrites import PASSES, hidden
 
     model = seeded_model(workload).to(device.torch_name)
-    step = Step(workload, model, Plan(passes=tuple(name for name in PASSES if name != EXPERTS)), device)
+    passes = tuple(name for name in PASSES if name != EXPERTS)
     try:
-        with recompilations() as again:
-            for seed in (0, 1):
-                step(to_device(workload.inputs(seed), device))
+        step, again, failed = _run_by_rewrites(workload, model, device, passes)
         assert step.surgeon is not None
-        found, skipped = dict(step.surgeon.matches), list(step.surgeon.skipped)
+        found, skipped = dict(step.surgeon.matches), [*failed, *step.surgeon.skipped]
         if others := hidden(found):
             alone = Step(workload, model, Plan(passes=others), device)
             alone(to_device(workload.inputs(0), device))
@@ -201,6 +201,39 @@ def captured_graphs(workload: Workload, device: Device) -> Graphs:
         recompilations=again,
         aiter=looked_up(device, step.surgeon.products),
     )
+
+
+def _run_by_rewrites(
+    workload: Workload, model: torch.nn.Module, device: Device, passes: tuple[str, ...]
+) -> tuple[Step, list[Recompilation], list[str]]:
+    """A step that ran two batches of one shape under these passes; what was captured again for the second; and which passes were left
+    out, and why, because code that they rewrote raised an error. Raises what the workload raises without them."""
+
+    def run(step: Step) -> tuple[Step, list[Recompilation]]:
+        with recompilations() as again:
+            for seed in (0, 1):
+                step(to_device(workload.inputs(seed), device))
+        return step, again
+
+    def under(names: Iterable[str]) -> Step:
+        return Step(workload, model, Plan(passes=tuple(names)), device)
+
+    step = under(passes)
+    try:
+        return *run(step), []
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        if step.surgeon is None or not step.surgeon.rewritten:
+            raise
+        rewritten = step.surgeon.rewritten
+        step.surgeon.undo()
+        why = f"what it rewrites raises an error here ({type(error).__name__}: {first_line(error)})"
+    without_any = run(under(name for name in passes if name not in rewritten))
+    for blamed in rewritten:
+        with contextlib.suppress(Exception):
+            return *run(under(name for name in passes if name != blamed)), [f"{blamed}: {why}"]
+    return *without_any, [f"{name}: {why}" for name in rewritten]
 
 
 def loops_over_experts(workload: Workload, model: torch.nn.Module, device: Device) -> tuple[dict[str, int], list[str]]:

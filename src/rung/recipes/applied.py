@@ -6,7 +6,7 @@ import contextlib
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,9 +18,10 @@ from rung.engine.disturbed import elements
 from rung.engine.dynamo import expect_changes
 from rung.engine.optimizer import carried
 from rung.engine.own_dtype import OwnDtype, cast_back
+from rung.engine.process_wide import CONVOLUTION_SEARCH, Setting, asked_for
 from rung.engine.step import Step
 from rung.errors import UsageError
-from rung.hardware.device import Device, autocast, matmul_precision_name
+from rung.hardware.device import Device, autocast
 from rung.plan import Plan
 from rung.recipes.fit import found_nothing
 from rung.workload import Workload, call_model
@@ -90,10 +91,12 @@ class Applied:
         device: Device,
         workload: Workload | None,
         dynamic: bool | None,
+        rungs: Sequence[str],
         named: str,
         pending: tuple[str, ...],
     ) -> None:
-        """workload: of a step that is more than a call of the model; dynamic: as of `rung.apply`; named: the recipe, in words."""
+        """workload: of a step that is more than a call of the model; dynamic: as of `rung.apply`; rungs: the recipe's; named: the recipe,
+        in words."""
         self.model = model
         made = workload.optimizer if workload else None
         self._made = made if isinstance(made, MadeOptimizers) else None
@@ -102,15 +105,13 @@ class Applied:
         self._thread = _Thread()
         # First: what it binds to the model in place is set aside after what the calls bind, in `aside`.
         self._step = Step(workload, model, plan, device, self._expect_changes, dynamic) if workload else None
-        self._precision = matmul_precision_name()
         self.pending = pending
         self._told = not (plan.passes or plan.regions)
-        self._named = named
-        if plan.tf32:
-            torch.set_float32_matmul_precision("high")
-        self._searched = torch.backends.cudnn.benchmark
-        if plan.cudnn_benchmark:
-            torch.backends.cudnn.benchmark = True
+        self._rungs, self._named = frozenset(rungs), named
+        self._held: list[Setting] = []
+        for setting in asked_for(plan):
+            setting.hold()
+            self._held.append(setting)
 
         # What is traced reads no more of this object than it needs: Dynamo guards all that it reads, in every call.
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -138,7 +139,7 @@ class Applied:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._original and self._original.takes_call(elements((args, kwargs))):
-            with self.aside():
+            with self.aside(), CONVOLUTION_SEARCH.aside():
                 output = self.model(*args, **kwargs)
             return outputs_as_without(output, (args, kwargs)) if self._plan.channels_last else output
         if self._plan.bf16:
@@ -203,7 +204,7 @@ class Applied:
                     "weights that are multiplied as one are copied together at every call, as others may hold their memory: give rung.apply a model whose state dict is not kept.",
                     stacklevel=3,
                 )
-            for name in [name for name, count in seen["matches"].items() if not count]:
+            for name in [name for name, count in seen["matches"].items() if not count and name in self._rungs]:
                 warnings.warn(found_nothing(name, seen["skipped"]) + ".", stacklevel=3)
 
     @contextlib.contextmanager
@@ -247,10 +248,8 @@ class Applied:
         self._compiled.undo()  # first what was bound last
         if self._step:
             self._step.undo()
-        if self._plan.tf32:
-            torch.set_float32_matmul_precision(self._precision)
-        if self._plan.cudnn_benchmark:
-            torch.backends.cudnn.benchmark = self._searched
+        while self._held:
+            self._held.pop().release()
         for name, limit in self._limits.items():
             setattr(torch._dynamo.config, name, limit)
         self._expects = False

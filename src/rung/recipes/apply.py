@@ -128,7 +128,7 @@ def apply(
             said.append(f"{name} is not in effect: start the process with {' '.join(lacking)}.")
     named = (" + ".join(rungs) or "an empty recipe") + (f" ({wanted.status}, {found})" if found else "")
     stepped = whole or forward is not call_model  # a step is more than a call of the model then
-    applied = Applied(model, plan, where, workload if stepped else None, dynamic, named, tuple(pending))
+    applied = Applied(model, plan, where, workload if stepped else None, dynamic, wanted.rungs, named, tuple(pending))
     for text in [*differences(wanted.made_for, here), *said]:
         warnings.warn(text, stacklevel=2)
     return applied

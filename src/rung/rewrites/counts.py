@@ -18,11 +18,11 @@ from rung.rewrites.stream import summands, wide_sum
 
 # gemm: matrix products, by weights and inside hand-written attention; masked_sdpa: SDPA calls with a mask tensor;
 # triton: calls of our own kernels; flex: calls of FlexAttention; layer_flop: floating-point operations of the linear
-# layers, going forward; gemm_flop: those of the matrix products; unaligned_flop: those of the products of which a size is no
-# multiple of 8; split: splits of a tensor into parts; sum: additions of two activations of one shape, residuals among
+# layers, going forward, patches of images left out; gemm_flop: those of the matrix products but einsum's; unaligned_flop: those
+# of the products of which a size is no multiple of 8; split: splits of a tensor into parts; sum: additions of two activations of one shape, residuals among
 # them; wide_sum: those of a float32 and a bfloat16 one.
 NAMES = (
-    "gemm", "sdpa", "masked_sdpa", "softmax", "conv2d", "batch_norm", "triton", "flex", "layer_flop", "gemm_flop",
+    "gemm", "sdpa", "masked_sdpa", "softmax", "convolution", "batch_norm", "triton", "flex", "layer_flop", "gemm_flop",
     "unaligned_flop", "split", "sum", "wide_sum",
 )  # fmt: skip
 
@@ -32,7 +32,8 @@ _KINDS = {
     **dict.fromkeys(("linear", "matmul", "addmm", "mm", "baddbmm", "einsum"), "gemm"),
     "scaled_dot_product_attention": "sdpa",
     **dict.fromkeys(("split", "chunk"), "split"),
-    **{name: name for name in ("softmax", "conv2d", "batch_norm")},
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), "convolution"),
+    **{name: name for name in ("softmax", "batch_norm")},
 }
 
 
@@ -63,16 +64,19 @@ def _product_flop(node: fx.Node) -> Counter[str]:
     """The operations of a matrix product, and the same again under `unaligned_flop` where a size is none that the matrix
     units of 16 bits take as it is. A weight's gradient has the same three sizes. Nothing of a product with a vector."""
     what, made = kind(node), value(node)
-    left = value(argument(node, 1, "mat1", "batch1") if what in ("addmm", "baddbmm") else argument(node, 0, "input"))
+    spot = 1 if what in ("addmm", "baddbmm") else 0
+    left = value(argument(node, spot, *("mat1", "batch1") if spot else ("input",)))
+    right = value(argument(node, spot + 1, "mat2", "batch2", "other", "weight"))
     if made is None or left is None or made.dim() < 2 or left.dim() < 2 or not made.numel():
         return Counter()
     flop, inner, columns = 2 * made.numel() * left.shape[-1], left.shape[-1], made.shape[-1]
-    rows = made.numel() // columns if what == "linear" else made.shape[-2]
+    # All rows of a batch meet one matrix: Inductor multiplies them at once.
+    rows = made.numel() // columns if right is not None and right.dim() == 2 else made.shape[-2]
     return Counter(gemm_flop=flop, unaligned_flop=flop * any(size % ALIGNED for size in (rows, columns, inner)))
 
 
 def _flop(node: fx.Node) -> int:
-    read = node.args if node.target is ROUTED else projection(node)
+    read = node.args if node.target is ROUTED else None if "patches" in node.meta else projection(node)
     weight, made = value(read[1]) if read else None, value(node)
     return 2 * made.numel() * weight.shape[1] if weight is not None and made is not None and weight.dim() == 2 else 0
 

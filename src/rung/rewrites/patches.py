@@ -10,11 +10,10 @@ import math
 from itertools import chain
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import fx
 
-from rung.rewrites.graph.layout import free_readers
+from rung.rewrites.graph.layout import laid_as
 from rung.rewrites.graph.normalize import argument, called, kind, source_line, value
 
 _RANK = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
@@ -55,9 +54,12 @@ def _obstacle(node: fx.Node, rank: int) -> str:
         return "its windows have gaps"
     if argument(node, 6, "groups", default=1) != 1:
         return "its channels are in groups"
-    if source is None or weight is None or source.dim() != rank + 2:
-        return "the sizes of its input are not known, or it has no batch"
-    return ""
+    made = value(node)
+    if source is None or weight is None or made is None:
+        return "the sizes of its input are not known"
+    if source.dim() != rank + 2:
+        return "its input has no batch"
+    return "" if made.numel() else "its result is empty"
 
 
 def _each(given: Any, rank: int) -> tuple[Any, ...]:
@@ -81,26 +83,16 @@ def _rewrite(graph: fx.Graph, node: fx.Node, window: tuple[int, ...]) -> None:
         # The places of the windows, then what a window holds in the order in which the weight has it: channels, and points.
         places, points = range(2, 2 + 2 * rank, 2), range(3, 3 + 2 * rank, 2)
         turned = called(graph, "permute", split, 0, *places, 1, *points)
-        rows = called(graph, "reshape", turned, image.shape[0], *counts, -1)
-        matrix = called(graph, "reshape", weight, held.shape[0], -1)
+        rows = called(graph, "reshape", turned, image.shape[0], *counts, held[0].numel())
+        matrix = called(graph, "reshape", weight, held.shape[0], held[0].numel())
         product = graph.call_function(F.linear, (rows, matrix, bias))
         product.meta["example_value"] = made.detach().movedim(1, -1).contiguous().requires_grad_(made.requires_grad)
+        product.meta["patches"] = True
         result = called(graph, "permute", product, 0, 1 + rank, *range(1, 1 + rank))
-    for one in (split, turned, rows, matrix, product, result):
+        # Whoever reads it may rely on how it lies, through any operation. Inductor makes the copy as part of a reader.
+        result = laid_as(graph, result, made)
+    for one in (split, turned, rows, matrix, product):
         one.meta["stack_trace"] = node.meta.get("stack_trace")
-    dense = free_readers(node)
-    if dense:
-        with graph.inserting_before(node):
-            result = graph.call_method("contiguous", (result,), _as_it_lies(made))
     result.meta = dict(node.meta)
     node.replace_all_uses_with(result)
     graph.erase_node(node)
-
-
-def _as_it_lies(made: torch.Tensor) -> dict[str, Any]:
-    """The layout that the convolution promised to the code after the graph."""
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    layout = formats.get(made.dim(), torch.contiguous_format)
-    if made.is_contiguous() or not made.is_contiguous(memory_format=layout):
-        layout = torch.contiguous_format
-    return {"memory_format": layout}

@@ -57,8 +57,8 @@ CUDNN_BENCHMARK = Rung(
 
 def _patch_shrinks(c: Context) -> dict[str, tuple[float, float]]:
     """Of the time of convolutions: where no other is in the graph, little is left."""
-    found, two_dimensional = c.facts.matches.get("patch-matmul", 0), (c.facts.captured or {}).get("conv2d", 0)
-    return {"convolution": (0.05, 0.6) if found >= two_dimensional else (0.5, 1.0), "gemm": (1.0, 1.05)}
+    found, convolutions = c.facts.matches.get("patch-matmul", 0), (c.facts.captured or {}).get("convolution", 0)
+    return {"convolution": (0.05, 0.6) if found >= convolutions else (0.5, 1.0), "gemm": (1.0, 1.05)}
 
 
 PATCH_MATMUL = graph_rewrite(

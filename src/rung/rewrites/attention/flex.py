@@ -165,7 +165,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node, every: bool) -> str | None:
         window, causal = window_of(known, q.shape[2]), every and is_causal(known, q.shape[2])
     if window is None and not (every and (square or not causal) and (mask is None or causal)):
         return ""
-    rate, result = number(options["dropout_p"]), value(node)
+    rate = number(options["dropout_p"])
     if rate is None or (scale is not None and number(scale) is None):
         return "its scale or dropout is not a plain number"
     if q.shape[0] != k.shape[0] or k.shape[:2] != v.shape[:2] or q.shape[1] % max(1, k.shape[1]):
@@ -173,9 +173,6 @@ def _rewrite(graph: fx.Graph, node: fx.Node, every: bool) -> str | None:
     trained = any(t is not None and t.requires_grad for t in tensors)
     if reason := obstacle(q, rate, trained):
         return reason
-    copied = free_readers(node)
-    if copied and (result is None or not result.is_contiguous()):
-        return "its result is returned with non-contiguous strides"
     key, values = unrepeated(node, key, values, q) or (key, values)
     told = {
         "scale": float(q.shape[-1] ** -0.5 if scale is None else scale),
@@ -184,5 +181,5 @@ def _rewrite(graph: fx.Graph, node: fx.Node, every: bool) -> str | None:
     }
     with graph.inserting_before(node):
         made = graph.call_function(flex_attention, (query, key, values), told)
-    take_place(node, made, mask, dense=copied)
+    take_place(node, made, mask, dense=free_readers(node))
     return None

@@ -53,9 +53,6 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
         return f"its heads have {q.shape[3]} elements; the kernel takes {' or '.join(map(str, WIDTHS))}"
     if any(t.shape[2] * t.stride(2) >= FARTHEST for t in (q, k, v)):
         return "the rows of a sequence are too far apart for 32-bit offsets"
-    copied = free_readers(node)
-    if copied and not whole.is_contiguous():
-        return "its result is returned with non-contiguous strides"
     key, values = unrepeated(node, key, values, q) or (key, values)
     # Read while the graph is compiled: where products are to be exact, the kernel's are.
     tf32 = matmul_precision_name() != "highest"
@@ -63,7 +60,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
         told = (query, key, values, causal, float(q.shape[3] ** -0.5 if scale is None else scale), tf32)
         found = graph.call_function(kernel_ops.operator("float32_attention"), told)
         made = graph.call_function(operator.getitem, (found, 0))
-    take_place(node, made, mask, dense=copied)
+    take_place(node, made, mask, dense=free_readers(node))
     return None
 
 

@@ -17,7 +17,7 @@ from torch import fx
 from rung.rewrites.attention.grouped import repeated_from, takes_groups
 from rung.rewrites.attention.masks import Mask, is_causal, is_open
 from rung.rewrites.graph.constants import sweep
-from rung.rewrites.graph.layout import free_readers
+from rung.rewrites.graph.layout import free_readers, laid_as
 from rung.rewrites.graph.normalize import argument, kind, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
 
@@ -77,11 +77,16 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
 
 
 def take_place(node: fx.Node, made: fx.Node, mask: Any, dense: bool) -> None:
-    """Put a node, a dense copy of it where that is asked for, in the place of an SDPA call, and drop what only that needed."""
+    """Put a node in the place of an SDPA call, and drop what only that needed. dense: a copy of it, that lies as the call's result does."""
+    promised = value(node)
     if dense:
         made.meta["stack_trace"] = node.meta.get("stack_trace")
         with node.graph.inserting_before(node):
-            made = node.graph.call_method("contiguous", (made,))
+            made = (
+                node.graph.call_method("contiguous", (made,))
+                if promised is None
+                else laid_as(node.graph, made, promised)
+            )
     made.meta = dict(node.meta)
     needed = [item for item in (mask, *node.args[1:3]) if isinstance(item, fx.Node)]
     node.replace_all_uses_with(made)

@@ -34,14 +34,14 @@ def first(kind: attention.SDPBackend) -> list[attention.SDPBackend]:
 
 
 def short_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None = None, **options: Any
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None, **options: Any
 ) -> torch.Tensor:
     """F.scaled_dot_product_attention, for which the memory-efficient kernel is asked first. options: its other arguments."""
     with attention.sdpa_kernel(first(attention.SDPBackend.EFFICIENT_ATTENTION), set_priority=True):
-        return F.scaled_dot_product_attention(query, key, value, mask, **options)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask, **options)
 
 
-short_attention.reads_only = True  # type: ignore[attr-defined]  # it writes to none of its arguments
+short_attention.spells = "scaled_dot_product_attention"  # type: ignore[attr-defined]  # to other passes it is such a call
 
 
 def run_short(graph: fx.Graph) -> tuple[int, list[str]]:
@@ -54,10 +54,10 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
     arguments = tuple(argument(node, k, name) for k, name in enumerate(("query", "key", "value")))
     query, key = (value(item) for item in arguments[:2])
     options = sdpa_options(node)
-    if query is None or key is None or options is None or query.dim() != 4:
+    if query is None or key is None or options is None or query.dim() != 4 or key.dim() != 4:
         return ""
     queries, keys = query.shape[2], key.shape[2]
-    if max(queries, keys) > LONGEST or queries == 1:
+    if max(queries, keys) > LONGEST or min(queries, keys) < 2:
         return f"{queries} queries and {keys} keys; it is for 2 to {LONGEST} of both"
     if options["enable_gqa"]:
         return "its heads share keys, which the memory-efficient kernel does not take"

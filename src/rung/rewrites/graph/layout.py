@@ -8,14 +8,29 @@ import torch
 from torch import fx
 
 from rung.rewrites.graph.kernel_ops import called
-from rung.rewrites.graph.normalize import ELEMENTWISE, VIEWS, kind, value
+from rung.rewrites.graph.normalize import ELEMENTWISE, VIEWS, kind, names, value
+from rung.rewrites.graph.normalize import called as computed
 from rung.rewrites.graph.writes import aliases, opaque, written
 
 # These read raw strides; Dynamo has already folded sizes and strides that the user asked for into constants.
 STRIDE_READERS = ("as_strided", "set", "data_ptr", "view_as_real", "view_as_complex")
 # Results of these lie as their inputs do; a copy that is asked to be contiguous does not.
-FOLLOWING = ELEMENTWISE - {"contiguous"}
+FOLLOWING = ELEMENTWISE - {"contiguous"} | names(
+    """where masked_fill maximum minimum lerp addcmul addcdiv sin cos sqrt rsqrt reciprocal log log1p expm1 round floor ceil sign
+    logical_not zeros_like ones_like full_like empty_like rand_like randn_like"""
+)
 CASTS = {"to", "type", "type_as", "float", "half", "bfloat16"}
+
+
+def laid_as(graph: fx.Graph, node: fx.Node, like: torch.Tensor) -> fx.Node:
+    """The node, copied where it does not lie in memory as this tensor of its shape does: dense, its dimensions in the same order."""
+    order = sorted(range(like.dim()), key=lambda k: -like.stride(k))
+    if order == sorted(order):
+        return computed(graph, "contiguous", node)
+    outermost_first = computed(graph, "permute", node, *order)
+    return computed(
+        graph, "permute", computed(graph, "contiguous", outermost_first), *map(order.index, range(like.dim()))
+    )
 
 
 def free_readers(node: fx.Node) -> bool:

@@ -67,6 +67,8 @@ def kind(node: Any) -> str:
         return name if isinstance(name, str) and name in ("T", "mT") else ""
     if isinstance(node.target, torch._ops.OpOverloadPacket):
         return transposing_property(node.target)
+    if spelled := getattr(node.target, "spells", ""):  # a function of ours with the signature of torch's
+        return str(spelled)
     name = getattr(node.target, "__name__", "")
     # A custom op may be called "softmax" too: only torch's own function of that name counts.
     if name and any(getattr(space, name, None) is node.target for space in _NAMESPACES):

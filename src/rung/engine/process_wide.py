@@ -1,0 +1,70 @@
+"""Settings of torch for the whole process, which several models under recipes may ask for at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from rung.hardware.device import matmul_precision_name
+from rung.plan import Plan
+
+
+class Setting:
+    """One of them: it is put back as it was when nobody holds it any more, in whatever order that happens."""
+
+    def __init__(self, read: Callable[[], Any], write: Callable[[Any], None], wanted: Any) -> None:
+        self._read, self._write, self._wanted = read, write, wanted
+        self._lock, self._holders, self._before = threading.Lock(), 0, None
+
+    def hold(self) -> None:
+        with self._lock:
+            before = self._read()
+            self._write(self._wanted)
+            if not self._holders:
+                self._before = before
+            self._holders += 1
+
+    def release(self) -> None:
+        with self._lock:
+            self._holders -= 1
+            if not self._holders:
+                self._write(self._before)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        self.hold()
+        try:
+            yield
+        finally:
+            self.release()
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """As it was before anybody held it, where somebody does."""
+        if not self._holders:
+            yield
+            return
+        now = self._read()
+        self._write(self._before)
+        try:
+            yield
+        finally:
+            self._write(now)
+
+
+def _search(on: bool) -> None:
+    torch.backends.cudnn.benchmark = on
+
+
+TF32 = Setting(matmul_precision_name, torch.set_float32_matmul_precision, "high")
+CONVOLUTION_SEARCH = Setting(lambda: torch.backends.cudnn.benchmark, _search, True)
+
+
+def asked_for(plan: Plan) -> list[Setting]:
+    """The settings that a plan is in effect with."""
+    asked = [(TF32, plan.tf32), (CONVOLUTION_SEARCH, plan.cudnn_benchmark)]
+    return [setting for setting, on in asked if on]
