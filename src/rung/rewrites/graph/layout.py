@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from rung.rewrites.graph.kernel_ops import called
-from rung.rewrites.graph.normalize import ELEMENTWISE, VIEWS, kind, names, value
+from rung.rewrites.graph.normalize import CASTS, ELEMENTWISE, VIEWS, in_place, kind, names, value
 from rung.rewrites.graph.normalize import called as computed
 from rung.rewrites.graph.writes import aliases, opaque, written
 
@@ -17,9 +17,8 @@ STRIDE_READERS = ("as_strided", "set", "data_ptr", "view_as_real", "view_as_comp
 # Results of these lie as their inputs do; a copy that is asked to be contiguous does not.
 FOLLOWING = ELEMENTWISE - {"contiguous"} | names(
     """where masked_fill maximum minimum lerp addcmul addcdiv sin cos sqrt rsqrt reciprocal log log1p expm1 round floor ceil sign
-    logical_not zeros_like ones_like full_like empty_like rand_like randn_like"""
+    logical_not double zeros_like ones_like full_like empty_like rand_like randn_like"""
 )
-CASTS = {"to", "type", "type_as", "float", "half", "bfloat16"}
 
 
 def laid_as(graph: fx.Graph, node: fx.Node, like: torch.Tensor) -> fx.Node:
@@ -41,9 +40,23 @@ def free_readers(node: fx.Node) -> bool:
     share its memory with its views, which a reshape of other strides does not.
     """
     alike = _lying_alike(node)
-    given = any(held and _leaves(each) for each, held in alike.items())
+    leaving = [each for each in alike if _leaves(each)]
+    given = any(alike[each] for each in leaving)
+    for each in leaving:
+        if not alike[each] and not in_place(each):
+            _pin(each)
     # A list: each of them is freed, whatever the others need.
     return any([given, *(_free(each) for each in alike)])
+
+
+def _pin(node: fx.Node) -> None:
+    """Its readers get it as it lay, by a copy where it does not."""
+    promised, readers = value(node), list(node.users)
+    assert promised is not None
+    with node.graph.inserting_before(node.next):
+        pinned = laid_as(node.graph, node, promised)
+    for reader in readers:
+        reader.replace_input_with(node, pinned)
 
 
 def _leaves(node: fx.Node) -> bool:
