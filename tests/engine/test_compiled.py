@@ -84,6 +84,26 @@ def test_breaks_and_recompilations_are_found_in_the_users_source_and_explained()
     assert again.why.startswith(("self.calls == 0 # self.calls += 1", "L['self'].calls == 0"))
 
 
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.cells = nn.Linear(8, 8), nn.LSTM(8, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.cells(self.linear(x)[:, None])[0]
+
+
+@pytest.mark.skipif(torch.__version__ < (2, 9), reason="an older torch does not tell what it leaves uncompiled")
+def test_a_function_that_stays_uncompiled_as_a_whole_is_told() -> None:
+    found = captured_graphs(Workload("recurrent", Recurrent, random), CPU)
+    (at,) = found.breaks
+    assert at.where.endswith("in forward")
+    assert "test_compiled.py" in at.where
+    assert at.line.startswith("return self.cells(")
+    assert at.why.startswith("the whole function runs uncompiled. ")
+    assert "LSTM" in at.why
+
+
 def test_a_model_that_is_captured_whole_has_neither() -> None:
     found = captured_graphs(Workload("plain", lambda: nn.Linear(8, 8), random), CPU)
     assert (found.graphs, found.breaks, found.recompilations) == (1, [], [])

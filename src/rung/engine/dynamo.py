@@ -9,8 +9,10 @@ import inspect
 import logging
 import re
 import sysconfig
+import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ _OURS = str(Path(rung.__file__).parent)
 SHAPES = 64
 _MARK = "_dynamo_weak_dynamic_indices"
 _RECOMPILES = "torch._dynamo.guards.__recompiles"
+_GRAPH_BREAKS = "torch._dynamo.symbolic_convert.__graph_breaks"
+_FRAMES = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*([^\n]*)')
 
 
 class Watched:
@@ -95,35 +99,68 @@ def place(stack: list[Any]) -> tuple[str, str]:
     return f"{frame.filename}:{frame.lineno} in {frame.name}", (frame.line or "").strip()
 
 
+@dataclass
+class Noted:
+    """What Dynamo logs while it compiles. again: what is compiled again, and why; left: functions that it leaves uncompiled as a whole,
+    where it cannot break the graph."""
+
+    again: list[Recompilation] = field(default_factory=list)
+    left: list[Break] = field(default_factory=list)
+    _stacks: dict[str, list[traceback.FrameSummary]] = field(default_factory=dict)
+
+    def recompiled(self, text: str) -> None:
+        where = re.search(r"Recompiling function (\S+) in (\S+)", text)
+        # Such as `- 0/0: self.calls == 0     # self.calls += 1  # model.py:7 in forward`.
+        reasons = [
+            " ".join(re.sub(r"^- (\d+/\d+: )?", "", line.strip()).split())
+            for line in text.splitlines()[1:]
+            if line.strip().startswith("- ")
+        ]
+        if where:
+            self.again.append(Recompilation(where=f"{where[2]} in {where[1]}", why=reasons[0] if reasons else ""))
+
+    def broken(self, text: str) -> None:
+        at = re.search(r"in user code at (\S+):(\d+)", text)
+        if at is None:
+            return
+        frames = _FRAMES.findall(text.partition("User code traceback:")[2])
+        if frames:  # which is told of a place once
+            self._stacks[at[0]] = [traceback.FrameSummary(f, int(n), name, line=line) for f, n, name, line in frames]
+        _, skipped, reason = text.partition("Skipping the function and falling back to eager. Graph break encountered:")
+        if skipped:
+            stack = self._stacks.get(at[0]) or [traceback.FrameSummary(at[1], int(at[2]), "a function")]
+            found = located(reason, stack)
+            found.why, found.count = f"the whole function runs uncompiled. {found.why}", 1
+            if (found.where, found.why) not in [(known.where, known.why) for known in self.left]:
+                self.left.append(found)
+
+
+class _Handler(logging.Handler):
+    def __init__(self, take: Callable[[str], None]) -> None:
+        super().__init__()
+        self._take = take
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._take(record.getMessage())
+
+
 @contextlib.contextmanager
-def recompilations() -> Iterator[list[Recompilation]]:
-    """What is compiled again inside of it."""
-    found: list[Recompilation] = []
-
-    class Note(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            text = record.getMessage()
-            where = re.search(r"Recompiling function (\S+) in (\S+)", text)
-            # Such as `- 0/0: self.calls == 0     # self.calls += 1  # model.py:7 in forward`.
-            reasons = [
-                " ".join(re.sub(r"^- (\d+/\d+: )?", "", line.strip()).split())
-                for line in text.splitlines()[1:]
-                if line.strip().startswith("- ")
-            ]
-            if where:
-                found.append(Recompilation(where=f"{where[2]} in {where[1]}", why=reasons[0] if reasons else ""))
-
-    logger, note = logging.getLogger(_RECOMPILES), Note()
-    level, passed_on = logger.level, logger.propagate
-    torch._logging.set_logs(recompiles=True)
-    handlers, logger.handlers = logger.handlers, [note]
-    logger.propagate = False
+def noted() -> Iterator[Noted]:
+    """What Dynamo logs inside of it."""
+    found = Noted()
+    takes = {logging.getLogger(_RECOMPILES): found.recompiled, logging.getLogger(_GRAPH_BREAKS): found.broken}
+    before = {logger: (logger.level, logger.propagate) for logger in takes}
+    torch._logging.set_logs(recompiles=True, graph_breaks=True)
+    handlers = {logger: logger.handlers for logger in takes}
+    for logger, take in takes.items():
+        logger.handlers, logger.propagate = [_Handler(take)], False
     try:
         yield found
     finally:
-        torch._logging.set_logs(recompiles=False)
-        logger.handlers, logger.propagate = handlers, passed_on
-        logger.setLevel(level)
+        torch._logging.set_logs(recompiles=False, graph_breaks=False)
+        for logger, (level, passed_on) in before.items():
+            logger.handlers, logger.propagate = handlers[logger], passed_on
+            logger.setLevel(level)
 
 
 def sizes_vary(arguments: Any) -> None:

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from rung.engine.attention import choices
 from rung.engine.channels_last import contiguous_weights
 from rung.engine.disturbed import elements, shapes_of
-from rung.engine.dynamo import inductor_settings, products_widen, recompilations
+from rung.engine.dynamo import Noted, inductor_settings, noted, products_widen
 from rung.engine.guards import ModelGuards
 from rung.engine.linears import suitable
 from rung.engine.optimizer import is_fused, not_captured, not_fused
@@ -174,7 +174,7 @@ def captured_graphs(workload: Workload, device: Device) -> Graphs:
     model = seeded_model(workload).to(device.torch_name)
     passes = tuple(name for name in PASSES if name != EXPERTS)
     try:
-        step, again, failed = _run_by_rewrites(workload, model, device, passes)
+        step, logged, failed = _run_by_rewrites(workload, model, device, passes)
         assert step.surgeon is not None
         found, skipped = dict(step.surgeon.matches), [*failed, *step.surgeon.skipped]
         if others := hidden(found):
@@ -187,6 +187,7 @@ def captured_graphs(workload: Workload, device: Device) -> Graphs:
             step.surgeon.undo()  # weights that lie next to one another already are not laid otherwise
             grouped, left = loops_over_experts(workload, model, device)
             found, skipped = {**found, **grouped}, [*skipped, *left]
+        breaks = [*logged.left, *step.breaks]
     except Exception as error:
         return Graphs(matches={}, skipped=[f"capture failed: {type(error).__name__}: {first_line(error)}"])
     return Graphs(
@@ -196,24 +197,23 @@ def captured_graphs(workload: Workload, device: Device) -> Graphs:
         rewritten=dict(step.surgeon.after),
         written_out=dict(step.surgeon.written_out),
         graphs=step.surgeon.graphs,
-        graph_breaks=[sentence(found) for found in step.breaks],
-        breaks=step.breaks,
-        recompilations=again,
+        graph_breaks=[sentence(found) for found in breaks],
+        breaks=breaks,
+        recompilations=logged.again,
         aiter=looked_up(device, step.surgeon.products),
     )
 
 
 def _run_by_rewrites(
     workload: Workload, model: torch.nn.Module, device: Device, passes: tuple[str, ...]
-) -> tuple[Step, list[Recompilation], list[str]]:
-    """A step that ran two batches of one shape under these passes; what was captured again for the second; and which passes were left
-    out, and why, because code that they rewrote raised an error. Raises what the workload raises without them."""
+) -> tuple[Step, Noted, list[str]]:
+    """A step that ran two batches of one shape under these passes; what Dynamo logged meanwhile; and which passes were left out, and why, because code that they rewrote raised an error. Raises what the workload raises without them."""
 
-    def run(step: Step) -> tuple[Step, list[Recompilation]]:
-        with recompilations() as again:
+    def run(step: Step) -> tuple[Step, Noted]:
+        with noted() as logged:
             for seed in (0, 1):
                 step(to_device(workload.inputs(seed), device))
-        return step, again
+        return step, logged
 
     def under(names: Iterable[str]) -> Step:
         return Step(workload, model, Plan(passes=tuple(names)), device)
