@@ -41,6 +41,22 @@ def test_the_diff_names_rungs_variables_guards_and_what_differs(
     assert any("made on torch '1.0'" in line for line in lines)
 
 
+def test_where_other_shapes_are_not_compiled_nothing_is_said_of_their_graphs(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["apply", str(recipe)]) == 0
+    assert "  input shapes: the first has a graph of its own; " in capsys.readouterr().out
+    recipe.write_text(
+        Recipe(
+            ("compile",), MICRO, {}, "train", "exact", original={"elements_at_most": 9, "elements_at_least": 11}
+        ).text()
+    )
+    assert main(["apply", str(recipe)]) == 0
+    said = capsys.readouterr().out
+    assert "inputs of another size than the measured one run on the untouched model" in said
+    assert "input shapes:" not in said
+
+
 def test_with_a_target_it_says_whether_the_model_is_another_one(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

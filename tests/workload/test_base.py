@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from rung import Workload
+from rung.engine.step import Step
 from rung.errors import WorkloadError
+from rung.hardware import pick
+from rung.plan import Plan
 from rung.workload import seeded_model
 from rung.workload.base import refuse_other_arguments
 
@@ -46,6 +50,39 @@ def test_half_of_what_training_needs_is_refused_where_no_mode_is_named(given: st
     with pytest.raises(WorkloadError, match=f"an? {given} and no {lacks}; give both, to train, or mode='infer'"):
         Workload("half", lambda: None, lambda seed: None, **half)  # type: ignore[arg-type, return-value]
     assert Workload("half", lambda: None, lambda seed: None, mode="infer", **half).mode == "infer"  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        (
+            {"loss": lambda output: output.sum()},
+            "loss is called with the output and the batch, .* write it as in loss=lambda output, batch",
+        ),
+        ({"loss": lambda output, x, y: output.sum()}, "missing a required argument: 'y'"),
+        ({"optimizer": lambda: None}, "optimizer is called with the parameters, .* optimizer=lambda parameters"),
+    ],
+)
+def test_a_loss_and_an_optimizer_of_other_arguments_are_refused(odd: dict[str, Any], why: str) -> None:
+    given = {"loss": lambda output, batch: output.sum(), "optimizer": torch.optim.SGD, **odd}
+    with pytest.raises(WorkloadError, match=why):
+        Workload("odd", torch.nn.Identity, batch, **given)
+
+
+@pytest.mark.parametrize(
+    ("loss", "what"),
+    [(lambda output, batch: output, r"a tensor of shape \(4, 3\)"), (lambda output, batch: 1.0, "a float")],
+)
+def test_a_loss_that_is_no_number_is_refused(loss: Any, what: str) -> None:
+    odd = Workload(
+        "odd",
+        lambda: torch.nn.Linear(8, 3),
+        lambda seed: torch.randn(4, 8),
+        loss=loss,
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+    )
+    with pytest.raises(WorkloadError, match=rf"loss\(output, batch\) gives {what}; it must give one number"):
+        Step(odd, seeded_model(odd), Plan(), pick("cpu"))(odd.inputs(0))
 
 
 def test_a_mode_that_is_left_out_is_told_by_what_is_given() -> None:

@@ -116,7 +116,10 @@ def add(commands: Any, help_text: str) -> None:
     add_rank_options(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"the run directory (default: a new one in {ROOT})")
     parser.add_argument(
-        "--resume", type=Path, metavar="RUN", help="continue a climb that was interrupted, or whose budget ended"
+        "--resume",
+        type=Path,
+        metavar="RUN",
+        help="continue a climb that was interrupted, or whose budget ended, for as long as that was or for another --budget",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="measure the baseline, print the plan with its predictions, and stop"

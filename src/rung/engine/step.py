@@ -23,6 +23,7 @@ from rung.plan import Plan
 from rung.records.workload import Break
 from rung.rewrites import Surgeon
 from rung.workload import Workload
+from rung.workload.base import refuse_no_scalar
 
 Forward = Callable[[Any], tuple[Any, Any]]  # batch -> (loss, output)
 
@@ -164,6 +165,7 @@ class Step:
         around = self._backward.around() if self._backward and not forward else contextlib.nullcontext()
         with around, contextlib.nullcontext() if forward else self._searching():
             loss, output = (forward or self._forward)(batch)
+            refuse_no_scalar(self.workload, loss)
             with asked_first(self.plan.attention):  # by what is recomputed, too
                 loss.backward()
         begin_momenta(self.optimizer)

@@ -153,18 +153,20 @@ def recipe_lines(found: Applied, path: str) -> list[str]:
     contracts = dict.fromkeys(change.contract for change in found.changes)
     lines += [f"  [{name}]: {_lower(NUMERICS[name])}" for name in contracts if name in NUMERICS and name != "exact"]
     most, least = (found.original.get(f"elements_at_{end}") for end in ("most", "least"))
+    of_other_shapes = found.shapes
     if most is not None and least == most + 2:
         lines.append(
             "  inputs of another size than the measured one run on the untouched model: nothing was verified there"
         )
         most = least = None
+        of_other_shapes = ""  # they are not compiled
     for words, count in (("at most", most), ("at least", least)):
         if count is not None:
             lines.append(
                 f"  inputs of {words} {units.count(count)} elements run on the untouched model, which was faster there"
             )
-    if found.shapes:
-        lines.append(f"  {found.shapes}")
+    if of_other_shapes:
+        lines.append(f"  {of_other_shapes}")
     measured = found.measured
     if speedup := units.number(measured.get("speedup")):
         gain = Ratio(value=speedup, low=measured.get("low"), high=measured.get("high"))

@@ -101,6 +101,22 @@ class Workload:
             raise WorkloadError(
                 f"workload {self.name!r}: mode 'train' needs `loss` and `optimizer`; give both, or use mode='infer'."
             )
+        if self.loss is not None:
+            _check_takes(
+                self.name,
+                "loss",
+                self.loss,
+                ("output", "batch"),
+                "loss=lambda output, batch: F.mse_loss(output, batch[1])",
+            )
+        if self.optimizer is not None:
+            _check_takes(
+                self.name,
+                "optimizer",
+                self.optimizer,
+                ("parameters",),
+                "optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1)",
+            )
 
 
 def _check_maker(name: str, which: str, maker: object, example: str, arguments: tuple[int, ...]) -> None:
@@ -120,6 +136,28 @@ def _check_maker(name: str, which: str, maker: object, example: str, arguments: 
     if problem:
         raise WorkloadError(
             f"workload {name!r}: {which} is {problem}; give a function {takes}, that makes one, as in {example}."
+        )
+
+
+def _check_takes(name: str, which: str, function: Callable[..., Any], given: tuple[str, ...], example: str) -> None:
+    """Refuses a function that cannot be called with so many arguments."""
+    try:
+        inspect.signature(function).bind(*given)
+    except TypeError as error:
+        raise WorkloadError(
+            f"workload {name!r}: {which} is called with {' and '.join(f'the {word}' for word in given)}, and the one that is given takes other "
+            f"arguments ({error}); write it as in {example}."
+        ) from None
+    except ValueError:  # a builtin without a signature
+        pass
+
+
+def refuse_no_scalar(workload: Workload, loss: Any) -> None:
+    """Raises WorkloadError where a loss is none that backward can begin with."""
+    if getattr(loss, "shape", None) is None or loss.numel() != 1:
+        what = f"a tensor of shape {tuple(loss.shape)}" if hasattr(loss, "shape") else f"a {type(loss).__name__}"
+        raise WorkloadError(
+            f"workload {workload.name!r}: loss(output, batch) gives {what}; it must give one number, as loss.mean() does."
         )
 
 

@@ -71,7 +71,7 @@ def state(
 def leave(made: State, seconds: float) -> State:
     """So many seconds of the climb's budget are left, however long the test takes."""
     made.request = replace(made.request, budget=seconds)
-    made.left = lambda: seconds  # type: ignore[method-assign]
+    made.left = lambda: seconds - made.reserved  # type: ignore[method-assign]
     return made
 
 

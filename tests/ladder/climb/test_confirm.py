@@ -410,6 +410,9 @@ def test_where_the_budget_ends_before_it_stays_what_it_is_and_that_is_said(
     made.pool = Pool(in_time=False)  # type: ignore[assignment]
     assert confirmed(made, monkeypatch, FASTER) == ("verified", BOTH)
     assert said == ["not confirmed: the budget ended after 0 fresh restarts of the recipe"]
+    with made.reserving(100.0):  # the rest is for rungs
+        assert confirmed(made, monkeypatch, FASTER) == ("verified", BOTH)
+    assert said[1:] == ["not confirmed: half of the budget was over after 0 fresh restarts of the recipe"]
 
 
 @pytest.mark.parametrize("status", ["provisional", "confirmed"])

@@ -589,3 +589,14 @@ def test_a_long_step_makes_restarts_dear(tmp_path: Path) -> None:
     made = state(tmp_path, loading=2.0)
     made.baseline.time = Figure(value=5e9)
     assert looks(made) == CLIMB
+
+
+def test_confirming_an_earlier_answer_leaves_half_of_the_budget_to_rungs_that_fit(tmp_path: Path) -> None:
+    made = state(tmp_path, loading=5.0)
+    assert schedule.for_rungs(made, THREE) == 0.0  # without a budget there is time for all
+    needed = min(seconds(made, one) for one in THREE)
+    assert schedule.for_rungs(leave(made, 2.2 * needed), THREE) == pytest.approx(1.1 * needed)
+    assert made.reserved == 0.0
+    assert schedule.for_rungs(leave(made, 1.2 * needed), THREE) == 0.0  # none fits into half of it
+    assert schedule.for_rungs(leave(made, -1.0), THREE) == 0.0
+    assert schedule.for_rungs(leave(made, 2.2 * needed), []) == 0.0

@@ -25,7 +25,7 @@ from rung.ladder.climb.late import give_up_late, time_late
 from rung.ladder.climb.modes import NAME as PLAIN
 from rung.ladder.climb.plain import attempt_plain
 from rung.ladder.climb.race import start_modes
-from rung.ladder.climb.schedule import bundle, gain_per_second, next_rung, untold
+from rung.ladder.climb.schedule import bundle, for_rungs, gain_per_second, next_rung, untold
 from rung.ladder.climb.state import OutOfTime, Request, Say, State
 from rung.ladder.climb.verdict import taken_up
 from rung.records.climb import DryRun, Stopped
@@ -113,7 +113,8 @@ class Climb:
             if state.request.over_ranks and state.looking:  # first, are they as many as before?
                 state.wait(state.looking)
                 warn_of_another_machine(state)
-            confirm(state)  # what is there is raised to a higher status before more is tried
+            with state.reserving(for_rungs(state, rungs)):
+                confirm(state)  # what is there is raised to a higher status before more is tried
         warn_of_another_machine(state)
         other_shapes.look(state)
         while not isinstance(said := begun_rung(state) or prepared_rung(state) or next_rung(state, rungs), Stopped):
@@ -127,7 +128,8 @@ class Climb:
                 told.seconds = 0.0
                 state.add(told)
         time_late(state, wait=True)
-        confirm(state)
+        if state.left() > 0 or not resumed:
+            confirm(state)
         warn_of_another_machine(state)
         return said
 

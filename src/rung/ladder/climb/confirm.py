@@ -85,11 +85,8 @@ def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun,
             found = _decided(state, sides, begun, [])
     except OutOfTime:
         done = len(begun.duel.restarts)
-        state.say(
-            Warned(
-                f"not confirmed: the budget ended after {done} fresh restart{'s' if done != 1 else ''} of the recipe"
-            )
-        )
+        ended = "half of the budget was over" if state.reserved else "the budget ended"
+        state.say(Warned(f"not confirmed: {ended} after {done} fresh restart{'s' if done != 1 else ''} of the recipe"))
         return ""
     except SideFailed as failure:
         if failure.side == "candidate":

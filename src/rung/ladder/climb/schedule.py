@@ -126,6 +126,17 @@ def confirming(state: State) -> float:
     return MARGIN * (rounds * (state.prepared_again + other_shapes) + timed) + wider
 
 
+def for_rungs(state: State, rungs: Sequence[Rung]) -> float:
+    """Seconds of the budget that confirming the answer of an earlier sitting leaves to rungs: half of them, where one fits into it.
+    On a noisy machine confirming takes any time."""
+    half = state.left() / 2
+    if math.isinf(half) or half <= 0:
+        return 0.0
+    with state.reserving(half):
+        fits = "attempt" in state.begun or not isinstance(next_rung(state, rungs), Stopped)
+    return half if fits else 0.0
+
+
 def _rounds(state: State, precisions: int) -> int:
     """Of a verification: on a GPU that of one precision runs beside another's."""
     return math.ceil(precisions / (2 if state.facts.gpu else 1))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -127,6 +128,7 @@ class State:
         self.plain: Plain | None = None  # the best plain mode
         self.model_file = run.directory / "model.pt"  # this climb's own, gone when it ends
         self.confirmed_restarts = 0
+        self.reserved = 0.0  # seconds of the budget for something else than what goes on
         self.saved_model = ""  # a file that holds the model, where making it takes long
         # Tasks in the background: the survey; the untouched workload; a warm worker of the best so far, and of what is tried
         # against it; the plain modes; the verification of what is tried; a candidate that may be the next one.
@@ -349,7 +351,16 @@ class State:
     def left(self) -> float:
         if self.request.budget is None:
             return float("inf")
-        return self.request.budget - (time.monotonic() - self.started)
+        return self.request.budget - (time.monotonic() - self.started) - self.reserved
+
+    @contextlib.contextmanager
+    def reserving(self, seconds: float) -> Iterator[None]:
+        """Inside of it the budget ends so many seconds sooner."""
+        self.reserved = seconds
+        try:
+            yield
+        finally:
+            self.reserved = 0.0
 
     def wait(self, *tasks: Task, keep: float = 0.0) -> None:
         """Until all of these have answered or failed. Raises OutOfTime where only `keep` seconds of the budget are left."""
