@@ -206,6 +206,22 @@ def test_launches_are_those_of_the_device_that_is_shown():
     assert (result.kernels, result.launches) == (1, 1)
 
 
+@pytest.mark.parametrize(("timed", "said"), [(900, False), (1100, False), (3000, True)])
+def test_on_the_cpu_a_step_that_was_slower_without_the_profiler_has_no_more_of_the_host(timed, said):
+    trace = trace_of(note(0, 1000, "ProfilerStep#1"), op(100, 600, "aten::mm"))
+    result = breakdown(trace, steps=1, step_ns=timed)
+    assert result.step_ns == pytest.approx(timed)
+    assert adds_up(result)
+    assert result.parts["launch_gap"] / timed == pytest.approx(0.4 if timed > 1000 else 1 / 3)
+    assert any("slower without the profiler: " in sentence for sentence in result.notes) == said
+
+
+def test_a_profiler_that_slows_work_down_by_little_is_not_worth_a_sentence():
+    result = breakdown(trace_of(kernel(0, 100)), steps=1, step_ns=99)
+    assert result.step_ns == 100
+    assert not any("profiler" in sentence for sentence in result.notes)
+
+
 def test_on_the_cpu_an_operator_has_its_own_time_and_the_rest_is_the_hosts():
     trace = trace_of(
         note(0, 1000, "ProfilerStep#1"),

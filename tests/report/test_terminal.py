@@ -65,9 +65,10 @@ def test_a_summary_says_how_noisy_the_machine_was() -> None:
     text, page = (" ".join(shown.split()) for shown in (terminal.summary(data, width=140), render(data)))
     for shown in (text, page):
         assert (
-            "Noise: steps waited for a CPU core 43% of the time; a gain of one rung below 12.0% is too small to see"
+            "Noise: steps waited for a CPU core up to 43% of the time; a gain of one rung below 12.0% is too small to see"
             in shown
         )
+        assert "The machine was busy: climb again while it does nothing else." in shown
         assert "Provisional: verified, and not confirmed: 3 restarts did not show it." in shown
         assert "not verified yet" not in shown
 

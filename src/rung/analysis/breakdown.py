@@ -30,6 +30,8 @@ PARTS = (
 )
 _POINTWISE = frozenset(("elementwise", "normalization", "reduction", "softmax", "embedding", "triton", "moe"))
 _TOP = 15
+DISTURBED = 1.25  # times the recorded step: another process took the cores
+WORTH_A_NOTE = 1.05  # times the timed step
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
     step_ns: nanoseconds of a step measured without the profiler, which slows the host down: gaps are then
     what this leaves beside the busy time, shared between launch_gap and idle as observed. Without it a
     step is the trace's window / steps: first to last GPU event, or on the CPU clock the profiled steps.
+        On that clock, where step_ns is longer than the recorded step, all parts are longer by the same factor.
     """
     if steps < 1:
         raise UsageError(f"The number of recorded steps must be at least 1, not {steps}.")
@@ -81,16 +84,25 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
     parts = dict.fromkeys(PARTS, 0.0)
     for (_, category), ns in totals.times.items():
         parts[part_of(category)] += ns / steps
-    busy = totals.busy / steps
-    if step_ns is None:
-        step_ns = totals.window / steps
-        parts["launch_gap"], parts["idle"] = totals.launch_gap / steps, totals.idle / steps
+    busy, recorded = totals.busy / steps, totals.window / steps
+    if step_ns is None or (gpu.is_empty() and step_ns > recorded > 0):
+        # A profiler only slows the host down. What a step took longer without one was taken by other processes, from all parts alike.
+        if step_ns and step_ns > DISTURBED * recorded:
+            notes.append(
+                f"A step was slower without the profiler: {duration(step_ns)} in the place of {duration(recorded)}. The machine was busy then. "
+                "The shares are those of the recorded step."
+            )
+        slower = step_ns / recorded if step_ns else 1.0
+        step_ns = recorded * slower
+        parts = {name: ns * slower for name, ns in parts.items()}
+        parts["launch_gap"], parts["idle"] = (gap / steps * slower for gap in (totals.launch_gap, totals.idle))
     else:
         if step_ns < busy:
-            notes.append(
-                f"A step under the profiler was slower: its work took {duration(busy)}, and a whole step "
-                f"takes {duration(step_ns)} without the profiler. The shares are those of the slower step."
-            )
+            if step_ns < busy / WORTH_A_NOTE:
+                notes.append(
+                    f"A step under the profiler was slower: its work took {duration(busy)}, and a whole step "
+                    f"takes {duration(step_ns)} without the profiler. The shares are those of the slower step."
+                )
             step_ns = busy
         gaps = totals.launch_gap + totals.idle
         waiting = totals.launch_gap / gaps if gaps else 1.0

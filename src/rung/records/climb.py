@@ -220,8 +220,8 @@ class Shape(Part, kw_only=True):
 
 
 class Noise(Part, kw_only=True):
-    """How noisy the machine was. waited: the share of an attempt's time in which a side waited for a core; visible: the smallest gain that
-    would have shown; both in the middle of all attempts, null where they are not known."""
+    """How noisy the machine was. waited: the largest share of an attempt's time in which a side waited for a core; visible: the smallest gain
+    that would have shown, in the middle of all attempts; null where they are not known."""
 
     waited: float | None
     visible: float | None

@@ -13,6 +13,7 @@ CLAIMED = 1.08  # times as fast: less is claimed once it was confirmed (ladder/c
 DISTURBED = 1.1  # times as long, of two times of one program that need a word
 MEDIANS = "medians of all rounds; the speedup compares neighbouring rounds"
 APART = 1.015  # more than rounding: step times whose ratio is so much off the one that was measured side by side need a word
+BUSY = 0.25  # of the time: verdicts of steps that waited so long for a core need a word
 MORE = 1.05  # times the memory: what fresh processes take beside those of the attempts needs a word
 _TURNS = "The best so far and the candidate ran in separate worker processes, in alternating blocks."
 _RESTARTED = "Both were restarted, so an interval covers drift and the luck of a process as well as noise."
@@ -166,7 +167,7 @@ def slower_precision(run: ClimbRun) -> str:
 
 
 def noise(run: ClimbRun) -> str:
-    """Such as "Noise: steps waited for a CPU core 43% of the time; a gain of one rung below 12.0% is too small to see in several
+    """Such as "Noise: steps waited for a CPU core up to 43% of the time; a gain of one rung below 12.0% is too small to see in several
     restarts"."""
     record = run.result.noise if run.result else None
     if record is None:
@@ -174,12 +175,13 @@ def noise(run: ClimbRun) -> str:
     waited, visible = units.number(record.waited), units.number(record.visible)
     parts = []
     if waited is not None and waited >= 0.01:
-        parts.append(f"steps waited for a CPU core {waited:.0%} of the time")
+        parts.append(f"steps waited for a CPU core up to {waited:.0%} of the time")
     if visible is not None and visible > 1:
         parts.append("restarts of the attempts differed so much that hardly any gain of one rung would have shown")
     elif visible is not None:
         parts.append(f"a gain of one rung below {visible:.1%} is too small to see in several restarts")
-    return f"Noise: {'; '.join(parts)}." if parts else ""
+    advice = " The machine was busy: climb again while it does nothing else." if waited and waited > BUSY else ""
+    return f"Noise: {'; '.join(parts)}.{advice}" if parts else ""
 
 
 def status(run: ClimbRun) -> str:

@@ -80,6 +80,6 @@ def test_the_noise_of_a_climb_is_that_of_its_attempts() -> None:
         attempt(waited={"best": 0.5, "candidate": 0.5}, comparison=compared(0.3)),
         attempt(verdict="inapplicable"),
     ]
-    assert noise(attempts) == Noise(waited=0.5, visible=pytest.approx(0.2))
+    assert noise(attempts) == Noise(waited=0.6, visible=pytest.approx(0.2))
     assert noise([attempt(waited={}, comparison=None)]) is None
     assert noise([attempt(waited={"best": None})]) is None

@@ -190,15 +190,15 @@ def write(state: State, stopped: Stopped | None = None) -> Recipe | None:
 
 
 def noise(attempts: Sequence[Attempt]) -> Noise | None:
-    """How noisy the machine was while these were timed. waited: the largest share of an attempt's time in which a side waited for a core, in
-    the middle of all attempts; visible: the smallest gain that an attempt of several restarts would have shown four times in five, in
-    the middle of those. None where neither is known."""
+    """How noisy the machine was while these were timed. waited: the largest share of an attempt's time in which a side waited for a core;
+    visible: the smallest gain that an attempt of several restarts would have shown four times in five, in the middle of those. None where
+    neither is known."""
     waited = [max(shares) for a in attempts if (shares := _finite((a.waited or {}).values()))]
     visible = _finite(a.comparison.visible for a in attempts if a.comparison)
     if not waited and not visible:
         return None
     return Noise(
-        waited=statistics.median(waited) if waited else None,
+        waited=max(waited, default=None),
         visible=statistics.median(visible) if visible else None,
     )
 
