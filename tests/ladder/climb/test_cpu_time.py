@@ -8,9 +8,11 @@ from attempt_records import attempt
 
 from rung.ladder.climb.answer import noise
 from rung.ladder.climb.trust import by_cpu_time, by_cpu_time_of, clocks_disagree
+from rung.ladder.climb.verdict import no_gain
 from rung.measure import CLIMB, Comparison, Restart, judge
 from rung.measure.core_time import CoreTime
 from rung.records.climb import Noise
+from rung.rungs import BY_NAME
 from rung.timing.duel import Duel
 
 CALM, BUSY = {"best": CoreTime(100, 1), "candidate": CoreTime(100, 2)}, {"best": CoreTime(100, 100)}
@@ -83,3 +85,25 @@ def test_the_noise_of_a_climb_is_that_of_its_attempts() -> None:
     assert noise(attempts) == Noise(waited=0.6, visible=pytest.approx(0.2))
     assert noise([attempt(waited={}, comparison=None)]) is None
     assert noise([attempt(waited={"best": None})]) is None
+
+
+@pytest.mark.parametrize(
+    ("cpu", "waited", "verdict"),
+    [
+        ((), 0.5, "inconclusive"),
+        ((1.3, 1.31, 1.29), 0.5, "inconclusive"),
+        ((0.8, 0.81, 0.79), 0.5, "reverted"),  # more work, too
+        ((), 0.1, "reverted"),
+    ],
+)
+def test_what_was_slower_while_others_took_the_cores_is_tried_again(
+    cpu: Sequence[float], waited: float, verdict: str
+) -> None:
+    made = duel((0.7, 0.71, 0.69), cpu, BUSY)
+    assert made.comparison is not None
+    record = attempt(comparison=made.comparison, cpu_time=made.by_cpu_time(), waited={"best": 0.0, "candidate": waited})
+    found = no_gain(record, BY_NAME["fused-qkv"], made.comparison, 0.01)
+    assert found is not None
+    assert found[0] == verdict
+    assert bool(record.cut) == (verdict == "inconclusive")
+    assert ("waited for a CPU core 50% of the time; `--resume` tries it again" in found[1]) == bool(record.cut)
