@@ -110,11 +110,13 @@ def _torch_version() -> str:
 
 
 def first_line(error: BaseException, most: int = 300) -> str:
-    """The first line of what an exception says, and the next where that only leads to it, cut at a word where it is longer: torch
-    explains itself over pages."""
+    """The first line of what an exception says, and the next where that only leads to it, with the operation that torch names, cut at a
+    word where it is longer: torch explains itself over pages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     end = next((k for k, line in enumerate(lines) if not line.endswith(":")), len(lines))
     text = " ".join(lines[: end + 1])
+    if named := next((line for line in lines[end + 1 :] if line.startswith("Error in op:")), ""):
+        text = f"{text} ({named[0].lower()}{named[1:]})"  # Inductor names the operation of torch last
     return text if len(text) <= most else f"{text[:most].rpartition(' ')[0] or text[:most]} ..."
 
 

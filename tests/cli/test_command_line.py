@@ -1,8 +1,10 @@
 """The face of the commands: quick help, clear errors with their exit codes, one JSON document on stdout."""
 
 import argparse
+import errno
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -14,9 +16,10 @@ import pytest
 
 from rung.cli.common import target_options
 from rung.cli.main import main
+from rung.errors import InputError
 from rung.ladder.climb import Climb
 from rung.recipes.recipe import Recipe
-from rung.runs import Run
+from rung.runs import Run, write_whole
 from rung.timing.compare_here import compare_here
 
 MICRO = f"{Path(__file__).parents[1] / 'helpers' / 'micro.py'}:make"
@@ -382,6 +385,20 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path: Path) -> 
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.parametrize(("code", "mend"), [(errno.ENOSPC, "free some space or give"), (errno.EPERM, "; give")])
+def test_space_is_asked_for_where_it_lacks(
+    code: int, mend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(InputError, match=re.escape(f"could not be written: {os.strerror(code)}")) as refused:
+        write_whole(tmp_path / "x", "text", "give another --html")
+    assert f"{mend} another --html." in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("option", ["--html", "--csv"])
 def test_a_file_that_cannot_be_written_costs_no_answer_and_adds_no_second_document(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -393,7 +410,8 @@ def test_a_file_that_cannot_be_written_costs_no_answer_and_adds_no_second_docume
     captured = capsys.readouterr()
     assert len(json.loads(captured.out)["samples"]) == 5
     assert "could not be written" in captured.err
-    assert f"free some space or give another {option}." in captured.err
+    assert f"; give another {option}." in captured.err
+    assert "free some space" not in captured.err
 
 
 def test_a_run_where_nothing_can_be_written_is_still_shown_and_refused_in_a_sentence(

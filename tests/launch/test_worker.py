@@ -205,6 +205,8 @@ def test_a_line_that_only_leads_to_the_next_is_followed_by_it() -> None:
     assert first_line(error) == "backend='inductor' raised: AssertionError: no such layout"
     assert first_line(RuntimeError("what follows:\n")) == "what follows:"
     assert first_line(RuntimeError()) == ""
+    odd = AssertionError("expected size 8==8, stride 4==1\nError in op: torch.ops.aten.relu.default\nSee this page")
+    assert first_line(odd) == "expected size 8==8, stride 4==1 (error in op: torch.ops.aten.relu.default)"
 
 
 def processes(worker: Worker) -> tuple[psutil.Process, list[psutil.Process]]:

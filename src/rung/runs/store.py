@@ -12,6 +12,7 @@ Every file is written beside its place, flushed to the disk and renamed into it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import math
@@ -102,7 +103,10 @@ def is_partial(name: str) -> bool:
 
 
 def _not_written(path: Path, error: OSError, otherwise: str) -> InputError:
-    return InputError(f"{path} could not be written: {error.strerror}; free some space or {otherwise}.")
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return InputError(
+        f"{path} could not be written: {error.strerror}; {'free some space or ' if full else ''}{otherwise}."
+    )
 
 
 def to_json(value: Any) -> str:
