@@ -92,8 +92,21 @@ def test_a_loss_without_a_gradient_is_said_to_be_one() -> None:
 
 
 def test_what_else_goes_wrong_in_a_step_is_raised_as_it_is() -> None:
-    with pytest.raises(RuntimeError, match="grad can be implicitly created only for scalar outputs"):
-        audit(workload(loss=lambda output, batch: output), CPU)
+    def raises(slope: torch.Tensor) -> None:
+        raise RuntimeError("no gradient today")
+
+    def loss(output: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+        output.register_hook(raises)
+        return output.mean()
+
+    with pytest.raises(RuntimeError, match="no gradient today"):
+        audit(workload(loss=loss), CPU)
+
+
+def test_a_loss_that_is_no_number_is_refused() -> None:
+    assert "loss(output, batch) gives a tensor of shape (64, 8); it must give one number" in refused(
+        loss=lambda output, batch: output
+    )
 
 
 def divided(model: nn.Module, batch: torch.Tensor) -> dict[str, Any]:
