@@ -99,6 +99,8 @@ def test_help_after_a_target_lists_its_own_options(capsys: pytest.CaptureFixture
         (["xyzzy"], 2, "there is no command 'xyzzy': `rung --help` lists them."),
         (["bench", "tiny-transfomer"], 2, "unknown target 'tiny-transfomer': did you mean 'tiny-transformer'?"),
         (["bench", "tiny-transformer", "--prset=quick"], 2, "rung bench itself has --preset."),
+        (["bench", "tiny-transformer", "--budget", "20"], 2, "rung bench itself has --time."),
+        (["climb", "tiny-transformer", "--time", "20"], 2, "rung climb itself has --budget."),
         (
             ["runs", "--jsn"],
             2,

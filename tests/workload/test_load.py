@@ -217,3 +217,13 @@ def test_a_file_that_exits_on_import_is_named(tmp_path: Path) -> None:
     (tmp_path / "exits.py").write_text("raise SystemExit('no licence')")
     with pytest.raises(WorkloadError, match=r"exits\.py could not be imported: SystemExit: no licence"):
         load(f"{tmp_path / 'exits.py'}:make")
+
+
+def test_a_model_in_the_place_of_a_workload_is_told_what_it_lacks(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self): super().__init__(2, 2)\n"
+    )
+    with pytest.raises(
+        UsageError, match=r"net.py:Net gives a model, and a climb needs inputs, too: .* rung.Workload\(name="
+    ):
+        load(f"{tmp_path}/net.py:Net")

@@ -40,6 +40,7 @@ OF_JOBS = {
 # No limit anybody could need: what is larger does not fit into the numbers of libraries that count and wait.
 MOST, MOST_SECONDS, MOST_BYTES = 10**9, 1e9, 1 << 60
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_ELSEWHERE = {"--budget": "--time", "--time": "--budget"}  # what another command calls its seconds
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -125,7 +126,9 @@ def _meant(parser: argparse.ArgumentParser, rest: Sequence[str], refused: str) -
     of another."""
     own = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     for flag in (word.partition("=")[0] for word in rest):
-        near = difflib.get_close_matches(flag, own, 1, 0.8)
+        near = difflib.get_close_matches(flag, own, 1, 0.8) or [
+            other for other in [_ELSEWHERE.get(flag)] if other in own
+        ]
         if near and near[0] == flag:  # where the command has it, it was not read as one: another name is no help
             continue
         if near and f"has no option {flag};" in refused:

@@ -41,12 +41,22 @@ def load(target: str, options: Mapping[str, str] | None = None) -> Workload:
     values = _arguments(target, made, options or {})
     with _without_our_words(target), _told_what_to_install(target):
         workload = made(**values)
+    if _is_model(workload):
+        raise UsageError(
+            f"{target} gives a model, and a climb needs inputs, too: write a function that returns rung.Workload(name=..., model=..., "
+            "inputs=lambda seed: ...), and name that."
+        )
     if not isinstance(workload, Workload):
         raise UsageError(
             f"{target} returned {type(workload).__name__}; a factory must return a rung.Workload. To time the function "
             "itself, add --call to `rung bench` or `rung compare` (call=True in Python)."
         )
     return workload
+
+
+def _is_model(made: object) -> bool:
+    torch = sys.modules.get("torch")  # who made a model has imported it
+    return torch is not None and isinstance(made, torch.nn.Module)
 
 
 def call_of(target: str, options: Mapping[str, str]) -> Callable[[], object]:
