@@ -115,9 +115,12 @@ def first_line(error: BaseException, most: int = 300) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     end = next((k for k, line in enumerate(lines) if not line.endswith(":")), len(lines))
     text = " ".join(lines[: end + 1])
-    if named := next((line for line in lines[end + 1 :] if line.startswith("Error in op:")), ""):
-        text = f"{text} ({named[0].lower()}{named[1:]})"  # Inductor names the operation of torch last
-    return text if len(text) <= most else f"{text[:most].rpartition(' ')[0] or text[:most]} ..."
+    # Inductor names the operation of torch last.
+    named = next(
+        (f" ({line[0].lower()}{line[1:]})" for line in lines[end + 1 :] if line.startswith("Error in op:")), ""
+    )
+    most -= len(named)
+    return (text if len(text) <= most else f"{text[:most].rpartition(' ')[0] or text[:most]} ...") + named
 
 
 def where(error: BaseException) -> str:

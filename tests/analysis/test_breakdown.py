@@ -213,6 +213,7 @@ def test_on_the_cpu_a_step_that_was_slower_without_the_profiler_has_no_more_of_t
     assert result.step_ns == pytest.approx(timed)
     assert adds_up(result)
     assert result.parts["launch_gap"] / timed == pytest.approx(0.4 if timed > 1000 else 1 / 3)
+    assert result.top[0][2] == pytest.approx(0.6 * timed if timed > 1000 else 600)
     assert any("slower without the profiler: " in sentence for sentence in result.notes) == said
 
 

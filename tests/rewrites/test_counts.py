@@ -38,6 +38,7 @@ def ones(*shape: int) -> torch.Tensor:
         (torch.baddbmm, (ones(2, 8, 8), ones(2, 8, 7), ones(2, 7, 8)), 2 * 2 * 8 * 7 * 8, 1),
         (lambda a, b: torch.mm(input=a, mat2=b), (ones(8, 9), ones(9, 8)), 2 * 8 * 9 * 8, 1),
         (torch.matmul, (ones(9), ones(9, 8)), 0, 0),  # no matrix
+        (torch.matmul, (ones(3, 8, 9), ones(9)), 0, 0),
         (torch.matmul, (ones(0, 9), ones(9, 8)), 0, 0),
         (lambda a, b: torch.einsum("ij,jk->ik", a, b), (ones(9, 9), ones(9, 9)), 0, 0),
     ],

@@ -75,12 +75,19 @@ STEPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "dense": torch.Tensor.contiguous,
     "joined": lambda x: torch.cat([x, x], 0),
     "chosen": lambda x: torch.where(x > 0, x, x.new_zeros(())),
-    "softmax": lambda x: x.softmax(-1),
-    "norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "softmax": lambda x: x.float().softmax(-1),
+    "norm": lambda x: F.layer_norm(x.float(), x.shape[-1:]),
     "cut": lambda x: x[..., 1:] if x.shape[-1] > 1 else x,
     "half": lambda x: x.chunk(2, -1)[0],
     "wide": lambda x: x.double().float(),
-    "ones of its shape": lambda x: torch.ones_like(x) + x.mean(),
+    "ones of its shape": lambda x: torch.ones_like(x) + x.float().mean(),
+    "at least": lambda x: x.clamp_min(0.1),
+    "bounded": F.hardtanh,
+    "compared": lambda x: (x > 0.1).float(),
+    "flipped": lambda x: x.flip(-1),
+    "times larger": lambda x: x * torch.arange(1.0, 4.0).reshape(3, *[1] * x.dim()),
+    "rounded": lambda x: x.mul(8).int(),
+    "of few": lambda x: x.float().nan_to_num(),
     "merged": merged,
     "flat": lambda x: x.view(-1) if x.is_contiguous() else x.reshape(x.shape[0], -1),
     "apart": apart,
@@ -142,6 +149,16 @@ def test_each_source_is_rewritten(source: str) -> None:
     assert rewritten(source, []).rewritten
 
 
-@pytest.mark.parametrize("steps", [["relu", "apart", "merged"], ["sin"], ["wide"], ["half", "ones of its shape"]])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["relu", "apart", "merged"],
+        ["sin"],
+        ["wide"],
+        ["half", "ones of its shape"],
+        ["at least", "apart", "merged"],
+        ["times larger"],
+    ],
+)
 def test_what_torch_computes_of_it_and_returns_lies_as_it_did(steps: list[str]) -> None:
     assert rewritten("attention by hand", steps).matches["sdpa"] == 1

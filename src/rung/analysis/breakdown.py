@@ -84,12 +84,12 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
     parts = dict.fromkeys(PARTS, 0.0)
     for (_, category), ns in totals.times.items():
         parts[part_of(category)] += ns / steps
-    busy, recorded = totals.busy / steps, totals.window / steps
+    busy, recorded, slower = totals.busy / steps, totals.window / steps, 1.0
     if step_ns is None or (gpu.is_empty() and step_ns > recorded > 0):
         # A profiler only slows the host down. What a step took longer without one was taken by other processes, from all parts alike.
         if step_ns and step_ns > DISTURBED * recorded:
             notes.append(
-                f"A step was slower without the profiler: {duration(step_ns)} in the place of {duration(recorded)}. The machine was busy then. "
+                f"A step was slower without the profiler: {duration(step_ns)} instead of {duration(recorded)}. The machine was busy then. "
                 "The shares are those of the recorded step."
             )
         slower = step_ns / recorded if step_ns else 1.0
@@ -126,7 +126,7 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
         bottleneck=bottleneck,
         share=share,
         notes=tuple(notes),
-        top=tuple((key[0], key[1], ns / steps, totals.counts[key] / steps) for key, ns in ranked),
+        top=tuple((key[0], key[1], ns / steps * slower, totals.counts[key] / steps) for key, ns in ranked),
     )
 
 

@@ -119,7 +119,7 @@ def add(commands: Any, help_text: str) -> None:
         "--resume",
         type=Path,
         metavar="RUN",
-        help="continue a climb that was interrupted, or whose budget ended, for as long as that was or for another --budget",
+        help="continue a climb that was interrupted, or whose budget ended; --budget gives it another one",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="measure the baseline, print the plan with its predictions, and stop"

@@ -101,11 +101,11 @@ def place(stack: list[Any]) -> tuple[str, str]:
 
 @dataclass
 class Noted:
-    """What Dynamo logs while it compiles. again: what is compiled again, and why; left: functions that it leaves uncompiled as a whole,
-    where it cannot break the graph."""
+    """What Dynamo logs while it compiles. again: what is compiled again, and why; uncompiled: functions that it leaves so as a
+    whole, where it cannot break the graph."""
 
     again: list[Recompilation] = field(default_factory=list)
-    left: list[Break] = field(default_factory=list)
+    uncompiled: list[Break] = field(default_factory=list)
     _stacks: dict[str, list[traceback.FrameSummary]] = field(default_factory=dict)
 
     def recompiled(self, text: str) -> None:
@@ -120,7 +120,7 @@ class Noted:
             self.again.append(Recompilation(where=f"{where[2]} in {where[1]}", why=reasons[0] if reasons else ""))
 
     def broken(self, text: str) -> None:
-        at = re.search(r"in user code at (\S+):(\d+)", text)
+        at = re.search(r"in user code at (.+?):(\d+)$", text, re.MULTILINE)
         if at is None:
             return
         frames = _FRAMES.findall(text.partition("User code traceback:")[2])
@@ -131,8 +131,8 @@ class Noted:
             stack = self._stacks.get(at[0]) or [traceback.FrameSummary(at[1], int(at[2]), "a function")]
             found = located(reason, stack)
             found.why, found.count = f"the whole function runs uncompiled. {found.why}", 1
-            if (found.where, found.why) not in [(known.where, known.why) for known in self.left]:
-                self.left.append(found)
+            if (found.where, found.why) not in [(known.where, known.why) for known in self.uncompiled]:
+                self.uncompiled.append(found)
 
 
 class _Handler(logging.Handler):
@@ -141,7 +141,8 @@ class _Handler(logging.Handler):
         self._take = take
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._take(record.getMessage())
+        with contextlib.suppress(Exception):  # a sentence of torch's that reads otherwise ends no compilation
+            self._take(record.getMessage())
 
 
 @contextlib.contextmanager

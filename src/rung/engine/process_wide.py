@@ -18,14 +18,14 @@ class Setting:
 
     def __init__(self, read: Callable[[], Any], write: Callable[[Any], None], wanted: Any) -> None:
         self._read, self._write, self._wanted = read, write, wanted
-        self._lock, self._holders, self._before = threading.Lock(), 0, None
+        self._lock, self._holders, self._asides, self._before = threading.Lock(), 0, 0, None
 
     def hold(self) -> None:
         with self._lock:
-            before = self._read()
-            self._write(self._wanted)
-            if not self._holders:
-                self._before = before
+            before = self._before if self._holders else self._read()
+            if not self._asides:
+                self._write(self._wanted)
+            self._before = before
             self._holders += 1
 
     def release(self) -> None:
@@ -44,16 +44,19 @@ class Setting:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """As it was before anybody held it, where somebody does."""
-        if not self._holders:
-            yield
-            return
-        now = self._read()
-        self._write(self._before)
+        """As it was before anybody held it, where somebody does. Threads that are inside at a time share that."""
+        with self._lock:
+            held = self._holders > 0
+            if held:
+                self._asides += 1
+                self._write(self._before)
         try:
             yield
         finally:
-            self._write(now)
+            with self._lock:
+                self._asides -= held
+                if held and not self._asides and self._holders:
+                    self._write(self._wanted)
 
 
 def _search(on: bool) -> None:
@@ -64,7 +67,7 @@ TF32 = Setting(matmul_precision_name, torch.set_float32_matmul_precision, "high"
 CONVOLUTION_SEARCH = Setting(lambda: torch.backends.cudnn.benchmark, _search, True)
 
 
-def asked_for(plan: Plan) -> list[Setting]:
+def settings_of(plan: Plan) -> list[Setting]:
     """The settings that a plan is in effect with."""
     asked = [(TF32, plan.tf32), (CONVOLUTION_SEARCH, plan.cudnn_benchmark)]
     return [setting for setting, on in asked if on]

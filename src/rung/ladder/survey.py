@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -187,7 +186,7 @@ def captured_graphs(workload: Workload, device: Device) -> Graphs:
             step.surgeon.undo()  # weights that lie next to one another already are not laid otherwise
             grouped, left = loops_over_experts(workload, model, device)
             found, skipped = {**found, **grouped}, [*skipped, *left]
-        breaks = [*logged.left, *step.breaks]
+        breaks = [*logged.uncompiled, *step.breaks]
     except Exception as error:
         return Graphs(matches={}, skipped=[f"capture failed: {type(error).__name__}: {first_line(error)}"])
     return Graphs(
@@ -207,33 +206,46 @@ def captured_graphs(workload: Workload, device: Device) -> Graphs:
 def _run_by_rewrites(
     workload: Workload, model: torch.nn.Module, device: Device, passes: tuple[str, ...]
 ) -> tuple[Step, Noted, list[str]]:
-    """A step that ran two batches of one shape under these passes; what Dynamo logged meanwhile; and which passes were left out, and why, because code that they rewrote raised an error. Raises what the workload raises without them."""
+    """A step that ran two batches of one shape under these passes; what Dynamo logged meanwhile; and which passes were left out, and why.
 
-    def run(step: Step) -> tuple[Step, Noted]:
-        with noted() as logged:
-            for seed in (0, 1):
-                step(to_device(workload.inputs(seed), device))
+    Code that a pass rewrote may raise an error. Then it is looked for by leaving out one pass at a time. Raises what the workload raises
+    without any of them.
+    """
+
+    def run(names: Iterable[str]) -> tuple[Step, Noted]:
+        step = Step(workload, model, Plan(passes=tuple(names)), device)
+        try:
+            with noted() as logged:
+                for seed in (0, 1):
+                    step(to_device(workload.inputs(seed), device))
+        except Exception:
+            if step.surgeon:
+                step.surgeon.undo()
+                rewritten.extend(name for name in step.surgeon.rewritten if name not in rewritten)
+            raise
         return step, logged
 
-    def under(names: Iterable[str]) -> Step:
-        return Step(workload, model, Plan(passes=tuple(names)), device)
-
-    step = under(passes)
+    rewritten: list[str] = []
     try:
-        return *run(step), []
+        return *run(passes), []
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        if step.surgeon is None or not step.surgeon.rewritten:
+        if not rewritten:
             raise
-        rewritten = step.surgeon.rewritten
-        step.surgeon.undo()
-        why = f"what it rewrites raises an error here ({type(error).__name__}: {first_line(error)})"
-    without_any = run(under(name for name in passes if name not in rewritten))
-    for blamed in rewritten:
-        with contextlib.suppress(Exception):
-            return *run(under(name for name in passes if name != blamed)), [f"{blamed}: {why}"]
-    return *without_any, [f"{name}: {why}" for name in rewritten]
+        why, first = f"what it rewrites raises an error here ({type(error).__name__}: {first_line(error)})", error
+    run(())
+    left_out: list[tuple[str, ...]] = [*((name,) for name in rewritten), tuple(rewritten)]
+    for blamed in left_out:
+        before = len(rewritten)
+        try:
+            return *run(name for name in passes if name not in blamed), [f"{name}: {why}" for name in blamed]
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            if blamed is left_out[-1] and len(rewritten) > before:  # those that another one was before found something
+                left_out.append(tuple(rewritten))
+    raise first  # Dynamo's own
 
 
 def loops_over_experts(workload: Workload, model: torch.nn.Module, device: Device) -> tuple[dict[str, int], list[str]]:

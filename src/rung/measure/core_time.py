@@ -12,6 +12,7 @@ from pathlib import Path
 
 TASKS = Path("/proc/self/task")
 BUSY = 0.10  # a share of waiting from which it is worth a word, and more blocks
+MOST_WAITED = 0.25  # one from which what looks slower may not be
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from rung.engine.disturbed import elements
 from rung.engine.dynamo import expect_changes
 from rung.engine.optimizer import carried
 from rung.engine.own_dtype import OwnDtype, cast_back
-from rung.engine.process_wide import CONVOLUTION_SEARCH, Setting, asked_for
+from rung.engine.process_wide import CONVOLUTION_SEARCH, Setting, settings_of
 from rung.engine.step import Step
 from rung.errors import UsageError
 from rung.hardware.device import Device, autocast
@@ -108,10 +108,6 @@ class Applied:
         self.pending = pending
         self._told = not (plan.passes or plan.regions)
         self._rungs, self._named = frozenset(rungs), named
-        self._held: list[Setting] = []
-        for setting in asked_for(plan):
-            setting.hold()
-            self._held.append(setting)
 
         # What is traced reads no more of this object than it needs: Dynamo guards all that it reads, in every call.
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -136,6 +132,10 @@ class Applied:
         self._captured: GraphedStep | None = None
         if plan.capture:
             self._captured = self._newly_captured()
+        self._held: list[Setting] = []
+        for setting in settings_of(plan):  # last, as nobody could undo what is left half made
+            setting.hold()
+            self._held.append(setting)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._original and self._original.takes_call(elements((args, kwargs))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rung.measure.core_time import MOST_WAITED
 from rung.records.climb import Attempt, Baseline, ClimbRun, Manifest, Mode, Result
 from rung.records.measured import Figure
 from rung.records.workload import Facts
@@ -13,7 +14,6 @@ CLAIMED = 1.08  # times as fast: less is claimed once it was confirmed (ladder/c
 DISTURBED = 1.1  # times as long, of two times of one program that need a word
 MEDIANS = "medians of all rounds; the speedup compares neighbouring rounds"
 APART = 1.015  # more than rounding: step times whose ratio is so much off the one that was measured side by side need a word
-BUSY = 0.25  # of the time: verdicts of steps that waited so long for a core need a word (`MOST_WAITED` of ladder/climb/trust.py)
 MORE = 1.05  # times the memory: what fresh processes take beside those of the attempts needs a word
 _TURNS = "The best so far and the candidate ran in separate worker processes, in alternating blocks."
 _RESTARTED = "Both were restarted, so an interval covers drift and the luck of a process as well as noise."
@@ -180,7 +180,12 @@ def noise(run: ClimbRun) -> str:
         parts.append("restarts of the attempts differed so much that hardly any gain of one rung would have shown")
     elif visible is not None:
         parts.append(f"a gain of one rung below {visible:.1%} is too small to see in several restarts")
-    advice = " The machine was busy: climb again while it does nothing else." if waited and waited > BUSY else ""
+    open_ = any(attempt.verdict == "inconclusive" for attempt in run.attempts)
+    advice = (
+        " Other programs had the cores, or a step has more threads than there are cores: climb again while the machine does nothing else."
+        if open_ and waited and waited > MOST_WAITED
+        else ""
+    )
     return f"Noise: {'; '.join(parts)}.{advice}" if parts else ""
 
 

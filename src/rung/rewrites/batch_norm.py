@@ -66,7 +66,7 @@ def _fold(graph: fx.Graph, layer: fx.Node, norm: fx.Node) -> None:
             scale = graph.call_function(torch.mul, (scale, gain))
         wide = graph.call_method("reshape", (scale, -1, *(1,) * (rank - 1)))
         folded = graph.call_function(torch.mul, (weight, wide))
-        folded.meta["example_value"] = value(weight)  # of one shape and dtype, for passes after this one
+        folded.meta["example_value"] = torch.empty_like(value(weight))  # for passes after this one
         offset = (
             graph.call_function(torch.neg, (mean,)) if bias is None else graph.call_function(torch.sub, (bias, mean))
         )

@@ -67,11 +67,11 @@ def _product_flop(node: fx.Node) -> Counter[str]:
     spot = 1 if what in ("addmm", "baddbmm") else 0
     left = value(argument(node, spot, *("mat1", "batch1") if spot else ("input",)))
     right = value(argument(node, spot + 1, "mat2", "batch2", "other", "weight"))
-    if made is None or left is None or made.dim() < 2 or left.dim() < 2 or not made.numel():
+    if made is None or left is None or right is None or min(left.dim(), right.dim()) < 2 or not made.numel():
         return Counter()
     flop, inner, columns = 2 * made.numel() * left.shape[-1], left.shape[-1], made.shape[-1]
     # All rows of a batch meet one matrix: Inductor multiplies them at once.
-    rows = made.numel() // columns if right is not None and right.dim() == 2 else made.shape[-2]
+    rows = made.numel() // columns if right.dim() == 2 else made.shape[-2]
     return Counter(gemm_flop=flop, unaligned_flop=flop * any(size % ALIGNED for size in (rows, columns, inner)))
 
 

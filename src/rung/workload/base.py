@@ -142,7 +142,7 @@ def _check_maker(name: str, which: str, maker: object, example: str, arguments: 
 def _check_takes(name: str, which: str, function: Callable[..., Any], given: tuple[str, ...], example: str) -> None:
     """Refuses a function that cannot be called with so many arguments."""
     try:
-        inspect.signature(function).bind(*given)
+        inspect.signature(function, follow_wrapped=False).bind(*given)  # what is called takes the arguments
     except TypeError as error:
         raise WorkloadError(
             f"workload {name!r}: {which} is called with {' and '.join(f'the {word}' for word in given)}, and the one that is given takes other "
@@ -154,8 +154,9 @@ def _check_takes(name: str, which: str, function: Callable[..., Any], given: tup
 
 def refuse_no_scalar(workload: Workload, loss: Any) -> None:
     """Raises WorkloadError where a loss is none that backward can begin with."""
-    if getattr(loss, "shape", None) is None or loss.numel() != 1:
-        what = f"a tensor of shape {tuple(loss.shape)}" if hasattr(loss, "shape") else f"a {type(loss).__name__}"
+    numel = getattr(loss, "numel", None)
+    if numel is None or numel() != 1:
+        what = f"a {type(loss).__name__}" if numel is None else f"a tensor of shape {tuple(loss.shape)}"
         raise WorkloadError(
             f"workload {workload.name!r}: loss(output, batch) gives {what}; it must give one number, as loss.mean() does."
         )

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from made_up import GIB, MANIFEST, STEP, answered, on_a_gpu, state, tried
-from msgspec.structs import replace as with_fields
+from made_up import GIB, MANIFEST, STEP, answered, on_a_gpu, state
 
 from rung.errors import UsageError, WorkloadError
 from rung.ladder.answers import Loaded
@@ -19,7 +18,6 @@ from rung.ladder.climb import state as states
 from rung.ladder.climb.begin import begin, surveyed, warn_of_another_machine
 from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
-from rung.records.measured import Figure
 from rung.records.progress import Warned
 from rung.records.workload import Facts, Workload
 from rung.timing.tasks import Task
@@ -335,25 +333,6 @@ def test_a_climb_that_is_gone_on_with_runs_within_the_same_limits(
     begin(made, [])
     assert made.side([]).saved_model == ""  # on a rank's host that may be a stranger's file
     assert made.side([]).gpu_draws
-
-
-@pytest.mark.parametrize(
-    ("steady", "verdict", "anew"),
-    [(False, "reverted", True), (True, "reverted", False), (None, "reverted", False), (False, "kept", False)],
-)
-def test_a_baseline_that_drifted_is_measured_anew_where_no_answer_rests_on_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady: bool | None, verdict: str, anew: bool
-) -> None:
-    made = state(tmp_path)
-    made.run.write("manifest.json", {**MANIFEST, "facts": {**MANIFEST["facts"], "surveyed": True}})
-    made.run.write("baseline.json", with_fields(made.baseline, steady=steady))
-    tried(made, "compile", verdict)
-    quiet = with_fields(made.baseline, time=Figure(value=1e6))
-    monkeypatch.setattr(beginning, "_measured", lambda state, rungs: quiet)
-    monkeypatch.setattr(beginning, "_go_on", lambda state: None)
-    begin(made, [])
-    assert (made.baseline.time.value == 1e6) == anew
-    assert (made.run.baseline().time.value == 1e6) == anew  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

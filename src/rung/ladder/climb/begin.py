@@ -56,8 +56,6 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
     workload from being climbed at all."""
     manifest = state.run.manifest() if state.run.has("manifest.json") else None
     known = state.run.baseline()
-    if known and known.steady is False and not any(a.verdict == "kept" for a in state.attempts):
-        known = None  # the machine drifted, and no answer rests on it
     request = state.request
     state.say(Begins(request.target))
     forget_saved(state.model_file)  # one that was there is a stranger's

@@ -356,11 +356,11 @@ class State:
     @contextlib.contextmanager
     def reserving(self, seconds: float) -> Iterator[None]:
         """Inside of it the budget ends so many seconds sooner."""
-        self.reserved = seconds
+        before, self.reserved = self.reserved, seconds
         try:
             yield
         finally:
-            self.reserved = 0.0
+            self.reserved = before
 
     def wait(self, *tasks: Task, keep: float = 0.0) -> None:
         """Until all of these have answered or failed. Raises OutOfTime where only `keep` seconds of the budget are left."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
 from rung.measure import Comparison
-from rung.measure.core_time import BUSY
+from rung.measure.core_time import BUSY, MOST_WAITED
 from rung.records.climb import Attempt
 from rung.records.compare import Interleaved
 from rung.records.measured import Compared
@@ -23,7 +23,6 @@ from rung.timing.duel import Duel
 
 MOST_HIDDEN = 0.5  # of a block's time: reading clocks and pipes takes far less
 HIDDEN = 0.05  # of a block's time, more than the best's, from which it may be a part of the gain
-MOST_WAITED = 0.25  # of the time, for a core: what looks slower then may not be
 SLOWER = 1.25  # times as long on new inputs: what data alone does to a step's fastest run is less
 
 
@@ -67,13 +66,13 @@ def by_cpu_time_of(record: Attempt) -> str:
     return _doubt(record.comparison, record.cpu_time, max(waited, default=0.0))
 
 
-def slower_for_others(record: Attempt) -> str:
-    """What may have made a candidate slower on a machine that others use, as a part of a sentence; empty where CPU time says that it is
-    slower, too, or steps hardly waited."""
-    share = max((share or 0.0 for share in (record.waited or {}).values()), default=0.0)
+def waited_for_cores(record: Attempt) -> str:
+    """What may have made a candidate slower on a machine that others use, as a part of a sentence: they take cores from both sides. Empty
+    where CPU time says that it is slower, too."""
+    share = min((share or 0.0 for share in (record.waited or {}).values()), default=0.0)
     if share <= MOST_WAITED or (record.cpu_time and record.cpu_time.speedup.value < 1):
         return ""
-    return f"its threads waited for a CPU core {share:.0%} of the time"
+    return f"both sides waited for a CPU core {share:.0%} of the time"
 
 
 def _doubt(wall: Compared, cpu: Compared, share: float) -> str:

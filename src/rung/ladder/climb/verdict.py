@@ -19,7 +19,7 @@ from rung.ladder.climb.checks import end_checks, end_widening, may_pass, named, 
 from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.schedule import confirming, room
 from rung.ladder.climb.state import OutOfTime, State
-from rung.ladder.climb.trust import by_cpu_time_of, distrusted, slower_for_others
+from rung.ladder.climb.trust import by_cpu_time_of, distrusted, waited_for_cores
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
 from rung.quantities import duration
@@ -52,9 +52,8 @@ def no_gain(record: Attempt, rung: Rung, comparison: Comparison, slower_at_most:
     anew = (record.compiled_while_timed or {}).get("candidate", 0)
     but = f" ({compiled_anew(anew)})" if anew else ""
     if answer == "slower":
-        if waited := slower_for_others(record):
-            record.cut = True  # it is tried again once there is more time
-            return "inconclusive", f"it was slower while {waited}; `--resume` tries it again."
+        if waited := waited_for_cores(record):
+            return "inconclusive", f"it was slower while {waited}; climb again while the machine does nothing else."
         return "reverted", f"it is slower than the best so far{but}."
     if record.cut:
         times = f"{comparison.restarts} restart{'' if comparison.restarts == 1 else 's'}"

@@ -72,7 +72,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
         made = graph.call_function(F.scaled_dot_product_attention, (query, key, values), options)
         if packed:
             made = graph.call_method("reshape", (made, *q.shape[:3], v.shape[3]))
-    take_place(node, made, mask, dense=free_readers(node) and packed)
+    take_place(node, made, mask, dense=free_readers(node))
     return None
 
 

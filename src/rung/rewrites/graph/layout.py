@@ -8,16 +8,17 @@ import torch
 from torch import fx
 
 from rung.rewrites.graph.kernel_ops import called
-from rung.rewrites.graph.normalize import CASTS, ELEMENTWISE, VIEWS, in_place, kind, names, value
+from rung.rewrites.graph.normalize import CASTS, VIEWS, kind, names, value
 from rung.rewrites.graph.normalize import called as computed
 from rung.rewrites.graph.writes import aliases, opaque, written
 
 # These read raw strides; Dynamo has already folded sizes and strides that the user asked for into constants.
 STRIDE_READERS = ("as_strided", "set", "data_ptr", "view_as_real", "view_as_complex")
-# Results of these lie as their inputs do; a copy that is asked to be contiguous does not.
-FOLLOWING = ELEMENTWISE - {"contiguous"} | names(
-    """where masked_fill maximum minimum lerp addcmul addcdiv sin cos sqrt rsqrt reciprocal log log1p expm1 round floor ceil sign
-    logical_not double zeros_like ones_like full_like empty_like rand_like randn_like"""
+# Results of these lie in an order of their own. Of any other operation a result as large as what it reads is taken to lie as that does:
+# where it does not, that costs nothing.
+OF_THEIR_OWN = names(
+    """contiguous linear matmul addmm mm baddbmm einsum conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
+    scaled_dot_product_attention layer_norm rms_norm group_norm embedding cross_entropy"""
 )
 
 
@@ -43,7 +44,7 @@ def free_readers(node: fx.Node) -> bool:
     leaving = [each for each in alike if _leaves(each)]
     given = any(alike[each] for each in leaving)
     for each in leaving:
-        if not alike[each] and not in_place(each):
+        if not alike[each]:
             _pin(each)
     # A list: each of them is freed, whatever the others need.
     return any([given, *(_free(each) for each in alike)])
@@ -52,7 +53,8 @@ def free_readers(node: fx.Node) -> bool:
 def _pin(node: fx.Node) -> None:
     """Its readers get it as it lay, by a copy where it does not."""
     promised, readers = value(node), list(node.users)
-    assert promised is not None
+    if promised is None:
+        return
     with node.graph.inserting_before(node.next):
         pinned = laid_as(node.graph, node, promised)
     for reader in readers:
@@ -68,10 +70,11 @@ def _lying_alike(node: fx.Node) -> dict[fx.Node, str]:
     or a cast of it, or one of `ours`, Rung's kernels, is on the way to it. Empty for what torch's own operations make of it."""
     found, waiting = {node: "value"}, [node]
     for item in waiting:
-        for alias in aliases(item):
+        shared = aliases(item)
+        for alias in shared:
             for user in list(alias.users):
                 for made in _following(user):
-                    if made not in found and _size(made) == _size(alias):
+                    if made not in found and made not in shared and _size(made) >= _size(alias) >= 0:
                         cast = found[item] == "value" and kind(user) in CASTS
                         found[made] = "ours" if called(user) or found[item] == "ours" else "value" if cast else ""
                         waiting.append(made)
@@ -82,7 +85,7 @@ def _following(user: fx.Node) -> list[fx.Node]:
     """What a node makes that lies as what it reads: our kernels' results do so, too, of which some are a pair's first."""
     if called(user):
         return [user, *(part for part in user.users if part.target is operator.getitem)]
-    return [user] if kind(user) in FOLLOWING else []
+    return [user] if kind(user) and kind(user) not in VIEWS | OF_THEIR_OWN else []
 
 
 def _size(node: fx.Node) -> int:
