@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import fx, nn
 
 from rung.rewrites import PASSES, Surgeon
+from rung.rewrites.graph.writes import aliases, storage
 
 ROWS, HEADS, LENGTH, WIDTH = 2, 2, 6, 8
 ALL = HEADS * WIDTH
@@ -142,6 +143,24 @@ def test_a_rewritten_value_lies_as_it_did(source: str, steps: list[str]) -> None
 @settings(max_examples=1000, deadline=None)
 def test_in_a_thousand_programs(source: str, steps: list[str]) -> None:
     rewritten(source, steps)
+
+
+@given(**PROGRAMS)
+@settings(max_examples=20, deadline=None)
+def test_what_shares_memory_is_found_by_what_reads_it(source: str, steps: list[str]) -> None:
+    """As by looking at every node of the graph."""
+
+    def told(gm: fx.GraphModule, _: Any) -> Callable[..., Any]:
+        for node in gm.graph.nodes:
+            home = storage(node)
+            all_of_them = {other for other in gm.graph.nodes if other is node or (home and storage(other) == home)}
+            assert set(aliases(node)) == all_of_them
+        return gm.forward
+
+    torch._dynamo.reset()
+    model, image = Program(source, steps).eval(), torch.randn(ROWS, 3, 8, 8)
+    with torch.no_grad():
+        torch.compile(model, backend=told, dynamic=False)(torch.randn(ROWS, LENGTH, ALL), image)
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -111,4 +111,4 @@ def _free(node: fx.Node) -> bool:
                     user.op, user.target = "call_method", "reshape"
                 else:
                     needs_copy = True
-    return needs_copy or (viewed and any(item in held for user in node.graph.nodes for item in written(user)))
+    return needs_copy or (viewed and any(item in written(user) for item in held for user in item.users))

@@ -6,9 +6,10 @@ different values at two places. A rewrite that moves a read asks here whether a 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -75,11 +76,14 @@ def _first(node: fx.Node) -> list[fx.Node]:
 def _inplace_flag(node: fx.Node) -> bool:
     if "inplace" in node.kwargs:
         return bool(node.kwargs["inplace"])
-    if not inspect.isfunction(node.target):
-        return False
-    names = list(inspect.signature(node.target).parameters)
-    spot = names.index("inplace") if "inplace" in names else len(node.args)
-    return len(node.args) > spot and bool(node.args[spot])
+    spot = _place_of_inplace(node.target) if inspect.isfunction(node.target) else None
+    return spot is not None and len(node.args) > spot and bool(node.args[spot])
+
+
+@functools.lru_cache(maxsize=1024)
+def _place_of_inplace(function: Callable[..., Any]) -> int | None:
+    names = list(inspect.signature(function).parameters)
+    return names.index("inplace") if "inplace" in names else None
 
 
 def storage(node: Any) -> int | None:
@@ -102,11 +106,28 @@ def may_touch(node: fx.Node, storages: set[int | None]) -> bool:
 
 
 def aliases(node: fx.Node) -> list[fx.Node]:
-    """All nodes of the graph that share a node's memory, itself included."""
+    """All nodes of the graph that share a node's memory, itself included.
+
+    A view is an argument's neighbour, or there is a tuple between them, so few nodes are looked at. What comes from outside may
+    be one memory twice.
+    """
     home = storage(node)
     if home is None:
         return [node]
-    return [other for other in node.graph.nodes if other is node or storage(other) == home]
+    found, seen, waiting = [node], {node}, [node]
+    for item in waiting:
+        for other in (*item.users, *item.all_input_nodes):
+            if other in seen:
+                continue
+            seen.add(other)
+            shares = storage(other) == home
+            if shares:
+                found.append(other)
+            if shares or isinstance(other.meta.get("example_value"), (tuple, list)):
+                waiting.append(other)
+    if any(item.op in ("placeholder", "get_attr") for item in found):
+        return [other for other in node.graph.nodes if other is node or storage(other) == home]
+    return found
 
 
 def between(first: fx.Node, last: fx.Node) -> Iterable[fx.Node]:
