@@ -69,7 +69,7 @@ def breakdown(trace: Trace, *, steps: int, step_ns: float | None = None) -> Brea
     step_ns: nanoseconds of a step measured without the profiler, which slows the host down: gaps are then
     what this leaves beside the busy time, shared between launch_gap and idle as observed. Without it a
     step is the trace's window / steps: first to last GPU event, or on the CPU clock the profiled steps.
-        On that clock, where step_ns is longer than the recorded step, all parts are longer by the same factor.
+    On that clock, where step_ns is longer than the recorded step, all parts are longer by the same factor.
     """
     if steps < 1:
         raise UsageError(f"The number of recorded steps must be at least 1, not {steps}.")

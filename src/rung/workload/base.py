@@ -119,12 +119,17 @@ class Workload:
             )
 
 
+def is_model(made: object) -> bool:
+    """Whether it is a `torch.nn.Module`, without importing torch."""
+    torch = sys.modules.get("torch")  # who made a model has imported it
+    return torch is not None and isinstance(made, torch.nn.Module)
+
+
 def _check_maker(name: str, which: str, maker: object, example: str, arguments: tuple[int, ...]) -> None:
     """Refuses the thing itself where a function that makes it is needed: every trial starts from a fresh one."""
-    torch = sys.modules.get("torch")  # who made a model has imported it
     takes = "of one argument, the seed" if arguments else "without arguments"
     problem = ""
-    if not callable(maker) or (torch is not None and isinstance(maker, torch.nn.Module)):
+    if not callable(maker) or is_model(maker):
         problem = f"a {type(maker).__name__}"
     else:
         try:

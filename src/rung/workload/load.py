@@ -23,7 +23,7 @@ from typing import Any
 
 from rung.errors import UsageError, WorkloadError, first_line, how_to_install, where
 from rung.workload import by_name
-from rung.workload.base import Workload
+from rung.workload.base import Workload, is_model
 from rung.workload.options import kind_of, value_of
 
 MOST_SHOWN = 8  # names of what a file has, where none is like the one that was asked for
@@ -41,7 +41,7 @@ def load(target: str, options: Mapping[str, str] | None = None) -> Workload:
     values = _arguments(target, made, options or {})
     with _without_our_words(target), _told_what_to_install(target):
         workload = made(**values)
-    if _is_model(workload):
+    if is_model(workload):
         raise UsageError(
             f"{target} gives a model, and a climb needs inputs, too: write a function that returns rung.Workload(name=..., model=..., "
             "inputs=lambda seed: ...), and name that."
@@ -52,11 +52,6 @@ def load(target: str, options: Mapping[str, str] | None = None) -> Workload:
             "itself, add --call to `rung bench` or `rung compare` (call=True in Python)."
         )
     return workload
-
-
-def _is_model(made: object) -> bool:
-    torch = sys.modules.get("torch")  # who made a model has imported it
-    return torch is not None and isinstance(made, torch.nn.Module)
 
 
 def call_of(target: str, options: Mapping[str, str]) -> Callable[[], object]:
