@@ -25,8 +25,10 @@ from rung.rewrites.attention.sdpa import fuse_attention, fuse_flex
 from rung.rewrites.attention.short import run_short
 from rung.rewrites.batch_norm import fold_batch_norm
 from rung.rewrites.cache import write_in_place
+from rung.rewrites.convolution_epilogues import join_relu
 from rung.rewrites.counts import NAMES, attention, count, products
 from rung.rewrites.cross_entropy import fuse_cross_entropy
+from rung.rewrites.epilogues import join_activations, join_gelu
 from rung.rewrites.experts import group_experts
 from rung.rewrites.graph.buffers import Expected, guarded, note_buffers, taken_buffers
 from rung.rewrites.graph.captured import let_go, own_copy
@@ -66,6 +68,9 @@ _RUNNERS: dict[str, _Pass] = {
     "bf16-weights": keep_casts,
     "patch-matmul": multiply_patches,  # of weights as they are kept
     "aiter-gemm": route_to_aiter,
+    "activation-epilogue": join_activations,  # of products that are left
+    "gelu-epilogue": join_gelu,
+    "convolution-epilogue": join_relu,
 }
 
 PASSES = tuple(_RUNNERS)
@@ -87,6 +92,7 @@ _INSTEAD = {
     "triton-decode-attention": ("sdpa-no-mask",),
     "tf32-attention": ("flex-for-sdpa",),
     "fused-cross-entropy": ("triton-cross-entropy",),
+    "aiter-gemm": ("activation-epilogue", "gelu-epilogue"),
 }
 
 

@@ -14,6 +14,7 @@ from rung.rungs.compiling import CAPTURE, COMPILE, DYNAMIC, FOREACH_WEIGHT_CASTS
 from rung.rungs.convolutions import CONVOLUTIONS
 from rung.rungs.eight_bits import EIGHT_BITS
 from rung.rungs.environment import ENVIRONMENT
+from rung.rungs.epilogues import EPILOGUES
 from rung.rungs.graph_rewrites import GRAPH_REWRITES
 from rung.rungs.inductor import INDUCTOR
 from rung.rungs.kernels import KERNELS
@@ -72,6 +73,7 @@ LADDER: tuple[Rung, ...] = (
     *OWN_SWITCHES,
     *GRAPH_REWRITES,
     *CONVOLUTIONS,
+    *EPILOGUES,
     CUDNN_ATTENTION,
     SHORT_ATTENTION,
     TF32_ATTENTION,

@@ -100,6 +100,12 @@ def argument(node: fx.Node, position: int, *names: str, default: Any = None) -> 
     return default
 
 
+def for_each(dimensions: int, given: Any) -> tuple[Any, ...]:
+    """An argument of a convolution, such as its stride, for each of its dimensions."""
+    several = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    return several * dimensions if len(several) == 1 else several
+
+
 def value(node: Any) -> torch.Tensor | None:
     """The fake tensor that Dynamo computed for a node, when its shape holds plain integers only."""
     found = node.meta.get("example_value") if isinstance(node, fx.Node) else None

@@ -1,0 +1,217 @@
+"""An activation behind a matrix product, computed as the product is written: ReLU, and GELU in its form with tanh.
+
+The libraries of both vendors have products that end so (cuBLASLt and hipBLASLt, "epilogues"). torch has them as
+`torch._addmm_activation`, which nothing calls by itself, and Inductor writes the product, reads it in a kernel of its own and
+writes it again. In between it is rounded to 16 bits, which an epilogue saves, too. There is no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+from rung.rewrites.graph.normalize import CASTS, ELEMENTWISE, VIEWS, called, kind, source_line, value
+from rung.rewrites.siblings import projection
+
+LONGEST = 16  # operations of an activation; GELU written out has ten at most
+_FAR = torch.logspace(1.0, 38.0, 186, dtype=torch.float64, device="cpu")  # where a cap shows, up to what bfloat16 holds
+POINTS = torch.cat([-_FAR.flip(0), torch.linspace(-12.0, 12.0, 4801, dtype=torch.float64, device="cpu"), _FAR])
+# The constants that people write have eight digits. The two forms of GELU are up to 4.7e-4 apart.
+NEAR = 1e-6
+
+
+def linear_relu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """relu(F.linear(x, weight, bias)), in one kernel on a GPU. x: [..., K], weight: [N, K], bias: [N] -> [..., N]."""
+    return _product(x, weight, bias, gelu=False)
+
+
+def linear_tanh_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """The same with gelu(approximate="tanh")."""
+    return _product(x, weight, bias, gelu=True)
+
+
+def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """The same with gelu by its form with tanh where the product is in bfloat16, and as it is defined elsewhere."""
+    autocast = torch.is_autocast_enabled(x.device.type)
+    dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
+    if dtype == torch.bfloat16:
+        return linear_tanh_gelu(x, weight, bias)
+    return F.gelu(F.linear(x, weight, bias))
+
+
+def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, gelu: bool) -> torch.Tensor:
+    if not x.is_cuda:  # where torch's epilogue of that name is the other GELU
+        made = F.linear(x, weight, bias)
+        return F.gelu(made, approximate="tanh") if gelu else F.relu(made)
+    if torch.is_autocast_enabled(x.device.type):  # which does not know the operator
+        x, weight, bias = (each.to(torch.get_autocast_dtype(x.device.type)) for each in (x, weight, bias))
+    made = torch._addmm_activation(bias, x.reshape(-1, x.shape[-1]), weight.t(), use_gelu=gelu)
+    return made.view(*x.shape[:-1], weight.shape[0])
+
+
+for _function in (linear_relu, linear_tanh_gelu, linear_gelu):
+    _function.spells = "linear"  # type: ignore[attr-defined]  # to whoever counts products
+    _function.reads_only = True  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class _Activation:
+    """What is computed of a product, as a function of numbers, and what computes both."""
+
+    name: str
+    of: Callable[[torch.Tensor], torch.Tensor]
+    with_product: Callable[..., torch.Tensor]
+
+
+_SAME = (
+    _Activation("ReLU", F.relu, linear_relu),
+    _Activation("GELU with tanh", lambda x: F.gelu(x, approximate="tanh"), linear_tanh_gelu),
+)
+_NEARLY = (_Activation("GELU", F.gelu, linear_gelu),)
+
+
+def join_activations(graph: fx.Graph) -> tuple[int, list[str]]:
+    """ReLU, and GELU in its form with tanh, behind a product: how many were joined with it, and why not others."""
+    return _join_all(graph, _SAME)
+
+
+def join_gelu(graph: fx.Graph) -> tuple[int, list[str]]:
+    """GELU as it is defined, which its form with tanh stands for in bfloat16."""
+    return _join_all(graph, _NEARLY)
+
+
+def _join_all(graph: fx.Graph, wanted: tuple[_Activation, ...]) -> tuple[int, list[str]]:
+    count, skipped = 0, []
+    for node in list(graph.nodes):
+        product = None if node._erased else _product_with_bias(node)
+        found = product and _found(node, wanted)
+        if not product or not found:
+            continue
+        activation, last, path = found
+        if reason := _obstacle(node, last):
+            skipped.append(f"{activation.name} at {source_line(last)}: {reason}")
+        else:
+            _rewrite(graph, node, product, activation, last, path)
+            count += 1
+    return count, skipped
+
+
+def _product_with_bias(node: fx.Node) -> tuple[Any, Any, Any] | None:
+    """(x, weight, bias) of a product with one bias a column; the weight of an `addmm` lies the other way."""
+    if getattr(node.target, "spells", ""):
+        return None  # it has an epilogue
+    if read := projection(node):
+        return read if read[2] is not None else None
+    if kind(node) != "addmm" or len(node.args) != 3 or node.kwargs:
+        return None
+    bias, rows, matrix = node.args
+    held, columns = value(bias), value(matrix)
+    if held is None or columns is None or held.shape != columns.shape[1:]:
+        return None
+    return rows, matrix, bias
+
+
+def _found(product: fx.Node, wanted: tuple[_Activation, ...]) -> tuple[_Activation, fx.Node, list[fx.Node]] | None:
+    """The activation behind a product, the node that has its value, and the nodes that compute it."""
+    for last, path in _ends(_viewed(product)):
+        got = _at_points(path)
+        for activation in wanted if got is not None else ():
+            if torch.allclose(got, activation.of(POINTS), rtol=NEAR, atol=NEAR):
+                return activation, last, path
+    return None
+
+
+def _viewed(node: fx.Node) -> fx.Node:
+    """The product as it is read: an activation of its view is the view of its activation."""
+    while len(node.users) == 1:
+        user, before = next(iter(node.users)), value(node)
+        after = value(user)
+        if kind(user) not in VIEWS or before is None or after is None or before.dtype != after.dtype:
+            break
+        node = user
+    return node
+
+
+def _ends(start: fx.Node) -> Iterator[tuple[fx.Node, list[fx.Node]]]:
+    """Each node that all of what is made of a value goes through, where only numbers take part, with the nodes up to it. The
+    first of these is the value itself."""
+    path, open_ = [start], set(start.users)
+    while open_ and len(path) <= LONGEST:
+        node = min(open_)
+        inside = kind(node) in ELEMENTWISE - {"dropout"} and all(item in path for item in node.all_input_nodes)
+        if not inside or value(node) is None:
+            return
+        path.append(node)
+        open_.remove(node)
+        if not open_:
+            yield node, path[:]
+        open_ |= set(node.users)
+
+
+def _at_points(path: list[fx.Node]) -> torch.Tensor | None:
+    """What the nodes compute of `POINTS`; None where they cannot be asked."""
+    held = {path[0]: POINTS.clone()}
+    try:
+        with torch.no_grad():
+            for node in path[1:]:
+                held[node] = _computed(node, held)
+    except Exception:  # an operation with other arguments than numbers
+        return None
+    return held[path[-1]] if held[path[-1]].shape == POINTS.shape else None
+
+
+def _computed(node: fx.Node, held: dict[fx.Node, torch.Tensor]) -> torch.Tensor:
+    if kind(node) in (*CASTS, "contiguous"):
+        return held[node.all_input_nodes[0]]
+    arguments = fx.map_arg(node.args, held.__getitem__)
+    options = fx.map_arg(node.kwargs, held.__getitem__)
+    if node.op == "call_method":
+        made = getattr(arguments[0], str(node.target))(*arguments[1:], **options)
+    else:
+        made = node.target(*arguments, **options)
+    assert isinstance(made, torch.Tensor)
+    return made
+
+
+def _obstacle(product: fx.Node, last: fx.Node) -> str:
+    made, end = value(product), value(last)
+    if made is None or end is None or not made.numel():
+        return "its size is not known"
+    if made.requires_grad:
+        return "it needs a gradient"
+    if not made.is_contiguous():
+        return "its result is not laid out in rows"
+    return ""
+
+
+def _rewrite(
+    graph: fx.Graph,
+    node: fx.Node,
+    product: tuple[Any, Any, Any],
+    activation: _Activation,
+    last: fx.Node,
+    path: list[fx.Node],
+) -> None:
+    x, weight, bias = product
+    before, after = value(path[0]), value(last)
+    with graph.inserting_before(node):
+        if kind(node) == "addmm":
+            weight = called(graph, "t", weight)
+        made = graph.call_function(activation.with_product, (x, weight, bias))
+    made.meta = dict(node.meta)
+    result = made if path[0] is node else path[0]
+    node.replace_all_uses_with(made)
+    if (
+        before is not None and after is not None and before.dtype != after.dtype
+    ):  # written out under autocast, it may be in float32
+        with graph.inserting_before(last):
+            result = called(graph, "to", result, after.dtype)
+        result.meta["stack_trace"] = last.meta.get("stack_trace")
+    last.replace_all_uses_with(result)
+    for one in (*reversed(path[1:]), node):
+        graph.erase_node(one)

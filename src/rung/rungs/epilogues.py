@@ -1,0 +1,67 @@
+"""Level 3: what follows a product or a convolution elementwise, in the library's own kernel for both."""
+
+from __future__ import annotations
+
+from rung.rungs.graph_rewrites import graph_rewrite
+from rung.rungs.requirements import BFLOAT16, GPU, INFERENCE, allowed, chip, share_of, unless
+
+ACTIVATION_EPILOGUE = graph_rewrite(
+    name="activation-epilogue",
+    level=3,
+    title="activations in the epilogue of matrix products",
+    contract="reassociated",
+    changes="a linear layer with a bias, and ReLU or GELU with tanh behind it, become one kernel of cuBLASLt or hipBLASLt",
+    before=(INFERENCE, GPU),  # torch's operator has no gradient
+    of="ReLU or GELU with tanh behind a linear layer with a bias",
+    requires=(share_of("pointwise"),),
+    shrinks=lambda c: {"pointwise": (0.4, 0.9), "gemm": (1.0, 1.06)},
+    effect="no kernel of the activation's own",
+)
+
+GELU_EPILOGUE = graph_rewrite(
+    name="gelu-epilogue",
+    level=3,
+    title="GELU in the epilogue of matrix products, by tanh",
+    contract="bf16",
+    changes="a linear layer with a bias, and GELU behind it, become one kernel of cuBLASLt or hipBLASLt, which has the form with tanh: up to 0.0005 off, "
+    "and rounded to bfloat16 once where the two are rounded twice",
+    before=(INFERENCE, GPU),
+    of="GELU behind a linear layer with a bias",
+    requires=(allowed("bf16"), BFLOAT16, share_of("pointwise")),
+    # On one H200 at bf16, compiled and captured: 0.90 of the step of vit_base and deit3_small was left, 0.92 of beit_base's.
+    shrinks=lambda c: {"pointwise": (0.4, 0.9), "gemm": (1.0, 1.06)},
+    effect="no kernel of the activation's own",
+)
+
+CONVOLUTION_EPILOGUE = graph_rewrite(
+    name="convolution-epilogue",
+    level=3,
+    title="sums and ReLU in the epilogue of convolutions",
+    contract="reassociated",
+    changes="a convolution, a sum with another tensor and ReLU behind it become one kernel of cuDNN; batch norms in between are folded",
+    before=(
+        INFERENCE,
+        GPU,
+        chip(
+            r"sm(8\d|9\d|1\d\d)",
+            "sm80 and later",
+            "MIOpen has such kernels for float32 alone, and older chips were not tried",
+        ),
+    ),
+    of="convolution with ReLU behind it",
+    requires=(
+        unless(
+            "convolutions in channels-last layout",
+            lambda c: c.plan.channels_last or not c.facts.contiguous_convolutions,
+            "the kernels are for the layout that `channels-last` gives, which is not in effect so far.",
+        ),
+        share_of("convolution"),
+        share_of("pointwise"),
+    ),
+    # On one H200 at bf16, compiled and captured: 0.88 of the step of resnet50 was left.
+    shrinks=lambda c: {"pointwise": (0.3, 0.95), "convolution": (0.98, 1.06)},
+    after="folded-batch-norm",
+    effect="no kernel of ReLU's own behind these convolutions",
+)
+
+EPILOGUES = (ACTIVATION_EPILOGUE, GELU_EPILOGUE, CONVOLUTION_EPILOGUE)
