@@ -159,7 +159,11 @@ def test_compiled_by_inductor_it_is_the_same(activation: Function) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_gelu_is_exact_where_its_form_with_tanh_would_show(dtype: torch.dtype) -> None:
-    x, weight, bias = torch.linspace(-4, 4, 64, dtype=dtype)[:, None], torch.ones(1, 1, dtype=dtype), torch.zeros(1, dtype=dtype)
+    x, weight, bias = (
+        torch.linspace(-4, 4, 64, dtype=dtype)[:, None],
+        torch.ones(1, 1, dtype=dtype),
+        torch.zeros(1, dtype=dtype),
+    )
     torch.testing.assert_close(epilogues.linear_gelu(x, weight, bias), F.gelu(x), rtol=0, atol=0)
 
 

@@ -20,6 +20,8 @@ from rung.rewrites.attention import sdpa as sdpa_module
 from rung.rewrites.attention.flex import flex_attention
 from rung.rewrites.attention.short import short_attention
 from rung.rewrites.chunked import linear_cross_entropy
+from rung.rewrites.convolution_epilogues import convolution_relu
+from rung.rewrites.epilogues import linear_gelu, linear_relu, linear_tanh_gelu
 from rung.rewrites.graph import kernel_ops
 from rung.rewrites.graph.normalize import kind
 from rung.rewrites.grouped_mm import combine, expert_linear
@@ -186,6 +188,26 @@ PATCHES = Workload(
     model=lambda: nn.Sequential(nn.Conv2d(3, 4, 2, stride=2), nn.GELU()),
     inputs=lambda seed: torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(seed)),
 )
+
+
+RESIDUAL = Workload(
+    name="residual",
+    model=lambda: Residual().eval(),
+    inputs=lambda seed: torch.randn(2, 8, 4, 4, generator=torch.Generator().manual_seed(seed)),
+)
+
+
+class Residual(nn.Module):
+    """A convolution with ReLU, and one with a sum before that; two layers with the two forms of GELU."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(8, 16, 3, padding=1), nn.Conv2d(16, 8, 1)
+        self.exact, self.tanh = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = F.relu(self.second(F.relu(self.first(x))) + x).flatten(2).mT
+        return F.gelu(self.tanh(F.gelu(self.exact(x))), approximate="tanh")
 
 
 class Experts(nn.Module):
@@ -431,6 +453,37 @@ def briefly(**options):
     return change
 
 
+def activation(target, **changed):
+    """Other arguments, by their places, or another function in the place of a product with an activation."""
+
+    def change(graph):
+        for node in calls(graph, target):
+            node.target = changed.get("function", target)
+            if "bias" in changed:
+                with graph.inserting_before(node):
+                    node.args = (*node.args[:2], graph.call_function(changed["bias"], (node.args[2],)))
+
+    return change
+
+
+def sum_forgotten(graph):
+    for node in calls(graph, convolution_relu):
+        node.args = (*node.args[:3], None, *node.args[4:])
+
+
+def sum_cut_off_before(graph):
+    for node in calls(graph, convolution_relu):
+        if node.args[3] is not None:
+            summand = node.args[3]
+            node.args = (*node.args[:3], None, *node.args[4:])
+            after(graph, node, torch.add, summand)
+
+
+def convolution_bias_missing(graph):
+    for node in calls(graph, convolution_relu):
+        node.args = (*node.args[:2], None, *node.args[3:])
+
+
 def labels_not_shifted(graph):
     for node in calls(graph, linear_cross_entropy):
         with graph.inserting_before(node):
@@ -623,6 +676,14 @@ MUTATIONS = {
     "patch-matmul: the last places at the end": (PATCHES, "patch-matmul", places_reversed),
     "short-attention: mask dropped": (MASK_GIVEN, "short-attention", short_mask_dropped),
     "short-attention: scale 3 % off": (MASK_GIVEN, "short-attention", briefly(scale=0.4 * 1.03)),
+    "activation-epilogue: bias missing": (RESIDUAL, "activation-epilogue", activation(linear_tanh_gelu, bias=torch.zeros_like)),
+    "activation-epilogue: the other GELU": (RESIDUAL, "activation-epilogue", activation(linear_tanh_gelu, function=linear_gelu)),
+    "activation-epilogue: ReLU": (RESIDUAL, "activation-epilogue", activation(linear_tanh_gelu, function=linear_relu)),
+    "gelu-epilogue: by tanh in float32": (RESIDUAL, "gelu-epilogue", activation(linear_gelu, function=linear_tanh_gelu)),
+    "gelu-epilogue: no activation": (RESIDUAL, "gelu-epilogue", activation(linear_gelu, function=F.linear)),
+    "convolution-epilogue: sum forgotten": (RESIDUAL, "convolution-epilogue", sum_forgotten),
+    "convolution-epilogue: ReLU before the sum": (RESIDUAL, "convolution-epilogue", sum_cut_off_before),
+    "convolution-epilogue: bias missing": (RESIDUAL, "convolution-epilogue", convolution_bias_missing),
     "hoisted-constants: one position late": (TURNED, "hoisted-constants", table(torch.roll, 1, -2)),
     "hoisted-constants: in bfloat16": (TURNED, "hoisted-constants", table(lambda t: t.bfloat16().float())),
     "grouped-experts: another expert's weights": (EXPERTS, "grouped-experts", experts(expert_linear, 1, torch.roll, 12, 0)),
@@ -659,8 +720,9 @@ def test_a_rewrite_gone_wrong_is_refused(name, monkeypatch):
     assert found.failures
 
 
-# Where the mistakes of the others are refused: test_residual_stream.py, test_kept_weights.py, test_copies.py, test_routed.py.
-ELSEWHERE = {"bf16-stream", "bf16-weights", "strided-sdpa-inputs", "aiter-gemm"}
+# Where the mistakes of the others are refused: test_residual_stream.py, test_kept_weights.py, test_folded_weights.py, test_copies.py,
+# test_routed.py.
+ELSEWHERE = {"bf16-stream", "bf16-weights", "folded-weights", "strided-sdpa-inputs", "aiter-gemm"}
 
 
 def test_no_rewrite_is_without_a_mistake():

@@ -72,7 +72,8 @@ class Compiled:
         self._function, self._model, self._plan, self._arch = of_its_own(function), model, plan, arch
         self._new_shapes = new_shapes
         # Whether `renewed` has anything to look at.
-        self.renews = bool(plan.linears or plan.capture or "bf16-weights" in plan.passes)
+        self._copies_weights = bool(plan.linears or {"bf16-weights", "folded-weights"} & set(plan.passes))
+        self.renews = self._copies_weights or plan.capture
         self._shares = plan.shares_graphs and dynamic is None
         self._warns = plan.compiles and not plan.dynamic and dynamic is None and bool(plan.sized or not self._shares)
         self._graphs: _Graphs | None = None
@@ -106,7 +107,7 @@ class Compiled:
     def renewed(self) -> bool:
         """Whether weights that were copied have changed, and what was prepared of them is dropped, or buffers that a rewrite took
         for what they held: what was recorded is then another step's. Copies in 8 or 16 bits are written anew where they lie."""
-        if self._plan.linears or "bf16-weights" in self._plan.passes:
+        if self._copies_weights:
             self._see_merges()
         if self._plan.capture and self.surgeon:
             self.surgeon.renew()
@@ -286,7 +287,8 @@ class Compiled:
     def _surgeon(self, rewrites: bool) -> Surgeon:
         plan = self._plan
         inner: Literal["inductor", "eager"] = "inductor" if plan.compiles else "eager"
-        return Surgeon(plan.passes if rewrites else (), inner, dict(plan.inductor), plan.within if rewrites else ())
+        passes, within = (plan.passes, plan.within) if rewrites else ((), ())
+        return Surgeon(passes, inner, dict(plan.inductor), within, self._model)
 
     def _whole(self, surgeon: Surgeon) -> Callable[..., Any]:
         self._known.clear()

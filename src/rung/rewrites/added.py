@@ -33,8 +33,8 @@ def added_inputs(gm: fx.GraphModule, copies: Copies) -> list[Joined | Kept | Hel
 
     def one(node: fx.Node) -> Joined | Kept | Held:
         if KEPT in node.meta:
-            names, dtype = node.meta[KEPT]
-            return Kept([spots[name] for name in names], dtype, copies)
+            names, recipe = node.meta[KEPT]
+            return Kept([spots[name] for name in names], recipe, copies)
         if MEMBERS in node.meta:
             return Joined([spots[name] for name in node.meta[MEMBERS]])
         return Held(node.meta[VALUE])

@@ -1,19 +1,22 @@
 """Batch norm that no longer learns from its batch is a scale and a shift: it goes into the convolution before it.
 
-The folded weights are worked out in the graph, from the parameters and running statistics as they are: nothing is
-copied, gradients reach all of them, and a change of any is seen.
+The folded weights are worked out in the graph, from the parameters and running statistics as they are: gradients reach all of
+them. In inference `folded_weights.py` keeps their values.
 """
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 import torch.nn.functional as F
-from torch import fx
+from torch import fx, nn
 
-from rung.rewrites.graph.normalize import argument, kind, source_line, value
+from rung.rewrites.graph.normalize import argument, called, computed, kind, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+STATISTIC = "rung_statistic"  # of an input that a folded batch norm reads
 
 
 def fold_batch_norm(graph: fx.Graph) -> tuple[int, list[str]]:
@@ -59,20 +62,18 @@ def _fold(graph: fx.Graph, layer: fx.Node, norm: fx.Node) -> None:
     weight, bias = layer.args[1], argument(layer, 2, "bias")
     mean, variance, gain, shift = (argument(norm, k) for k in range(1, 5))
     rank = value(weight).dim()  # type: ignore[union-attr]
+    for statistic in (mean, variance):
+        statistic.meta[STATISTIC] = True
     with graph.inserting_before(norm):
-        scale = graph.call_function(torch.add, (variance, argument(norm, 7, "eps", default=1e-5)))
-        scale = graph.call_function(torch.rsqrt, (scale,))
+        scale = computed(graph, torch.add, variance, argument(norm, 7, "eps", default=1e-5))
+        scale = computed(graph, torch.rsqrt, scale)
         if gain is not None:
-            scale = graph.call_function(torch.mul, (scale, gain))
-        wide = graph.call_method("reshape", (scale, -1, *(1,) * (rank - 1)))
-        folded = graph.call_function(torch.mul, (weight, wide))
-        folded.meta["example_value"] = torch.empty_like(value(weight))  # for passes after this one
-        offset = (
-            graph.call_function(torch.neg, (mean,)) if bias is None else graph.call_function(torch.sub, (bias, mean))
-        )
-        offset = graph.call_function(torch.mul, (offset, scale))
+            scale = computed(graph, torch.mul, scale, gain)
+        folded = computed(graph, torch.mul, weight, called(graph, "reshape", scale, -1, *(1,) * (rank - 1)))
+        offset = computed(graph, torch.neg, mean) if bias is None else computed(graph, torch.sub, bias, mean)
+        offset = computed(graph, torch.mul, offset, scale)
         if shift is not None:
-            offset = graph.call_function(torch.add, (offset, shift))
+            offset = computed(graph, torch.add, offset, shift)
         made = graph.call_function(layer.target, (layer.args[0], folded, offset, *layer.args[3:]))
     for item in between(layer, norm):
         item.meta.setdefault("stack_trace", norm.meta.get("stack_trace"))
@@ -80,3 +81,27 @@ def _fold(graph: fx.Graph, layer: fx.Node, norm: fx.Node) -> None:
     norm.replace_all_uses_with(made)
     graph.erase_node(norm)
     graph.erase_node(layer)
+
+
+class Statistics:
+    """The running statistics of a model's batch norms, which these write to without raising a version counter. What they do raise is
+    their count of batches."""
+
+    def __init__(self, model: nn.Module | None = None) -> None:
+        self._model = weakref.ref(model) if model is not None else lambda: None
+        self._counts: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor]]] = {}
+
+    def look(self) -> None:
+        """At the model as it is now."""
+        model = self._model()
+        for layer in model.modules() if model is not None else ():
+            count = getattr(layer, "num_batches_tracked", None)
+            for name in ("running_mean", "running_var") if isinstance(count, torch.Tensor) else ():
+                statistic = getattr(layer, name, None)
+                if isinstance(statistic, torch.Tensor):
+                    self._counts[id(statistic)] = weakref.ref(statistic), weakref.ref(count)
+
+    def count(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The count of batches that goes up when a batch norm writes to this tensor; None where none is known to."""
+        statistic, count = self._counts.get(id(tensor), (lambda: None, lambda: None))
+        return count() if statistic() is tensor else None

@@ -20,6 +20,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
+from rung.rewrites.batch_norm import Statistics
 from rung.rewrites.graph.captured import add_weight, is_weight
 
 ALIGNED = 16  # bytes
@@ -29,43 +30,51 @@ _MOVING = threading.Lock()  # two threads that moved the same weights at once wo
 
 @dataclass(frozen=True)
 class Home:
-    """Where a weight lies: its storage's address and size in bytes, its first byte in it and its own size; and whether it is a
-    parameter that counts its versions."""
+    """Where a weight lies: its storage's address and size in bytes, its first byte in it and its own size. dense: in the order of its
+    dimensions, so that it may be moved; parameter: it counts its versions; told: whatever writes to it shows in these."""
 
     storage: int
     whole: int
     offset: int
     size: int
+    dense: bool = True
     parameter: bool = False
+    told: bool = False
 
     @property
     def alone(self) -> bool:
         return self.offset == 0 and self.size == self.whole
 
 
-def note_homes(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
-    """Marks the placeholders whose tensors may be moved, before the passes look at the graph."""
+def note_homes(gm: fx.GraphModule, example_inputs: Sequence[Any], statistics: Statistics) -> None:
+    """Marks the placeholders whose tensors may be moved or copied, before the passes look at the graph."""
     if any(getattr(node.target, "__name__", "") == "_set_grad_enabled" for node in gm.graph.nodes):
         return
     for node, tensor in zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=False):
-        if _movable(tensor) and is_weight(node):
+        if _plain(tensor) and is_weight(node):
             storage = tensor.untyped_storage()
             start = tensor.storage_offset() * tensor.element_size()
-            counts = isinstance(tensor, torch.nn.Parameter) and not tensor.is_inference()
-            node.meta[HOME] = Home(storage.data_ptr(), storage.nbytes(), start, tensor.nbytes, counts)
+            counts = not tensor.is_inference()
+            parameter = isinstance(tensor, torch.nn.Parameter) and counts
+            # Batch norm writes its statistics, which are buffers of floating-point numbers, without raising their versions.
+            counted = not tensor.is_floating_point() or statistics.count(tensor) is not None
+            told = parameter or (counts and counted)
+            node.meta[HOME] = Home(
+                storage.data_ptr(), storage.nbytes(), start, tensor.nbytes, tensor.is_contiguous(), parameter, told
+            )
 
 
-def _movable(tensor: Any) -> bool:
+def _plain(tensor: Any) -> bool:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or isinstance(tensor, FakeTensor):
         return False
     needs_gradient = tensor.requires_grad and torch.is_grad_enabled()
-    return tensor.layout == torch.strided and tensor.is_contiguous() and not needs_gradient and not tensor.is_meta
+    return tensor.layout == torch.strided and not needs_gradient and not tensor.is_meta
 
 
 def joined_input(graph: fx.Graph, members: Sequence[fx.Node]) -> fx.Node | None:
     """A new input of the graph that stands for the members below one another; None where they must be copied."""
     homes = [member.meta.get(HOME) for member in members]
-    if not all(isinstance(home, Home) for home in homes):
+    if not all(isinstance(home, Home) and home.dense for home in homes):
         return None
     wanted = tuple(member.name for member in members)
     inputs = graph.find_nodes(op="placeholder")

@@ -23,13 +23,14 @@ from rung.rewrites.attention.mask_free import drop_masks
 from rung.rewrites.attention.multi_head import write_out
 from rung.rewrites.attention.sdpa import fuse_attention, fuse_flex
 from rung.rewrites.attention.short import run_short
-from rung.rewrites.batch_norm import fold_batch_norm
+from rung.rewrites.batch_norm import Statistics, fold_batch_norm
 from rung.rewrites.cache import write_in_place
 from rung.rewrites.convolution_epilogues import join_relu
 from rung.rewrites.counts import NAMES, attention, count, products
 from rung.rewrites.cross_entropy import fuse_cross_entropy
 from rung.rewrites.epilogues import join_activations, join_gelu
 from rung.rewrites.experts import group_experts
+from rung.rewrites.folded_weights import fold_weights
 from rung.rewrites.graph.buffers import Expected, guarded, note_buffers, taken_buffers
 from rung.rewrites.graph.captured import let_go, own_copy
 from rung.rewrites.hoist import hoist_constants
@@ -65,6 +66,7 @@ _RUNNERS: dict[str, _Pass] = {
     "strided-sdpa-inputs": drop_copies,
     "triton-rope": fuse_rotary,
     "triton-cross-entropy": fuse_loss,
+    "folded-weights": fold_weights,
     "bf16-weights": keep_casts,
     "patch-matmul": multiply_patches,  # of weights as they are kept
     "aiter-gemm": route_to_aiter,
@@ -75,7 +77,7 @@ _RUNNERS: dict[str, _Pass] = {
 
 PASSES = tuple(_RUNNERS)
 # Only a whole graph has callers that can be given one more input.
-_OF_THE_WHOLE = ("hoisted-constants", "bf16-weights")
+_OF_THE_WHOLE = ("hoisted-constants", "folded-weights", "bf16-weights")
 
 # Passes on the graphs that Inductor compiles: the hook of its settings, and whose pass it is.
 WITHIN = {
@@ -121,7 +123,9 @@ class Surgeon:
         inner: Literal["inductor", "eager"] = "inductor",
         inductor_options: dict[str, Any] | None = None,
         within: Sequence[str] = (),
+        model: torch.nn.Module | None = None,
     ) -> None:
+        """model: whose batch norms write to their statistics unseen; it is not kept alive."""
         unknown = sorted({*passes, *within} - {*PASSES, *WITHIN})
         if unknown:
             raise ValueError(f"unknown passes {unknown}; known: {[*PASSES, *WITHIN]}")
@@ -135,7 +139,8 @@ class Surgeon:
         self._expected: list[Expected] = []
         self._records: dict[str, _Record] = {}
         self._added: list[Joined | Kept | Held] = []
-        self._copies = Copies()
+        self._statistics = Statistics(model)
+        self._copies = Copies(self._statistics)
 
     @property
     def matches(self) -> dict[str, int]:
@@ -192,7 +197,8 @@ class Surgeon:
         record = _Record(dict.fromkeys(self.passes, 0), [])
         # Checkpointed regions and other wrapped bodies are graph modules of their own inside this one.
         gm = own_copy(written)
-        note_homes(gm, example_inputs)
+        self._statistics.look()
+        note_homes(gm, example_inputs, self._statistics)
         if trusting:
             note_buffers(gm, example_inputs)
         parts = [module for module in gm.modules() if isinstance(module, fx.GraphModule)]

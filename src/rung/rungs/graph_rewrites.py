@@ -33,19 +33,19 @@ def graph_rewrite(
     of: str = "",
     before: tuple[Requirement, ...] = (),
     requires: tuple[Requirement, ...] = (),
-    after: str = "",
+    beside: tuple[str, ...] = (),
     shown: tuple[Prove, ...] = (),
     **declared: Any,
 ) -> Rung:
     """A rung whose change is the rewrite of its name, and whose proof is that it rewrote something.
 
     of: what the survey looked for in the captured graph, where it did; before, requires: its other preconditions, those that are asked
-    before that and after it; after: a rewrite that runs before it, and makes what it takes; shown: further proofs; declared: the rest, as
+    before that and after it; beside: rewrites that it takes into the plan with it; shown: further proofs; declared: the rest, as
     of `Rung`.
     """
 
     def change(plan: Plan) -> Plan:
-        return replace(plan, passes=tuple(dict.fromkeys((*plan.passes, *([after] if after else []), name))))
+        return replace(plan, passes=tuple(dict.fromkeys((*plan.passes, *beside, name))))
 
     found = finds(name, of) if of else ()
     proof = both(rewritten(name), *shown) if shown else rewritten(name)
@@ -161,7 +161,7 @@ FLEX_FOR_SDPA = graph_rewrite(
     of="attention without a mask or with the causal one",
     requires=(GPU, COMPILED),
     shrinks=lambda c: {"attention": (0.3, 1.5), "gemm": (0.9, 1.0), "pointwise": (0.8, 1.0)},
-    after="sdpa",  # which makes calls of what is written by hand
+    beside=("sdpa",),  # which makes calls of what is written by hand
     effect="attention by FlexAttention",
     prepares=20.0,
 )
@@ -206,6 +206,21 @@ def _narrow_logits_shrinks(c: Context) -> dict[str, tuple[float, float]]:
     before, after = ((counts or {}).get("layer_flop", 0) for counts in (c.facts.captured, c.facts.rewritten))
     left = after / before if before else 1.0
     return {"gemm": (0.9 * left, min(1.0, 1.1 * left)), "pointwise": (left, 1.0)}
+
+
+FOLDED_WEIGHTS = graph_rewrite(
+    name="folded-weights",
+    level=3,
+    title="values of weights computed once",
+    contract="reassociated",
+    changes="what is computed of weights alone, such as standardized weights and tables of attention biases, is computed once (constant folding), "
+    "and again when a weight has changed",
+    requires=(INFERENCE,),  # in training the weights are others at every step
+    of="value that depends on weights alone",
+    # Its kernels are small beside the others, and there are many.
+    shrinks=lambda c: {"pointwise": (0.7, 1.0), "copy": (0.7, 1.0)},
+    effect="no kernel that computes them",
+)
 
 
 NARROW_LOGITS = graph_rewrite(
@@ -288,8 +303,10 @@ FOLDED_BATCH_NORM = graph_rewrite(
     level=3,
     title="batch norm folded into convolution",
     contract="reassociated",
-    changes="folds a batch norm in evaluation mode into the weights of the convolution before it",
+    changes="folds a batch norm in evaluation mode into the weights of the convolution before it; in inference the folded weights are kept until "
+    "the model's change",
     of="batch norm after a convolution",
+    beside=("folded-weights",),  # or every call would fold them
     shrinks=lambda c: {"pointwise": (0.7, 1.0)},
     effect="no batch norm of its own",
 )
@@ -350,6 +367,7 @@ GRAPH_REWRITES = (
     UNCOPIED,
     IN_PLACE_CACHE,
     HOISTED,
+    FOLDED_WEIGHTS,
     NARROW_LOGITS,
     FUSED_CROSS_ENTROPY,
     GROUPED_EXPERTS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -194,6 +195,17 @@ def called(graph: fx.Graph, method: str, node: fx.Node, *arguments: Any) -> fx.N
     if tensor is not None:
         result: torch.Tensor = getattr(tensor.detach(), method)(*arguments)
         made.meta["example_value"] = result.requires_grad_(tensor.requires_grad)
+    return made
+
+
+def computed(graph: fx.Graph, function: Callable[..., torch.Tensor], *arguments: Any) -> fx.Node:
+    """The same of a function, of whose tensors all are nodes."""
+    made, values = graph.call_function(function, arguments), fx.map_arg(arguments, value)
+    if not any(item is None for item in values):
+        with torch.no_grad():
+            result = function(*values)
+        needed = any(item.requires_grad for item in values if isinstance(item, torch.Tensor))
+        made.meta["example_value"] = result.requires_grad_(needed)
     return made
 
 

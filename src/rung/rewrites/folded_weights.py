@@ -1,0 +1,182 @@
+"""What is computed of weights alone is computed once (constant folding), and again once a weight is another.
+
+Folded batch norms are such, weights that are standardized or normalized, and biases of attention that a table holds. The compiler computes them in
+every call, each in a kernel of its own, for most are read by kernels of libraries. Their values are kept as those of casts are (`kept.py`), and as
+autocast casts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+from torch import fx, nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from rung.rewrites.batch_norm import STATISTIC
+from rung.rewrites.graph.captured import without_numbers
+from rung.rewrites.graph.constants import COMPUTED, sweep
+from rung.rewrites.graph.normalize import argument, kind, names, value
+from rung.rewrites.graph.writes import storage, written
+from rung.rewrites.hoist import VIEWS
+from rung.rewrites.joined import HOME
+from rung.rewrites.kept import NARROW, PRODUCTS, add_kept
+
+# What a compiler cannot compute as part of whatever reads it.
+HEAVY = names(
+    "batch_norm layer_norm softmax norm linalg_vector_norm _weight_norm normalize mean var std var_mean std_mean sum amax"
+)
+PURE = (
+    COMPUTED | HEAVY | names("flatten unflatten reshape_as view_as pad roll index_select gather embedding broadcast_to")
+)
+# Reads what is in memory: kernels of libraries.
+READERS = frozenset(
+    (*PRODUCTS, "bmm", "baddbmm", "einsum", "scaled_dot_product_attention", "conv_transpose1d", "conv_transpose2d")
+)
+MOST_ELEMENTS = 2**28  # as many as the largest weights have
+
+
+class Folded:
+    """A value that a program makes of tensors, as dtype, in memory of this size and these strides."""
+
+    def __init__(self, program: fx.Graph, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int]) -> None:
+        self._program, self._dtype, self._size, self._stride = program, dtype, tuple(size), tuple(stride)
+        self._run: Callable[..., torch.Tensor] | None = (
+            None  # made when it is asked, for compiling reads many a program
+        )
+        steps = "; ".join(f"{node} = {node.op} {node.target} {node.args} {node.kwargs}" for node in program.nodes)
+        self.key: Hashable = (steps, self._dtype, self._size, self._stride)
+
+    def new(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        made = torch.empty_strided(self._size, self._stride, dtype=self._dtype, device=tensors[0].device)
+        self.write(made, tensors)
+        return made
+
+    def write(self, made: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+        self._run = self._run or fx.GraphModule(nn.Module(), self._program).forward
+        with _disable_current_modes(), torch.autocast(made.device.type, enabled=False):
+            made.copy_(self._run(*(t.detach() for t in tensors)))
+
+
+def fold_weights(graph: fx.Graph) -> tuple[int, list[str]]:
+    """Makes an input of every value that depends on weights alone, and that a kernel reads from memory; how many, and why not others."""
+    touched = {storage(item) for node in graph.nodes for item in written(node)}
+    weights, skipped = _weights(graph, touched)
+    sources = _of_weights(graph, weights, touched)
+    made: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
+    count = 0
+    for node in list(graph.nodes):
+        if node in sources or node.op == "output":
+            continue
+        for read in node.all_input_nodes:
+            views, inner = _inside_out(read, sources)
+            if not sources.get(inner) or inner in weights or not _worth(node, inner, sources):
+                continue
+            dtype = _as_read(node, inner)
+            if (inner, dtype) not in made:
+                made[inner, dtype] = _kept(graph, inner, dtype, sources)
+                count += 1
+            node.replace_input_with(read, _viewed(graph, views, inner, made[inner, dtype]))
+            sweep([read])
+    return count, skipped
+
+
+def _weights(graph: fx.Graph, touched: set[int | None]) -> tuple[dict[fx.Node, None], list[str]]:
+    """The inputs whose changes are seen, and why others are none of them, where something is computed of these alone."""
+    found: dict[fx.Node, None] = {}
+    skipped = []
+    for node in graph.find_nodes(op="placeholder"):
+        home = node.meta.get(HOME)
+        if home is None:
+            continue
+        if home.told and home.alone and storage(node) not in touched:
+            found[node] = None
+        elif not home.told and STATISTIC in node.meta:
+            skipped.append(f"statistics {node.name}: no counter says when batch norm writes them")
+    return found, skipped
+
+
+def _of_weights(
+    graph: fx.Graph, weights: dict[fx.Node, None], touched: set[int | None]
+) -> dict[fx.Node, dict[fx.Node, None]]:
+    """What depends on weights and on constants alone, and on which weights."""
+    sources: dict[fx.Node, dict[fx.Node, None]] = {node: {node: None} for node in weights}
+    for node in graph.nodes:
+        made = value(node)
+        if kind(node) not in PURE or made is None or made.numel() > MOST_ELEMENTS:
+            continue
+        if storage(node) in touched or written(node) or not all(item in sources for item in node.all_input_nodes):
+            continue
+        if kind(node) == "batch_norm" and (
+            argument(node, 1, "running_mean") is not None or argument(node, 2, "running_var") is not None
+        ):
+            continue  # they may be written to
+        if any((held := value(item)) is not None and held.dtype in NARROW for item in node.all_input_nodes):
+            continue  # outside of autocast it might be computed in another precision
+        sources[node] = {weight: None for item in node.all_input_nodes for weight in sources[item]}
+    return sources
+
+
+def _inside_out(read: fx.Node, sources: dict[fx.Node, dict[fx.Node, None]]) -> tuple[list[fx.Node], fx.Node]:
+    """What is read without its views, which may repeat it, and these, the last first."""
+    views = []
+    while read in sources and kind(read) in VIEWS - {"getitem"} and len(read.all_input_nodes) == 1:
+        views.append(read)
+        read = read.all_input_nodes[0]
+    return views, read
+
+
+def _worth(node: fx.Node, inner: fx.Node, sources: dict[fx.Node, dict[fx.Node, None]]) -> bool:
+    """Whether a kernel of its own computes it in every call."""
+    if kind(node) in READERS:
+        return True
+    todo, seen = [inner], set()
+    while todo:
+        item = todo.pop()
+        if kind(item) in HEAVY:
+            return True
+        seen.add(item)
+        todo += [one for one in item.all_input_nodes if one in sources and one not in seen]
+    return False
+
+
+def _as_read(node: fx.Node, inner: fx.Node) -> torch.dtype:
+    """The dtype that autocast casts it to; its own, where nothing is cast."""
+    held, made = value(inner), value(node)
+    assert held is not None
+    narrow = kind(node) in READERS and held.dtype == torch.float32 and made is not None and made.dtype in NARROW
+    return made.dtype if narrow and made is not None else held.dtype
+
+
+def _kept(graph: fx.Graph, inner: fx.Node, dtype: torch.dtype, sources: dict[fx.Node, dict[fx.Node, None]]) -> fx.Node:
+    members, held = list(sources[inner]), value(inner)
+    assert held is not None
+    needed, todo = set(), [inner]
+    while todo:
+        item = todo.pop()
+        if item not in needed:
+            needed.add(item)
+            todo += item.all_input_nodes
+    program, copies = fx.Graph(), {}
+    for k, member in enumerate(members):
+        copies[member] = program.placeholder(f"weight_{k}")
+    for item in graph.nodes:
+        if item in needed and item not in copies:
+            copies[item] = program.node_copy(item, copies.__getitem__)
+            copies[item].meta = {}
+    program.output(copies[inner])
+    with without_numbers(held), torch.no_grad():
+        example = held.detach().to(dtype)
+    recipe = Folded(program, dtype, example.shape, example.stride())
+    return add_kept(graph, example, members, recipe)
+
+
+def _viewed(graph: fx.Graph, views: list[fx.Node], inner: fx.Node, kept: fx.Node) -> fx.Node:
+    """The views of what is kept."""
+    made = kept
+    for view in reversed(views):
+        with graph.inserting_before(view):
+            copied = graph.node_copy(view, lambda item, made=made: made)
+        copied.meta = {**view.meta, "example_value": view.meta["example_value"].to(kept.meta["example_value"].dtype)}
+        made = copied
+    return made

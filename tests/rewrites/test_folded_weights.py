@@ -1,0 +1,356 @@
+"""What is computed of weights alone is computed once: the same numbers, never those of weights or statistics as they were."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from known_facts import facts_of
+from torch import nn
+
+import rung
+from rung import Workload
+from rung.hardware import pick
+from rung.plan import Plan
+from rung.rewrites import Surgeon, kept
+from rung.rungs import BY_NAME, Context, plan_of
+from rung.verify import verify as verifying
+
+PASSES = ("folded-batch-norm", "folded-weights")
+X = torch.randn(2, 8, 6, 6)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def network() -> nn.Sequential:
+    layers = [nn.Conv2d(8, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 1), nn.BatchNorm2d(8)]
+    model = nn.Sequential(*layers).eval()
+    for norm in (model[1], model[4]):
+        nn.init.normal_(norm.running_mean)
+        nn.init.uniform_(norm.running_var, 0.5, 2.0)
+        nn.init.uniform_(norm.weight, 0.5, 2.0)
+    return model
+
+
+class Standardized(nn.Conv2d):
+    """Weights of mean 0 and variance 1, as in networks without norms."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = self.weight.reshape(1, self.out_channels, -1)
+        weight = F.batch_norm(flat, None, None, training=True, momentum=0.0).reshape_as(self.weight)
+        return F.conv2d(x, weight, self.bias)
+
+
+class Positions(nn.Module):
+    """Attention whose bias a table holds by the distance of two tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.qkv = nn.Parameter(torch.randn(11, 2)), nn.Linear(8, 24)
+        self.register_buffer("index", torch.arange(6)[:, None] - torch.arange(6) + 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x.flatten(2).mT[:, :6]).view(len(x), 6, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        bias = self.table[self.index.view(-1)].view(6, 6, 2).permute(2, 0, 1).contiguous().unsqueeze(0)
+        return F.scaled_dot_product_attention(q, k, v, bias.expand(len(x), -1, -1, -1)).transpose(1, 2).flatten(2)
+
+
+def compiled(model: nn.Module, passes: tuple[str, ...] = PASSES) -> tuple[Callable[..., Any], Surgeon]:
+    surgeon = Surgeon(passes, "eager", model=model)
+    return torch.compile(model, backend=surgeon, dynamic=False), surgeon
+
+
+def same(model: nn.Module, run: Callable[..., Any], x: torch.Tensor = X, amp: bool = False) -> torch.Tensor:
+    near = {"rtol": 3e-2, "atol": 3e-2} if amp else {"rtol": 1e-4, "atol": 1e-5}
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=amp):
+        want, got = model(x), run(x)
+    torch.testing.assert_close(got, want, **near)
+    return want
+
+
+@pytest.mark.parametrize("amp", [False, True])
+@pytest.mark.parametrize(
+    ("make", "values"),
+    [
+        (network, 4),  # two weights, two biases
+        (lambda: Standardized(8, 4, 3).eval(), 1),
+        (lambda: nn.utils.parametrizations.weight_norm(nn.Conv2d(8, 4, 3)).eval(), 1),
+        (Positions, 1),
+    ],
+    ids=["batch norm", "standardized", "weight norm", "positions"],
+)
+def test_values_of_weights_are_inputs(make: Callable[[], nn.Module], values: int, amp: bool) -> None:
+    model = make()
+    run, surgeon = compiled(model)
+    same(model, run, amp=amp)
+    assert surgeon.matches["folded-weights"] == values
+    # As autocast casts them for a product or a convolution; attention's bias is cast with the queries.
+    assert {one.dtype for one in surgeon._copies.tensors()} == {torch.bfloat16 if amp else torch.float32}
+
+
+def trained(model: nn.Module) -> None:
+    """Forward alone: batch norm writes its statistics, and raises no version counter of theirs."""
+    versions = [b._version for name, b in model.named_buffers() if "running" in name]
+    model.train()
+    with torch.no_grad():
+        model(torch.randn(4, 8, 6, 6) * 3 + 1)
+    model.eval()
+    assert [b._version for name, b in model.named_buffers() if "running" in name] == versions
+
+
+def trained_compiled(model: nn.Module) -> None:
+    model.train()
+    with torch.no_grad():
+        torch.compile(model, backend="aot_eager")(torch.randn(4, 8, 6, 6) * 3 + 1)
+    model.eval()
+
+
+def scaled(model: nn.Module) -> None:
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1.5)
+
+
+def loaded(model: nn.Module) -> None:
+    model.load_state_dict({name: t * 0.5 for name, t in model.state_dict().items()})
+
+
+def assigned(model: nn.Module) -> None:
+    model.load_state_dict({name: t * 0.5 for name, t in model.state_dict().items()}, assign=True)
+
+
+def assigned_and_trained(model: nn.Module) -> None:
+    assigned(model)
+    trained(model)
+
+
+def other_data(model: nn.Module) -> None:
+    for p in model.parameters():
+        p.data = p.data * 0.5
+
+
+def other_statistics(model: nn.Module) -> None:
+    model[1].running_mean = model[1].running_mean + 1  # type: ignore[index, union-attr, operator, assignment]
+
+
+def optimized(model: nn.Module) -> None:
+    """Its kernel raises no version counter."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+
+
+CHANGES = [
+    trained,
+    trained_compiled,
+    scaled,
+    loaded,
+    assigned,
+    assigned_and_trained,
+    other_data,
+    other_statistics,
+    optimized,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_is_seen(change: Callable[[nn.Module], None]) -> None:
+    model = network()
+    run, surgeon = compiled(model)
+    before = same(model, run)
+    change(model)
+    assert not torch.allclose(same(model, run), before)
+    assert surgeon.matches["folded-weights"]
+    trained(model)  # and once more, of what is there now
+    same(model, run)
+
+
+@given(
+    changes=st.lists(
+        st.sampled_from([trained, scaled, loaded, assigned, other_data, other_statistics, optimized]), max_size=4
+    )
+)
+@settings(max_examples=15, deadline=None)
+def test_changes_in_any_order_are_seen(changes: list[Callable[[nn.Module], None]]) -> None:
+    torch._dynamo.reset()
+    model = network()
+    run, _ = compiled(model)
+    same(model, run)
+    for change in changes:
+        change(model)
+        same(model, run)
+
+
+@pytest.mark.parametrize("change", [trained, scaled, loaded, other_data, optimized])
+def test_what_a_recorded_graph_reads_is_renewed_where_it_lies(change: Callable[[nn.Module], None]) -> None:
+    model = network()
+    run, surgeon = compiled(model)
+    same(model, run)
+    copies = surgeon._copies.tensors()
+    places, before = [one.data_ptr() for one in copies], [one.clone() for one in copies]
+    surgeon.renew()
+    assert all(map(torch.equal, copies, before))
+    change(model)
+    surgeon.renew()
+    assert [one.data_ptr() for one in copies] == places
+    torch._dynamo.reset()
+    again, other = compiled(copy.deepcopy(model))
+    same(model, again)
+    for one, new in zip(copies, other._copies.tensors(), strict=True):
+        torch.testing.assert_close(one, new)
+        assert not all(map(torch.equal, copies, before))
+
+
+def test_statistics_that_nothing_counts_are_folded_in_every_call() -> None:
+    class Functional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(8, 8, 1)
+            self.register_buffer("mean", torch.zeros(8))
+            self.register_buffer("variance", torch.ones(8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.batch_norm(self.layer(x), self.mean, self.variance, training=self.training)
+
+    model = Functional().eval()
+    run, surgeon = compiled(model)
+    same(model, run)
+    assert surgeon.rewritten == {"folded-batch-norm": 1}
+    assert any("no counter says when batch norm writes them" in reason for reason in surgeon.skipped)
+    trained(model.eval())
+    same(model, run)
+
+
+def test_a_count_that_was_taken_away_leaves_nothing_to_trust() -> None:
+    model = network()
+    run, surgeon = compiled(model)
+    same(model, run)
+    for norm in (model[1], model[4]):
+        for name in ("running_mean", "running_var"):
+            setattr(norm, name, getattr(norm, name).clone())
+        norm.num_batches_tracked = None
+    trained(model)
+    surgeon.renew()
+    same(model, run)
+    trained(model)
+    same(model, run)
+
+
+class Other(nn.Module):
+    """Values of weights that are not to be kept."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.weight, self.gain = kind, nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.randn(8))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        rows = x.flatten(2).mT
+        if self.kind == "a view":
+            return rows @ self.weight.view(8, 8).T
+        if self.kind == "part of another kernel":
+            return rows * (1 + self.gain)
+        if self.kind == "returned":
+            return rows * 2, self.weight * 2
+        if self.kind == "random":
+            return rows @ F.dropout(self.weight, 0.0, training=True)
+        if self.kind == "written":
+            made = self.weight * 2
+            made.mul_(rows.mean())
+            return rows @ made
+        if self.kind == "of the input":
+            return rows @ (self.weight * rows.mean())
+        self.weight.data.mul_(0.9)
+        return rows @ (self.weight * 2)
+
+
+@pytest.mark.parametrize(
+    "kind", ["a view", "part of another kernel", "returned", "random", "written", "of the input", "the step writes it"]
+)
+def test_other_values_are_left(kind: str) -> None:
+    model = Other(kind).eval()
+    other = copy.deepcopy(model)
+    run, surgeon = compiled(other)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(run(X), model(X))
+    assert not surgeon.rewritten
+
+
+def test_in_training_weights_get_their_gradients() -> None:
+    model = network()
+    other = copy.deepcopy(model)
+    run, surgeon = compiled(other)
+    model(X).square().sum().backward()
+    run(X).square().sum().backward()
+    assert surgeon.rewritten == {"folded-batch-norm": 2}
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(theirs.grad, mine.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_other_shapes_read_the_same_values() -> None:
+    model = network()
+    run, surgeon = compiled(model)
+    for rows in (1, 2, 3):
+        same(model, run, torch.randn(rows, 8, 6, 6))
+    assert surgeon.graphs == 3
+    assert len(surgeon._copies.tensors()) == 4
+
+
+def test_one_code_serves_layers_with_values_of_their_own() -> None:
+    layers = nn.ModuleList(network() for _ in range(3))
+    surgeon = Surgeon(PASSES, "eager", model=layers)
+    for layer in layers:
+        same(layer, torch.compile(layer, backend=surgeon, dynamic=False))
+    assert len({one.data_ptr() for one in surgeon._copies.tensors()}) == 3 * 4
+
+
+def test_values_lie_as_the_compiler_was_told() -> None:
+    model = network().to(memory_format=torch.channels_last)
+    surgeon = Surgeon(PASSES, "inductor", model=model)
+    same(model, torch.compile(model, backend=surgeon, dynamic=False), X.to(memory_format=torch.channels_last))
+    assert any(one.dim() == 4 and not one.is_contiguous() for one in surgeon._copies.tensors())
+
+
+def test_applied_to_a_model_it_follows_training_in_between() -> None:
+    model = network()
+    fast = rung.apply(model, ["compile", "folded-batch-norm"])
+    for change in (lambda m: None, trained, optimized, trained):
+        change(model)
+        with torch.no_grad():
+            torch.testing.assert_close(fast(X), model(X), rtol=1e-4, atol=1e-5)
+    assert fast._compiled.applied()["matches"]["folded-weights"] == 4
+
+
+WORKLOAD = Workload(
+    name="network",
+    model=network,
+    inputs=lambda seed: torch.randn(2, 8, 6, 6, generator=torch.Generator().manual_seed(seed)),
+)
+
+
+def test_values_of_weights_that_were_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert verifying.verify(WORKLOAD, Plan(passes=PASSES), pick("cpu"), precisions=["exact"]).record().passed
+    torch._dynamo.reset()
+    monkeypatch.setattr(kept._Copy, "renew", lambda self, tensors: True)
+    assert not verifying.verify(WORKLOAD, Plan(passes=PASSES), pick("cpu"), precisions=["exact"]).record().passed
+
+
+def test_a_folded_batch_norm_is_kept_and_the_rest_by_a_rung_of_its_own() -> None:
+    assert plan_of(["folded-batch-norm"]).passes == ("folded-weights", "folded-batch-norm")
+    facts = {"gpu": True, "mode": "infer", "matches": {"folded-weights": 3}}
+    rung_ = BY_NAME["folded-weights"]
+    assert rung_.applies(Context(Plan(), "exact", facts_of(facts), {}, {})) is None
+    for other, why in (
+        ({"mode": "train"}, "it is for inference"),
+        ({"matches": {}}, "no value that depends on weights alone"),
+    ):
+        assert why in str(rung_.applies(Context(Plan(), "exact", facts_of({**facts, **other}), {}, {})))
