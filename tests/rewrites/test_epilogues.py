@@ -150,6 +150,41 @@ def test_a_product_without_a_bias_and_one_that_is_trained_are_left() -> None:
     assert "it needs a gradient" in surgeon.skipped[0]
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    ("activation", "which"), [(F.gelu, "gelu-epilogue"), (long_tanh, "activation-epilogue"), (F.relu, ""), (F.silu, "")]
+)
+@pytest.mark.parametrize(("inner", "amp"), [("eager", False), ("eager", True), ("inductor", True)])
+def test_a_pointwise_convolution_is_a_product(
+    inner: Any, amp: bool, activation: Function, which: str, layout: torch.memory_format
+) -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 3, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.down(activation(self.up(x)))
+
+    model, x = Block().to(memory_format=layout), torch.randn(2, 3, 4, 5).to(memory_format=layout)
+    assert rewritten(model, x, inner=inner, amp=amp).rewritten == ({which: 1} if which else {})
+
+
+@pytest.mark.parametrize(
+    "options", [{"stride": 2}, {"padding": 1}, {"groups": 3}, {"bias": False}, {"kernel_size": 3}, {"padding": "same"}]
+)
+def test_other_convolutions_are_none(options: dict[str, Any]) -> None:
+    model = nn.Sequential(nn.Conv2d(**{"in_channels": 3, "out_channels": 6, "kernel_size": 1, **options}), nn.GELU())
+    assert not rewritten(model, torch.randn(2, 3, 4, 4)).rewritten
+
+
+@pytest.mark.parametrize("size", [(2, 1, 4, 4), (2, 3, 1, 1), (1, 1, 1, 1)])
+def test_where_both_layouts_are_one_a_result_lies_as_the_convolutions(size: tuple[int, ...]) -> None:
+    for layout in (torch.contiguous_format, torch.channels_last):
+        model = nn.Sequential(nn.Conv2d(size[1], 6, 1), nn.GELU()).to(memory_format=layout)
+        assert rewritten(model, torch.randn(size).to(memory_format=layout)).rewritten
+
+
 @pytest.mark.parametrize("activation", [F.relu, F.gelu, long_tanh])
 def test_compiled_by_inductor_it_is_the_same(activation: Function) -> None:
     surgeon = rewritten(FeedForward(activation), torch.randn(2, 3, 8), inner="inductor")

@@ -1,4 +1,5 @@
-"""An activation behind a matrix product, computed as the product is written: ReLU, and GELU in its form with tanh.
+"""An activation behind a matrix product, computed as the product is written: ReLU, and GELU in its form with tanh. A convolution with windows of one
+point is a product, too, where its images lie channels-last.
 
 The libraries of both vendors have products that end so (cuBLASLt and hipBLASLt, "epilogues"). torch has them as
 `torch._addmm_activation`, which nothing calls by itself, and Inductor writes the product, reads it in a kernel of its own and
@@ -15,7 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from rung.rewrites.graph.normalize import CASTS, ELEMENTWISE, VIEWS, called, kind, source_line, value
+from rung.rewrites.graph.normalize import (
+    CASTS,
+    ELEMENTWISE,
+    VIEWS,
+    argument,
+    called,
+    for_each,
+    kind,
+    source_line,
+    value,
+)
 from rung.rewrites.siblings import projection
 
 LONGEST = 16  # operations of an activation; GELU written out has ten at most
@@ -54,25 +65,49 @@ def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, gelu: bo
     return made.view(*x.shape[:-1], weight.shape[0])
 
 
-for _function in (linear_relu, linear_tanh_gelu, linear_gelu):
-    _function.spells = "linear"  # type: ignore[attr-defined]  # to whoever counts products
+def pointwise_tanh_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """gelu(F.conv2d(x, weight, bias), approximate="tanh") of a window of one point, which in channels-last layout is a matrix product. x:
+    [B, K, H, W], weight: [N, K, 1, 1], bias: [N] -> [B, N, H, W]."""
+    if _in_rows(x):
+        return linear_tanh_gelu(x.permute(0, 2, 3, 1), weight.flatten(1), bias).permute(0, 3, 1, 2)
+    return F.gelu(F.conv2d(x, weight, bias), approximate="tanh")
+
+
+def pointwise_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """The same with gelu as in `linear_gelu`."""
+    if _in_rows(x):
+        return linear_gelu(x.permute(0, 2, 3, 1), weight.flatten(1), bias).permute(0, 3, 1, 2)
+    return F.gelu(F.conv2d(x, weight, bias))
+
+
+def _in_rows(x: torch.Tensor) -> bool:
+    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+for _function, _spelled in (
+    *((each, "linear") for each in (linear_relu, linear_tanh_gelu, linear_gelu)),
+    *((each, "conv2d") for each in (pointwise_tanh_gelu, pointwise_gelu)),
+):
+    _function.spells = _spelled  # type: ignore[attr-defined]  # to whoever counts products and convolutions
     _function.reads_only = True  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class _Activation:
-    """What is computed of a product, as a function of numbers, and what computes both."""
+    """What is computed of a product, as a function of numbers, and what computes both: where the product is a linear layer's, and where it is
+    that of a convolution (`convolution_epilogues.py` has those with ReLU)."""
 
     name: str
     of: Callable[[torch.Tensor], torch.Tensor]
-    with_product: Callable[..., torch.Tensor]
+    linear: Callable[..., torch.Tensor]
+    pointwise: Callable[..., torch.Tensor] | None
 
 
 _SAME = (
-    _Activation("ReLU", F.relu, linear_relu),
-    _Activation("GELU with tanh", lambda x: F.gelu(x, approximate="tanh"), linear_tanh_gelu),
+    _Activation("ReLU", F.relu, linear_relu, None),
+    _Activation("GELU with tanh", lambda x: F.gelu(x, approximate="tanh"), linear_tanh_gelu, pointwise_tanh_gelu),
 )
-_NEARLY = (_Activation("GELU", F.gelu, linear_gelu),)
+_NEARLY = (_Activation("GELU", F.gelu, linear_gelu, pointwise_gelu),)
 
 
 def join_activations(graph: fx.Graph) -> tuple[int, list[str]]:
@@ -90,7 +125,7 @@ def _join_all(graph: fx.Graph, wanted: tuple[_Activation, ...]) -> tuple[int, li
     for node in list(graph.nodes):
         product = None if node._erased else _product_with_bias(node)
         found = product and _found(node, wanted)
-        if not product or not found:
+        if not product or not found or (kind(node) == "conv2d" and found[0].pointwise is None):
             continue
         activation, last, path = found
         if reason := _obstacle(node, last):
@@ -107,6 +142,9 @@ def _product_with_bias(node: fx.Node) -> tuple[Any, Any, Any] | None:
         return None  # it has an epilogue
     if read := projection(node):
         return read if read[2] is not None else None
+    if kind(node) == "conv2d":
+        x, weight, bias = (argument(node, k, name) for k, name in enumerate(("input", "weight", "bias")))
+        return (x, weight, bias) if bias is not None and _pointwise(node, value(weight)) else None
     if kind(node) != "addmm" or len(node.args) != 3 or node.kwargs:
         return None
     bias, rows, matrix = node.args
@@ -114,6 +152,17 @@ def _product_with_bias(node: fx.Node) -> tuple[Any, Any, Any] | None:
     if held is None or columns is None or held.shape != columns.shape[1:]:
         return None
     return rows, matrix, bias
+
+
+def _pointwise(node: fx.Node, weight: torch.Tensor | None) -> bool:
+    made = value(node)
+    if weight is None or made is None or made.dim() != 4 or weight.shape[2:] != (1, 1):
+        return False
+    rest = [argument(node, k, name, default=default) for k, name, default in ((3, "stride", 1), (4, "padding", 0))]
+    plain = [for_each(2, each) for each in rest] == [(1, 1), (0, 0)] or (
+        rest[1] == "valid" and for_each(2, rest[0]) == (1, 1)
+    )
+    return plain and argument(node, 6, "groups", default=1) == 1
 
 
 def _found(product: fx.Node, wanted: tuple[_Activation, ...]) -> tuple[_Activation, fx.Node, list[fx.Node]] | None:
@@ -184,9 +233,7 @@ def _obstacle(product: fx.Node, last: fx.Node) -> str:
         return "its size is not known"
     if made.requires_grad:
         return "it needs a gradient"
-    if not made.is_contiguous():
-        return "its result is not laid out in rows"
-    return ""
+    return "" if kind(product) == "conv2d" or made.is_contiguous() else "its result is not laid out in rows"
 
 
 def _rewrite(
@@ -202,7 +249,9 @@ def _rewrite(
     with graph.inserting_before(node):
         if kind(node) == "addmm":
             weight = called(graph, "t", weight)
-        made = graph.call_function(activation.with_product, (x, weight, bias))
+        function = activation.pointwise if kind(node) == "conv2d" else activation.linear
+        assert function is not None
+        made = graph.call_function(function, (x, weight, bias))
     made.meta = dict(node.meta)
     result = made if path[0] is node else path[0]
     node.replace_all_uses_with(made)

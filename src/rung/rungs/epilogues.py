@@ -12,7 +12,7 @@ ACTIVATION_EPILOGUE = graph_rewrite(
     contract="reassociated",
     changes="a linear layer with a bias, and ReLU or GELU with tanh behind it, become one kernel of cuBLASLt or hipBLASLt",
     before=(INFERENCE, GPU),  # torch's operator has no gradient
-    of="ReLU or GELU with tanh behind a linear layer with a bias",
+    of="ReLU or GELU with tanh behind a linear layer or pointwise convolution with a bias",
     requires=(share_of("pointwise"),),
     shrinks=lambda c: {"pointwise": (0.4, 0.9), "gemm": (1.0, 1.06)},
     effect="no kernel of the activation's own",
@@ -26,7 +26,7 @@ GELU_EPILOGUE = graph_rewrite(
     changes="a linear layer with a bias, and GELU behind it, become one kernel of cuBLASLt or hipBLASLt, which has the form with tanh: up to 0.0005 off, "
     "and rounded to bfloat16 once where the two are rounded twice",
     before=(INFERENCE, GPU),
-    of="GELU behind a linear layer with a bias",
+    of="GELU behind a linear layer or pointwise convolution with a bias",
     requires=(allowed("bf16"), BFLOAT16, share_of("pointwise")),
     # On one H200 at bf16, compiled and captured: 0.90 of the step of vit_base and deit3_small was left, 0.92 of beit_base's.
     shrinks=lambda c: {"pointwise": (0.4, 0.9), "gemm": (1.0, 1.06)},

@@ -23,7 +23,7 @@ from rung.rungs.requirements import (
     unless,
     unless_backward_is_compiled,
 )
-from rung.rungs.rung import Context, Inapplicable, Requirement, Rung
+from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, Rung, already
 from rung.rungs.tokens import shrinks_by_tokens
 
 
@@ -208,6 +208,15 @@ def _narrow_logits_shrinks(c: Context) -> dict[str, tuple[float, float]]:
     return {"gemm": (0.9 * left, min(1.0, 1.1 * left)), "pointwise": (left, 1.0)}
 
 
+def _besides_batch_norms(c: Context) -> Inapplicable | None:
+    if "folded-weights" in c.plan.passes:
+        return already("they are kept already, for `folded-batch-norm`.")
+    # Of each folded batch norm there are two, a weight and a bias.
+    if c.facts.matches.get("folded-weights", 0) > 2 * c.facts.matches.get("folded-batch-norm", 0):
+        return None
+    return Inapplicable("there are none but folded batch norms, which `folded-batch-norm` keeps.", group=NOT_FOUND)
+
+
 FOLDED_WEIGHTS = graph_rewrite(
     name="folded-weights",
     level=3,
@@ -215,8 +224,9 @@ FOLDED_WEIGHTS = graph_rewrite(
     contract="reassociated",
     changes="what is computed of weights alone, such as standardized weights and tables of attention biases, is computed once (constant folding), "
     "and again when a weight has changed",
-    requires=(INFERENCE,),  # in training the weights are others at every step
+    before=(INFERENCE,),  # in training the weights are others at every step
     of="value that depends on weights alone",
+    requires=(Requirement("others than folded batch norms", _besides_batch_norms),),
     # Its kernels are small beside the others, and there are many.
     shrinks=lambda c: {"pointwise": (0.7, 1.0), "copy": (0.7, 1.0)},
     effect="no kernel that computes them",
