@@ -16,7 +16,7 @@ import rung
 from rung import Workload
 from rung.hardware import pick
 from rung.plan import Plan
-from rung.rewrites import Surgeon, kept
+from rung.rewrites import Surgeon, folded_weights, kept
 from rung.rungs import BY_NAME, Context, plan_of
 from rung.verify import verify as verifying
 
@@ -283,6 +283,35 @@ def test_other_values_are_left(kind: str) -> None:
         for _ in range(3):
             torch.testing.assert_close(run(X), model(X))
     assert not surgeon.rewritten
+
+
+@pytest.mark.parametrize("codes", [torch.int8, torch.uint8, torch.float8_e4m3fn])
+def test_weights_in_few_bits_are_widened_in_every_call(codes: torch.dtype) -> None:
+    """Who stores codes wants the memory."""
+
+    class Coded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("codes", torch.arange(64).reshape(8, 8).to(codes))
+            self.scale = nn.Parameter(torch.rand(8, 1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.linear(x.flatten(2).mT, self.codes.to(x.dtype) * self.scale)
+
+    run, surgeon = compiled(model := Coded())
+    same(model, run)
+    assert not surgeon.rewritten
+
+
+def test_a_value_that_takes_more_memory_than_its_weights_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folded_weights, "SMALL", 0)
+    run, surgeon = compiled(model := Positions())  # 36 biases a head of 11 entries
+    same(model, run)
+    assert not surgeon.rewritten
+    assert any("takes more memory" in reason for reason in surgeon.skipped)
+    run, surgeon = compiled(other := network())
+    same(other, run)
+    assert surgeon.matches["folded-weights"] == 4
 
 
 def test_in_training_weights_get_their_gradients() -> None:

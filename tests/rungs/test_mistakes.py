@@ -27,6 +27,7 @@ from rung.rungs import BY_NAME, LADDER, Counters
 from rung.rungs.attention import SHORT_ATTENTION, TF32_ATTENTION
 from rung.rungs.convolutions import PATCH_MATMUL
 from rung.rungs.environment import settings
+from rung.rungs.epilogues import EPILOGUES
 from rung.rungs.graph_rewrites import GRAPH_REWRITES
 from rung.rungs.kernels import KERNELS
 from rung.rungs.ranks import ASYNC_TENSOR_PARALLEL, CORES, EXCHANGE
@@ -118,7 +119,9 @@ def test_undone_the_model_is_as_a_fresh_one_with_its_weights(mistake: Mistake) -
 
 
 # Their mistakes are in tests/rewrites/test_rewrites_gone_wrong.py.
-REWRITES = {rung.name for rung in (*GRAPH_REWRITES, *KERNELS, PATCH_MATMUL, SHORT_ATTENTION, TF32_ATTENTION)}
+REWRITES = {
+    rung.name for rung in (*GRAPH_REWRITES, *KERNELS, *EPILOGUES, PATCH_MATMUL, SHORT_ATTENTION, TF32_ATTENTION)
+}
 
 # Their mistakes need ranks: tests/verify/test_over_ranks_verified.py.
 RANKS = {rung.name for rung in (*EXCHANGE, ASYNC_TENSOR_PARALLEL, CORES)} | {

@@ -7,7 +7,7 @@ autocast casts them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
 from torch import fx, nn
@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from rung.rewrites.batch_norm import STATISTIC
 from rung.rewrites.graph.captured import without_numbers
 from rung.rewrites.graph.constants import COMPUTED, sweep
-from rung.rewrites.graph.normalize import argument, kind, names, value
+from rung.rewrites.graph.normalize import argument, kind, names, source_line, value
 from rung.rewrites.graph.writes import storage, written
 from rung.rewrites.hoist import VIEWS
 from rung.rewrites.joined import HOME
@@ -34,6 +34,11 @@ READERS = frozenset(
     (*PRODUCTS, "bmm", "baddbmm", "einsum", "scaled_dot_product_attention", "conv_transpose1d", "conv_transpose2d")
 )
 MOST_ELEMENTS = 2**28  # as many as the largest weights have
+SMALL = (
+    2**24
+)  # bytes of a value that may be larger than what it is made of: a table's biases for 577 tokens and 12 heads
+# Operations that read whole numbers as places. Any other reads them for what they are: codes of a weight in few bits.
+PLACES = names("getitem embedding index_select gather")
 
 
 class Folded:
@@ -73,6 +78,9 @@ def fold_weights(graph: fx.Graph) -> tuple[int, list[str]]:
             if not sources.get(inner) or inner in weights or not _worth(node, inner, sources):
                 continue
             dtype = _as_read(node, inner)
+            if _spacious(inner, dtype, sources[inner]):
+                skipped.append(f"weight of {source_line(node)}: its value takes more memory than what it is made of")
+                continue
             if (inner, dtype) not in made:
                 made[inner, dtype] = _kept(graph, inner, dtype, sources)
                 count += 1
@@ -113,8 +121,27 @@ def _of_weights(
             continue  # they may be written to
         if any((held := value(item)) is not None and held.dtype in NARROW for item in node.all_input_nodes):
             continue  # outside of autocast it might be computed in another precision
+        if (
+            kind(node) not in PLACES
+            and made.is_floating_point()
+            and any(sources[item] and _coded(item) for item in node.all_input_nodes)
+        ):
+            continue  # the model stores fewer bits on purpose
         sources[node] = {weight: None for item in node.all_input_nodes for weight in sources[item]}
     return sources
+
+
+def _coded(node: fx.Node) -> bool:
+    """Whether it holds whole numbers, or numbers of 8 bits."""
+    held = value(node)
+    return held is not None and held.dtype != torch.bool and (not held.dtype.is_floating_point or held.itemsize == 1)
+
+
+def _spacious(inner: fx.Node, dtype: torch.dtype, members: Iterable[fx.Node]) -> bool:
+    """Whether its value takes more memory than the weights that it is made of."""
+    held = value(inner)
+    read = sum(t.nbytes for member in members if (t := value(member)) is not None and t.is_floating_point())
+    return held is not None and held.numel() * dtype.itemsize > max(read, SMALL)
 
 
 def _inside_out(read: fx.Node, sources: dict[fx.Node, dict[fx.Node, None]]) -> tuple[list[fx.Node], fx.Node]:
