@@ -18,7 +18,13 @@ from rung.rewrites.graph.writes import between, may_touch, storage, switches_mod
 ALIGNED = 8
 
 
-@torch.library.custom_op("rung::convolution_relu", mutates_args=())
+# torch 2.6 reads no schema from annotations of built-in lists.
+SCHEMA = (
+    "(Tensor x, Tensor weight, Tensor? bias, Tensor? summand, int[] stride, int[] padding, int[] dilation) -> Tensor"
+)
+
+
+@torch.library.custom_op("rung::convolution_relu", mutates_args=(), schema=SCHEMA)
 def _in_one_kernel(
     x: torch.Tensor,
     weight: torch.Tensor,
