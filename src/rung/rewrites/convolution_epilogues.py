@@ -13,8 +13,8 @@ from torch import fx
 from rung.rewrites.graph.normalize import argument, for_each, in_place, kind, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
 
-# Channels of which cuDNN's kernels with an epilogue load 16 bytes at once. On one H200 they take 0.5 to 0.9 of the time of a convolution and a
-# kernel behind it; with 18 channels, or with groups, 1.2 times as long.
+# Channels of which cuDNN's kernels load 16 bytes at once. On one H200 those with an epilogue take 0.6 to 0.9 of the time of a convolution and a
+# kernel behind it, and with 18 channels, or with groups, 1.3 to 1.4 times as long (benchmarks/kernels/epilogues.py).
 ALIGNED = 8
 
 
