@@ -47,10 +47,10 @@ def linear_tanh_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) 
 
 
 def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """The same with gelu by its form with tanh where the product is in bfloat16, and as it is defined elsewhere."""
+    """The same with gelu, by its form with tanh where a GPU computes the product in bfloat16, and as it is defined elsewhere."""
     autocast = torch.is_autocast_enabled(x.device.type)
     dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
-    if dtype == torch.bfloat16:
+    if x.is_cuda and dtype == torch.bfloat16:
         return linear_tanh_gelu(x, weight, bias)
     return F.gelu(F.linear(x, weight, bias))
 
