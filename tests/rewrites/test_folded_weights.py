@@ -96,6 +96,15 @@ def test_values_of_weights_are_inputs(make: Callable[[], nn.Module], values: int
     assert {one.dtype for one in surgeon._copies.tensors()} == {torch.bfloat16 if amp else torch.float32}
 
 
+def test_a_model_in_bfloat16_keeps_its_values_in_bfloat16() -> None:
+    model = network().bfloat16()
+    run, surgeon = compiled(model)
+    with torch.no_grad():
+        torch.testing.assert_close(run(X.bfloat16()), model(X.bfloat16()), rtol=5e-2, atol=5e-2)
+    assert {one.dtype for one in surgeon._copies.tensors()} == {torch.bfloat16}
+    assert surgeon.matches["folded-weights"] == 4
+
+
 def trained(model: nn.Module) -> None:
     """Forward alone: batch norm writes its statistics, and raises no version counter of theirs."""
     versions = [b._version for name, b in model.named_buffers() if "running" in name]

@@ -15,16 +15,17 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from rung.rewrites.batch_norm import STATISTIC
 from rung.rewrites.graph.captured import without_numbers
-from rung.rewrites.graph.constants import COMPUTED, sweep
+from rung.rewrites.graph.constants import COMPUTED, COSTLY, sweep
 from rung.rewrites.graph.normalize import argument, kind, names, source_line, value
-from rung.rewrites.graph.writes import storage, written
+from rung.rewrites.graph.writes import storage, switches_mode, written
 from rung.rewrites.hoist import VIEWS
 from rung.rewrites.joined import HOME
 from rung.rewrites.kept import NARROW, PRODUCTS, add_kept
 
 # What a compiler cannot compute as part of whatever reads it.
 HEAVY = names(
-    "batch_norm layer_norm softmax norm linalg_vector_norm _weight_norm normalize mean var std var_mean std_mean sum amax"
+    """batch_norm layer_norm softmax norm linalg_vector_norm _weight_norm normalize mean var std var_mean std_mean sum cumsum
+    amax reciprocal"""
 )
 PURE = (
     COMPUTED | HEAVY | names("flatten unflatten reshape_as view_as pad roll index_select gather embedding broadcast_to")
@@ -34,9 +35,8 @@ READERS = frozenset(
     (*PRODUCTS, "bmm", "baddbmm", "einsum", "scaled_dot_product_attention", "conv_transpose1d", "conv_transpose2d")
 )
 MOST_ELEMENTS = 2**28  # as many as the largest weights have
-SMALL = (
-    2**24
-)  # bytes of a value that may be larger than what it is made of: a table's biases for 577 tokens and 12 heads
+# Bytes of a value that may be larger than what it is made of: a table's biases for 577 tokens and 12 heads.
+SMALL = 2**24
 # Operations that read whole numbers as places. Any other reads them for what they are: codes of a weight in few bits.
 PLACES = names("getitem embedding index_select gather")
 
@@ -46,9 +46,8 @@ class Folded:
 
     def __init__(self, program: fx.Graph, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int]) -> None:
         self._program, self._dtype, self._size, self._stride = program, dtype, tuple(size), tuple(stride)
-        self._run: Callable[..., torch.Tensor] | None = (
-            None  # made when it is asked, for compiling reads many a program
-        )
+        # Made when it is asked, for a graph is read more often than it runs.
+        self._run: Callable[..., torch.Tensor] | None = None
         steps = "; ".join(f"{node} = {node.op} {node.target} {node.args} {node.kwargs}" for node in program.nodes)
         self.key: Hashable = (steps, self._dtype, self._size, self._stride)
 
@@ -109,6 +108,7 @@ def _of_weights(
 ) -> dict[fx.Node, dict[fx.Node, None]]:
     """What depends on weights and on constants alone, and on which weights."""
     sources: dict[fx.Node, dict[fx.Node, None]] = {node: {node: None} for node in weights}
+    autocast = _under_autocast(graph)
     for node in graph.nodes:
         made = value(node)
         if kind(node) not in PURE or made is None or made.numel() > MOST_ELEMENTS:
@@ -119,8 +119,9 @@ def _of_weights(
             argument(node, 1, "running_mean") is not None or argument(node, 2, "running_var") is not None
         ):
             continue  # they may be written to
-        if any((held := value(item)) is not None and held.dtype in NARROW for item in node.all_input_nodes):
-            continue  # outside of autocast it might be computed in another precision
+        narrow = any((held := value(item)) is not None and held.dtype in NARROW for item in node.all_input_nodes)
+        if autocast and narrow and kind(node) in COSTLY | HEAVY:
+            continue  # which autocast computes in float32, and its values are made outside of it
         if (
             kind(node) not in PLACES
             and made.is_floating_point()
@@ -129,6 +130,12 @@ def _of_weights(
             continue  # the model stores fewer bits on purpose
         sources[node] = {weight: None for item in node.all_input_nodes for weight in sources[item]}
     return sources
+
+
+def _under_autocast(graph: fx.Graph) -> bool:
+    """Whether autocast is on around the graph, or switched within it."""
+    devices = {held.device.type for node in graph.find_nodes(op="placeholder") if (held := value(node)) is not None}
+    return any(map(torch.is_autocast_enabled, devices)) or any(map(switches_mode, graph.nodes))
 
 
 def _coded(node: fx.Node) -> bool:
