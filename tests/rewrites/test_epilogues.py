@@ -100,6 +100,15 @@ LEFT: dict[str, Function] = {
     "read twice": lambda x: F.relu(x) + x,
     "written to, and read again": lambda x: F.relu_(x) + x * 2,
     "of two": lambda x: F.relu(x + x.flip(0)),
+    "no smaller than a little": lambda x: x.clamp(min=1e-12).log(),
+    "leaky, hardly": lambda x: F.leaky_relu(x, 1e-45),
+    "with the farthest cap": lambda x: x.clamp(0.0, 1.5e38),
+    "of whole numbers": lambda x: F.relu(x.to(torch.int32).float()),
+    "of truths": lambda x: F.relu(x.to(torch.bool).float()),
+    "of float16": lambda x: F.relu(x.half().float()),
+    "of 8 bits": lambda x: F.relu(x.to(torch.float8_e4m3fn).float()),
+    "of a copy": lambda x: (F.relu_(x.double()), x * 1.0)[1],
+    "of imaginary numbers": lambda x: (x * 1j).imag,
     "of a dropout": lambda x: F.relu(F.dropout(x, 0.5, training=False)),
 }
 
@@ -107,6 +116,45 @@ LEFT: dict[str, Function] = {
 @pytest.mark.parametrize("name", LEFT)
 def test_anything_else_is_left(name: str) -> None:
     assert not rewritten(FeedForward(LEFT[name]), torch.randn(2, 3, 8)).rewritten
+
+
+def test_a_result_that_lies_otherwise_is_left() -> None:
+    class Images(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.relu(self.layer(x).to(memory_format=torch.channels_last))
+
+    assert not rewritten(Images(), torch.randn(2, 3, 4, 4)).rewritten
+
+
+def test_what_cannot_be_compared_leaves_the_others() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.relu(self.first(x)) + (self.second(x) * 1j).imag
+
+    assert rewritten(Two(), torch.randn(2, 4)).rewritten == {"activation-epilogue": 1}
+
+
+def test_autocast_leaves_float64_as_it_is() -> None:
+    model = FeedForward(F.gelu).double()
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    torch._dynamo.reset()
+    run = torch.compile(model, backend=Surgeon(LINEAR, "eager"), dynamic=False)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(run(x), model(x), rtol=1e-12, atol=1e-12)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert [epilogues.cast(t).dtype for t in (x, x.float(), x.long())] == [
+            torch.float64,
+            torch.bfloat16,
+            torch.int64,
+        ]
 
 
 STEPS: dict[str, Function] = {
@@ -267,6 +315,27 @@ def test_other_convolutions_are_left_with_a_reason(model: nn.Module, why: str) -
     surgeon = rewritten(model, torch.randn(2, 8, 5, 5), passes=FOLDED)
     assert why in "".join(surgeon.skipped)
     assert surgeon.matches["convolution-epilogue"] < 2
+
+
+def test_a_sum_of_two_layouts_and_one_of_a_convolution_with_itself_are_left() -> None:
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mixed = nn.Conv2d(8, 8, 3, padding=1).to(memory_format=torch.channels_last)
+            self.twice, self.alone = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.twice(x)
+            return F.relu(x + self.mixed(x)).view(2, -1), F.relu(y + y), F.relu(self.alone(x))
+
+    torch._dynamo.reset()
+    model, x, surgeon = Sums(), torch.randn(2, 8, 5, 5), Surgeon(FOLDED, "eager")
+    with torch.no_grad():
+        for got, want in zip(torch.compile(model, backend=surgeon, dynamic=False)(x), model(x), strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+            assert got.stride() == want.stride()
+    assert surgeon.matches["convolution-epilogue"] == 1
+    assert any("lies otherwise" in reason for reason in surgeon.skipped)
 
 
 def test_what_is_added_in_place_to_the_other_is_left() -> None:

@@ -1,6 +1,7 @@
 """What is computed of weights alone is computed once: the same numbers, never those of weights or statistics as they were."""
 
 import copy
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -252,6 +253,208 @@ def test_a_count_that_was_taken_away_leaves_nothing_to_trust() -> None:
     same(model, run)
     trained(model)
     same(model, run)
+
+
+class Uncounted(nn.BatchNorm2d):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self.training, 0.5)
+
+
+class CountsAnew(nn.BatchNorm2d):
+    """Its count is another tensor each time."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.num_batches_tracked = self.num_batches_tracked + 1
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self.training, 0.5)
+
+
+class Trainable(nn.Module):
+    """Its statistics are parameters."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(width), requires_grad=False)
+        self.variance = nn.Parameter(torch.ones(width), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.batch_norm(x, self.mean, self.variance, training=self.training, momentum=0.5)
+
+
+@pytest.mark.parametrize("norm", [Uncounted, CountsAnew, Trainable])
+def test_a_batch_norm_with_a_forward_of_its_own_is_not_believed_to_count(norm: type[nn.Module]) -> None:
+    model = nn.Sequential(nn.Conv2d(8, 8, 1), norm(8)).eval()
+    run, surgeon = compiled(model)
+    for _ in range(3):
+        same(model, run)
+        model.train()
+        with torch.no_grad():
+            model(torch.randn(4, 8, 6, 6) * 3 + 1)
+        model.eval()
+    same(model, run)
+    assert surgeon.rewritten == {"folded-batch-norm": 1}
+
+
+def test_statistics_of_two_layers_change_with_either() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.norm, self.other = nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8), nn.BatchNorm2d(8)
+            self.other.running_mean, self.other.running_var = self.norm.running_mean, self.norm.running_var
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.layer(x))
+
+    model = Shared().eval()
+    run, surgeon = compiled(model)
+    same(model, run)
+    for layer in (model.norm, model.other, model.norm):
+        layer.train()(torch.randn(4, 8, 6, 6) * 3)
+        layer.eval()
+        same(model, run)
+    assert surgeon.matches["folded-weights"] == 2
+
+
+def test_statistics_that_the_step_writes_itself_are_read_after_it() -> None:
+    class Adapting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.norm = nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.norm.train()
+            self.norm(x)
+            self.norm.eval()
+            return self.norm(self.layer(x))
+
+    model = Adapting().eval()
+    other = copy.deepcopy(model)
+    run, _ = compiled(other)
+    with torch.no_grad():
+        for seed in range(4):
+            x = torch.randn(2, 8, 6, 6, generator=torch.Generator().manual_seed(seed)) * 3
+            torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: setattr(p, "data", p.data * 1.3),
+        lambda p: setattr(p, "data", p.data.T.contiguous()),
+        lambda p: setattr(p, "data", p.data.T),  # the same memory
+        lambda p: setattr(p, "data", p.data.half().float()),
+    ],
+)
+def test_data_that_comes_to_lie_where_others_lay_is_seen(change: Callable[[nn.Parameter], None]) -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(128, 128))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.linear(x, self.weight * 2)
+
+    model, x = Sum(), torch.randn(3, 128)
+    run, surgeon = compiled(model)
+    same(model, run, x)
+    for _ in range(6):
+        change(model.weight)
+        change(model.weight)
+        change(model.weight)
+        with torch.no_grad():
+            torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-3)
+    assert surgeon.matches["folded-weights"] == 1
+
+
+def test_two_weights_in_one_memory_are_read_in_every_call() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Parameter(torch.randn(6, 6)), nn.Parameter(torch.randn(6, 6))
+            self.second.data = self.first.data
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.linear(x, self.first * 2) + F.linear(x, self.second)
+
+    model = Tied()
+    run, _ = compiled(model)
+    same(model, run)
+    with torch.no_grad():
+        model.second.mul_(2)
+    same(model, run)
+
+
+@pytest.mark.parametrize(
+    "parts", [torch.Tensor.unbind, lambda t: t.chunk(2), lambda t: t.split(3), lambda t: F.dropout(t, 0.5, False)]
+)
+def test_a_value_that_leaves_the_graph_is_the_callers_own(parts: Callable[[torch.Tensor], Any]) -> None:
+    class Leaving(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(6, 8))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return parts(F.layer_norm(self.weight, (8,)))
+
+    model = Leaving()
+    run, _ = compiled(model)
+    with torch.no_grad():
+        for _ in range(3):
+            got = run(X)
+            torch.testing.assert_close(got, model(X))
+            (got if isinstance(got, torch.Tensor) else got[0]).mul_(3)
+
+
+@pytest.mark.parametrize(
+    "broadcast",
+    [
+        lambda b: torch.broadcast_to(b, (2, 2, 6, 6)), lambda b: b.expand(2, 2, 6, 6), lambda b: b.expand(2, 2, 6, 6).detach(),
+        lambda b: b.expand(1, 2, 6, 6).squeeze(0), lambda b: b.expand(2, 2, 6, 6).flatten(0, 1).unflatten(0, (2, 2)),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_repeated_is_kept_once(broadcast: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    class Biased(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.randn(6, 6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q = x[:, :2]
+            return F.scaled_dot_product_attention(q, q, q, broadcast(self.bias.softmax(-1)))
+
+    model = Biased()
+    run, surgeon = compiled(model)
+    same(model, run)
+    assert [one.numel() for one in surgeon._copies.tensors()] in ([36], [144])
+
+
+def test_a_bias_in_float32_beside_queries_in_16_bits_stays_so() -> None:
+    class Far(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.rand(6, 6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q = x.half()
+            return F.scaled_dot_product_attention(q, q, q, self.bias * -1e9)
+
+    model = Far()
+    with torch.no_grad():
+        want = model(X)
+        run, surgeon = compiled(model)
+        torch.testing.assert_close(run(X), want, rtol=1e-2, atol=1e-2)
+    assert {one.dtype for one in surgeon._copies.tensors()} == {torch.float32}
+
+
+def test_values_go_with_their_model() -> None:
+    model = network()
+    run, surgeon = compiled(model)
+    same(model, run)
+    copies = surgeon._copies
+    assert len(copies.tensors()) == 4
+    del model, run
+    gc.collect()
+    assert not copies.tensors()
 
 
 class Other(nn.Module):

@@ -10,7 +10,7 @@ from torch import fx
 
 from rung.hardware.torch_versions import compilers_own
 from rung.rewrites.joined import MEMBERS, Joined
-from rung.rewrites.kept import KEPT, Copies, Kept
+from rung.rewrites.kept import KEPT, AllKept, Copies, Kept
 
 VALUE = "rung_value"
 
@@ -25,21 +25,36 @@ class Held:
         return self._tensor
 
 
-def added_inputs(gm: fx.GraphModule, copies: Copies) -> list[Joined | Kept | Held]:
-    """The inputs that the passes added, in the order in which the compiled function takes them after its own. copies: where
-    those of weights are kept."""
-    inputs = gm.graph.find_nodes(op="placeholder")
-    spots = {node.name: spot for spot, node in enumerate(inputs)}
+class Added:
+    """What a graph is given after its own arguments, in the order of its inputs. copies: where values of weights are kept."""
 
-    def one(node: fx.Node) -> Joined | Kept | Held:
-        if KEPT in node.meta:
-            names, recipe = node.meta[KEPT]
-            return Kept([spots[name] for name in names], recipe, copies)
-        if MEMBERS in node.meta:
-            return Joined([spots[name] for name in node.meta[MEMBERS]])
-        return Held(node.meta[VALUE])
+    def __init__(self, gm: fx.GraphModule, copies: Copies) -> None:
+        inputs = gm.graph.find_nodes(op="placeholder")
+        spots = {node.name: spot for spot, node in enumerate(inputs)}
+        kept: list[Kept] = []
+        self._others: list[tuple[int, Joined | Held]] = []
+        for spot, node in enumerate(filter(_added, inputs)):
+            if KEPT in node.meta:
+                names, recipe = node.meta[KEPT]
+                kept.append(Kept([spots[name] for name in names], recipe))
+            elif MEMBERS in node.meta:
+                self._others.append((spot, Joined([spots[name] for name in node.meta[MEMBERS]])))
+            else:
+                self._others.append((spot, Held(node.meta[VALUE])))
+        self.kept = AllKept(kept, copies) if kept else None
 
-    return [one(node) for node in inputs if _added(node)]
+    def __bool__(self) -> bool:
+        return bool(self.kept or self._others)
+
+    @property
+    def joined(self) -> list[Joined]:
+        return [one for _, one in self._others if isinstance(one, Joined)]
+
+    def __call__(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        found = self.kept(arguments) if self.kept else []
+        for spot, one in self._others:
+            found.insert(spot, one(arguments))
+        return found
 
 
 def examples(gm: fx.GraphModule) -> list[torch.Tensor]:

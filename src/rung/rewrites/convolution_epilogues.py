@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+from rung.rewrites.epilogues import cast
 from rung.rewrites.graph.normalize import argument, for_each, in_place, kind, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
 
@@ -66,9 +67,7 @@ def convolution_relu(
     if not x.is_cuda or torch.version.hip:
         made = F.conv2d(x, weight, bias, stride, padding, dilation)
         return F.relu(made if summand is None else made + summand)
-    if torch.is_autocast_enabled(x.device.type):  # which does not know the operator
-        dtype = torch.get_autocast_dtype(x.device.type)
-        x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    x, weight, bias = cast(x), cast(weight), None if bias is None else cast(bias)
     return _in_one_kernel(x, weight, bias, summand, list(stride), list(padding), list(dilation))
 
 
@@ -102,7 +101,8 @@ def _summed(source: fx.Node) -> tuple[fx.Node | None, fx.Node | None]:
     # A sum in place writes to its first argument, which another may read.
     for spot in (0,) if in_place(source) else (1, 0):
         one, other = source.args[spot], source.args[1 - spot]
-        if kind(one) == "conv2d" and isinstance(one, fx.Node) and isinstance(other, fx.Node) and len(one.users) == 1:
+        nodes = isinstance(one, fx.Node) and isinstance(other, fx.Node) and one is not other
+        if nodes and kind(one) == "conv2d" and len(one.users) == 1:
             return one, other
     return None, None
 
@@ -125,6 +125,9 @@ def _obstacle(convolution: fx.Node, source: fx.Node, summand: fx.Node | None, re
         return "its padding is a word"
     if summand is not None and (added is None or added.shape != made.shape or added.dtype != made.dtype):
         return "what is added to it has another shape or dtype"
+    end = value(relu)
+    if end is None or end.stride() != made.stride() or (added is not None and added.stride() != made.stride()):
+        return "what is added to it lies otherwise"
     memory = {storage(item) for item in convolution.all_input_nodes}
     if any(switches_mode(item) or may_touch(item, memory) for item in between(convolution, relu) if item is not source):
         return "a tensor is written, or autocast changes, in between"

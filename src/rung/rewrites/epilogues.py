@@ -8,6 +8,7 @@ writes it again. In between it is rounded to 16 bits, which an epilogue saves, t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,18 +23,28 @@ from rung.rewrites.graph.normalize import (
     VIEWS,
     argument,
     called,
+    cast_source,
     for_each,
     kind,
     source_line,
     value,
 )
-from rung.rewrites.siblings import projection
+from rung.rewrites.siblings import plain, projection
 
 LONGEST = 16  # operations of an activation; GELU written out has ten at most
-_FAR = torch.logspace(1.0, 38.0, 186, dtype=torch.float64, device="cpu")  # where a cap shows, up to what bfloat16 holds
-POINTS = torch.cat([-_FAR.flip(0), torch.linspace(-12.0, 12.0, 4801, dtype=torch.float64, device="cpu"), _FAR])
+
+
+def _points() -> torch.Tensor:
+    """Numbers at which functions are told apart: close to one another, close to zero, and far out, where a cap shows."""
+    middle = torch.linspace(-12.0, 12.0, 4801, dtype=torch.float64, device="cpu")
+    scales = torch.logspace(-45.0, 38.5, 335, dtype=torch.float64, device="cpu")
+    others = torch.tensor([-0.0, math.inf, math.nan], dtype=torch.float64, device="cpu")
+    return torch.cat([middle, scales, -scales, others])
+
+
+POINTS = _points()
 # The constants that people write have eight digits. The two forms of GELU are up to 4.7e-4 apart.
-NEAR = 1e-6
+NEAR, NEAR_ZERO = 1e-6, 1e-7
 
 
 def linear_relu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -48,9 +59,7 @@ def linear_tanh_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) 
 
 def linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """The same with gelu, by its form with tanh where a GPU computes the product in bfloat16, and as it is defined elsewhere."""
-    autocast = torch.is_autocast_enabled(x.device.type)
-    dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
-    if x.is_cuda and dtype == torch.bfloat16:
+    if x.is_cuda and cast(x).dtype == torch.bfloat16:
         return linear_tanh_gelu(x, weight, bias)
     return F.gelu(F.linear(x, weight, bias))
 
@@ -59,10 +68,16 @@ def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, gelu: bo
     if not x.is_cuda:  # where torch's epilogue of that name is the other GELU
         made = F.linear(x, weight, bias)
         return F.gelu(made, approximate="tanh") if gelu else F.relu(made)
-    if torch.is_autocast_enabled(x.device.type):  # which does not know the operator
-        x, weight, bias = (each.to(torch.get_autocast_dtype(x.device.type)) for each in (x, weight, bias))
-    made = torch._addmm_activation(bias, x.reshape(-1, x.shape[-1]), weight.t(), use_gelu=gelu)
-    return made.view(*x.shape[:-1], weight.shape[0])
+    x, weight, bias = cast(x), cast(weight), cast(bias)
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    return torch._addmm_activation(bias, rows, weight.t(), use_gelu=gelu).view(*x.shape[:-1], weight.shape[0])
+
+
+def cast(tensor: torch.Tensor) -> torch.Tensor:
+    """As autocast casts what a product reads, for operators that it does not know."""
+    kind_ = tensor.device.type
+    cast_ = torch.is_autocast_enabled(kind_) and tensor.is_floating_point() and tensor.dtype != torch.float64
+    return tensor.to(torch.get_autocast_dtype(kind_)) if cast_ else tensor
 
 
 def pointwise_tanh_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -99,15 +114,22 @@ class _Activation:
 
     name: str
     of: Callable[[torch.Tensor], torch.Tensor]
+    near: tuple[float, float]  # how near another function is to it that is the same: relative, absolute
     linear: Callable[..., torch.Tensor]
     pointwise: Callable[..., torch.Tensor] | None
 
 
 _SAME = (
-    _Activation("ReLU", F.relu, linear_relu, None),
-    _Activation("GELU with tanh", lambda x: F.gelu(x, approximate="tanh"), linear_tanh_gelu, pointwise_tanh_gelu),
+    _Activation("ReLU", F.relu, (0.0, 0.0), linear_relu, None),
+    _Activation(
+        "GELU with tanh",
+        lambda x: F.gelu(x, approximate="tanh"),
+        (NEAR, NEAR_ZERO),
+        linear_tanh_gelu,
+        pointwise_tanh_gelu,
+    ),
 )
-_NEARLY = (_Activation("GELU", F.gelu, linear_gelu, pointwise_gelu),)
+_NEARLY = (_Activation("GELU", F.gelu, (NEAR, NEAR_ZERO), linear_gelu, pointwise_gelu),)
 
 
 def join_activations(graph: fx.Graph) -> tuple[int, list[str]]:
@@ -128,7 +150,7 @@ def _join_all(graph: fx.Graph, wanted: tuple[_Activation, ...]) -> tuple[int, li
         if not product or not found or (kind(node) == "conv2d" and found[0].pointwise is None):
             continue
         activation, last, path = found
-        if reason := _obstacle(node, last):
+        if reason := _obstacle(node, last, path):
             skipped.append(f"{activation.name} at {source_line(last)}: {reason}")
         else:
             _rewrite(graph, node, product, activation, last, path)
@@ -141,7 +163,7 @@ def _product_with_bias(node: fx.Node) -> tuple[Any, Any, Any] | None:
     if getattr(node.target, "spells", ""):
         return None  # it has an epilogue
     if read := projection(node):
-        return read if read[2] is not None else None
+        return read if read[2] is not None and plain(read[1]) else None
     if kind(node) == "conv2d":
         x, weight, bias = (argument(node, k, name) for k, name in enumerate(("input", "weight", "bias")))
         return (x, weight, bias) if bias is not None and _pointwise(node, value(weight)) else None
@@ -170,7 +192,8 @@ def _found(product: fx.Node, wanted: tuple[_Activation, ...]) -> tuple[_Activati
     for last, path in _ends(_viewed(product)):
         got = _at_points(path)
         for activation in wanted if got is not None else ():
-            if torch.allclose(got, activation.of(POINTS), rtol=NEAR, atol=NEAR):
+            rtol, atol = activation.near
+            if torch.allclose(got, activation.of(POINTS), rtol=rtol, atol=atol, equal_nan=True):
                 return activation, last, path
     return None
 
@@ -193,13 +216,21 @@ def _ends(start: fx.Node) -> Iterator[tuple[fx.Node, list[fx.Node]]]:
     while open_ and len(path) <= LONGEST:
         node = min(open_)
         inside = kind(node) in ELEMENTWISE - {"dropout"} and all(item in path for item in node.all_input_nodes)
-        if not inside or value(node) is None:
+        if not inside or value(node) is None or (kind(node) in CASTS and not _widens(node, start)):
             return
         path.append(node)
         open_.remove(node)
         if not open_:
             yield node, path[:]
         open_ |= set(node.users)
+
+
+def _widens(node: fx.Node, start: fx.Node) -> bool:
+    """Whether a cast loses nothing of the product, or gives what was computed in float32 the product's dtype again."""
+    before, after = value(start), value(node)
+    if cast_source(node) is None or before is None or after is None:
+        return False
+    return after.dtype in (before.dtype, torch.float32, torch.float64)
 
 
 def _at_points(path: list[fx.Node]) -> torch.Tensor | None:
@@ -211,12 +242,13 @@ def _at_points(path: list[fx.Node]) -> torch.Tensor | None:
                 held[node] = _computed(node, held)
     except Exception:  # an operation with other arguments than numbers
         return None
-    return held[path[-1]] if held[path[-1]].shape == POINTS.shape else None
+    made = held[path[-1]]
+    return made if made.shape == POINTS.shape and made.dtype == POINTS.dtype else None
 
 
 def _computed(node: fx.Node, held: dict[fx.Node, torch.Tensor]) -> torch.Tensor:
     if kind(node) in (*CASTS, "contiguous"):
-        return held[node.all_input_nodes[0]]
+        return held[node.all_input_nodes[0]].clone()
     arguments = fx.map_arg(node.args, held.__getitem__)
     options = fx.map_arg(node.kwargs, held.__getitem__)
     if node.op == "call_method":
@@ -227,12 +259,15 @@ def _computed(node: fx.Node, held: dict[fx.Node, torch.Tensor]) -> torch.Tensor:
     return made
 
 
-def _obstacle(product: fx.Node, last: fx.Node) -> str:
+def _obstacle(product: fx.Node, last: fx.Node, path: list[fx.Node]) -> str:
     made, end = value(product), value(last)
     if made is None or end is None or not made.numel():
         return "its size is not known"
     if made.requires_grad:
         return "it needs a gradient"
+    start = value(path[0])
+    if start is None or (start.shape, start.stride(), start.device) != (end.shape, end.stride(), end.device):
+        return "its result lies otherwise than the product"
     return "" if kind(product) == "conv2d" or made.is_contiguous() else "its result is not laid out in rows"
 
 

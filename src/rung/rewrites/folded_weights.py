@@ -7,6 +7,7 @@ autocast casts them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
@@ -34,6 +35,9 @@ PURE = (
 READERS = frozenset(
     (*PRODUCTS, "bmm", "baddbmm", "einsum", "scaled_dot_product_attention", "conv_transpose1d", "conv_transpose2d")
 )
+# Other operations whose result has memory of its own: a view of a value that is kept must not leave the graph.
+ELSEWHERE = READERS | names("add sub mul div pow where cat stack embedding")
+PEELED = (VIEWS - {"getitem"}) | names("broadcast_to squeeze detach flatten unflatten")
 MOST_ELEMENTS = 2**28  # as many as the largest weights have
 # Bytes of a value that may be larger than what it is made of: a table's biases for 577 tokens and 12 heads.
 SMALL = 2**24
@@ -42,17 +46,18 @@ PLACES = names("getitem embedding index_select gather")
 
 
 class Folded:
-    """A value that a program makes of tensors, as dtype, in memory of this size and these strides."""
+    """A value that a program makes of tensors, in memory as that of an example."""
 
-    def __init__(self, program: fx.Graph, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int]) -> None:
-        self._program, self._dtype, self._size, self._stride = program, dtype, tuple(size), tuple(stride)
+    def __init__(self, program: fx.Graph, example: torch.Tensor) -> None:
+        self._program, self._dtype, self._device = program, example.dtype, example.device
+        self._size, self._stride = tuple(example.shape), tuple(example.stride())
         # Made when it is asked, for a graph is read more often than it runs.
         self._run: Callable[..., torch.Tensor] | None = None
         steps = "; ".join(f"{node} = {node.op} {node.target} {node.args} {node.kwargs}" for node in program.nodes)
-        self.key: Hashable = (steps, self._dtype, self._size, self._stride)
+        self.key: Hashable = (steps, self._dtype, self._device, self._size, self._stride)
 
     def new(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        made = torch.empty_strided(self._size, self._stride, dtype=self._dtype, device=tensors[0].device)
+        made = torch.empty_strided(self._size, self._stride, dtype=self._dtype, device=self._device)
         self.write(made, tensors)
         return made
 
@@ -92,13 +97,17 @@ def _weights(graph: fx.Graph, touched: set[int | None]) -> tuple[dict[fx.Node, N
     """The inputs whose changes are seen, and why others are none of them, where something is computed of these alone."""
     found: dict[fx.Node, None] = {}
     skipped = []
-    for node in graph.find_nodes(op="placeholder"):
+    inputs = graph.find_nodes(op="placeholder")
+    homes = Counter(node.meta[HOME].storage for node in inputs if HOME in node.meta)  # two may be one memory
+    for node in inputs:
         home = node.meta.get(HOME)
         if home is None:
             continue
-        if home.told and home.alone and storage(node) not in touched:
+        alone = home.alone and homes[home.storage] == 1
+        told = home.told and not (home.parameter and STATISTIC in node.meta)
+        if told and alone and storage(node) not in touched:
             found[node] = None
-        elif not home.told and STATISTIC in node.meta:
+        elif not told and STATISTIC in node.meta:
             skipped.append(f"statistics {node.name}: no counter says when batch norm writes them")
     return found, skipped
 
@@ -154,14 +163,20 @@ def _spacious(inner: fx.Node, dtype: torch.dtype, members: Iterable[fx.Node]) ->
 def _inside_out(read: fx.Node, sources: dict[fx.Node, dict[fx.Node, None]]) -> tuple[list[fx.Node], fx.Node]:
     """What is read without its views, which may repeat it, and these, the last first."""
     views = []
-    while read in sources and kind(read) in VIEWS - {"getitem"} and len(read.all_input_nodes) == 1:
+    while read in sources and kind(read) in PEELED and len(read.all_input_nodes) == 1:
+        source = read.all_input_nodes[0]
+        before, after = value(source), value(read)
+        if before is None or after is None or before.dtype != after.dtype:
+            break
         views.append(read)
-        read = read.all_input_nodes[0]
+        read = source
     return views, read
 
 
 def _worth(node: fx.Node, inner: fx.Node, sources: dict[fx.Node, dict[fx.Node, None]]) -> bool:
     """Whether a kernel of its own computes it in every call."""
+    if kind(node) not in ELSEWHERE or value(node) is None:
+        return False
     if kind(node) in READERS:
         return True
     todo, seen = [inner], set()
@@ -178,8 +193,11 @@ def _as_read(node: fx.Node, inner: fx.Node) -> torch.dtype:
     """The dtype that autocast casts it to; its own, where nothing is cast."""
     held, made = value(inner), value(node)
     assert held is not None
-    narrow = kind(node) in READERS and held.dtype == torch.float32 and made is not None and made.dtype in NARROW
-    return made.dtype if narrow and made is not None else held.dtype
+    if kind(node) not in READERS or held.dtype != torch.float32 or made is None or made.dtype not in NARROW:
+        return held.dtype
+    # Attention takes a bias in float32 beside queries in 16 bits as it is, where nothing casts it.
+    cast = kind(node) != "scaled_dot_product_attention" or torch.is_autocast_enabled(made.device.type)
+    return made.dtype if cast else held.dtype
 
 
 def _kept(graph: fx.Graph, inner: fx.Node, dtype: torch.dtype, sources: dict[fx.Node, dict[fx.Node, None]]) -> fx.Node:
@@ -201,7 +219,9 @@ def _kept(graph: fx.Graph, inner: fx.Node, dtype: torch.dtype, sources: dict[fx.
     program.output(copies[inner])
     with without_numbers(held), torch.no_grad():
         example = held.detach().to(dtype)
-    recipe = Folded(program, dtype, example.shape, example.stride())
+        if 0 in example.stride():  # one element may be read as many, and not written as such
+            example = example.contiguous()
+    recipe = Folded(program, example)
     return add_kept(graph, example, members, recipe)
 
 

@@ -57,7 +57,7 @@ def note_homes(gm: fx.GraphModule, example_inputs: Sequence[Any], statistics: St
             counts = not tensor.is_inference()
             parameter = isinstance(tensor, torch.nn.Parameter) and counts
             # Batch norm writes its statistics, which are buffers of floating-point numbers, without raising their versions.
-            counted = not tensor.is_floating_point() or statistics.count(tensor) is not None
+            counted = not tensor.is_floating_point() or bool(statistics.counts(tensor))
             told = parameter or (counts and counted)
             node.meta[HOME] = Home(
                 storage.data_ptr(), storage.nbytes(), start, tensor.nbytes, tensor.is_contiguous(), parameter, told

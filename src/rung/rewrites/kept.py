@@ -10,15 +10,18 @@ graphs go on reading.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import chain
+from operator import is_
+from typing import Any, Protocol
 
 import torch
 from torch import fx
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from rung.rewrites.batch_norm import Statistics
+from rung.rewrites.batch_norm import Count, Statistics
 from rung.rewrites.graph.captured import add_weight, without_numbers
 from rung.rewrites.graph.normalize import kind, permutation, source_line, value
 from rung.rewrites.graph.writes import storage, written
@@ -128,97 +131,157 @@ class Cast:
 
 
 class Copies:
-    """The values of all graphs of one function: whatever the shapes that they are for, they read the same."""
+    """The values of all graphs of one function: whatever the shapes that they are for, they read the same. They go with what they are
+    made of."""
 
     def __init__(self, statistics: Statistics) -> None:
         self._statistics = statistics
-        self._held: dict[tuple[Hashable, ...], _Copy] = {}
-        self._all: list[weakref.ref[torch.Tensor]] = []  # what all of them are made of, each once
-        self._seen: list[list[int]] = []
+        self._held: dict[Hashable, _Copy] = {}
+        self._watch: _Watch | None = None  # on what all of them are made of
 
-    def of(self, tensors: Sequence[torch.Tensor], recipe: Recipe) -> torch.Tensor:
+    def of(self, tensors: Sequence[torch.Tensor], recipe: Recipe) -> _Copy:
         key = recipe.key, *map(id, tensors)
         copy = self._held.get(key)
-        if copy is None or not copy.is_of(tensors) or not copy.renew(tensors):
-            self._held = {k: one for k, one in self._held.items() if one.alive()}
-            copy = self._held[key] = _Copy(tensors, recipe, self._counts(tensors))
-            read = {id(t): t for one in self._held.values() for t in (*one.alive(), *one.counted())}
-            self._all, self._seen = [weakref.ref(t) for t in read.values()], []
-        return copy.tensor
+        if copy is None or not copy.is_of(tensors) or not copy.renew(tensors, self.watch):
+            self._held[key] = copy = _Copy(tensors, recipe, self.watch, _Dropped(self, key))
+            self._watch = None
+        return copy
 
-    def _counts(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """What is counted up where a batch norm writes to them; None for each of which that is not known."""
+    def watch(self, tensors: Sequence[torch.Tensor], *, layout: bool = True) -> _Watch:
+        """On these, and on what is counted up where a batch norm writes to them."""
         buffers = [t for t in tensors if t.is_floating_point() and not isinstance(t, torch.nn.Parameter)]
-        if any(self._statistics.count(t) is None for t in buffers):
+        if not all(map(self._statistics.counts, buffers)):
             self._statistics.look()  # the model was given others since
-        return [self._statistics.count(t) for t in buffers]
+        return _Watch(tensors, [self._statistics.counts(t) for t in buffers], layout)
 
     def renew(self) -> None:
-        """What a recorded graph reads is of the present weights again. All of them are asked at once, before every replay."""
-        there = [t for one in self._all if (t := one()) is not None]
-        seen = [[steps_taken()], [t._version for t in there], list(map(torch.Tensor.data_ptr, there))]
-        if seen == self._seen and not any(one.blind for one in self._held.values()):
+        """What a recorded graph reads is of the present weights again. Whoever replays it asks how weights lie; here it is whether they were
+        written to, of all of them at once."""
+        if self._watch is not None and self._watch.same():
             return
-        for copy in self._held.values():
-            if tensors := copy.alive():
-                copy.renew(tensors)
-        self._seen = seen
+        there = {id(t): t for copy in self._held.values() for t in copy.alive()}
+        for copy in list(self._held.values()):
+            if sources := copy.alive():
+                copy.renew(sources, self.watch)
+        self._watch = self.watch(list(there.values()), layout=False)
+
+    def drop(self, key: Hashable) -> None:
+        self._held.pop(key, None)
+        self._watch = None
 
     def tensors(self) -> list[torch.Tensor]:
         return [copy.tensor for copy in self._held.values()]
 
 
+class _Dropped:
+    """Called once a tensor is gone that a value is made of: so is the value."""
+
+    def __init__(self, copies: Copies, key: Hashable) -> None:
+        self._copies, self._key = weakref.ref(copies), key
+
+    def __call__(self, gone: object) -> None:
+        if (copies := self._copies()) is not None:
+            copies.drop(self._key)
+
+
 class Kept:
     """The value that is made of some of the arguments of every call."""
 
-    def __init__(self, spots: Sequence[int], recipe: Recipe, copies: Copies) -> None:
-        self._spots, self._recipe, self._copies = tuple(spots), recipe, copies
+    def __init__(self, spots: Sequence[int], recipe: Recipe) -> None:
+        self.spots, self.recipe = tuple(spots), recipe
 
-    def __call__(self, arguments: Sequence[torch.Tensor]) -> torch.Tensor:
-        return self._copies.of([arguments[spot] for spot in self._spots], self._recipe)
+
+class AllKept:
+    """The values of one graph. Whether the arguments that they are made of are as they were is asked of all of these at once."""
+
+    def __init__(self, kept: Sequence[Kept], copies: Copies) -> None:
+        self._kept, self._copies = kept, copies
+        self._spots = list(dict.fromkeys(spot for one in kept for spot in one.spots))
+        self._found: list[weakref.ref[_Copy]] = []
+        self._watch: _Watch | None = None
+
+    def __call__(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        tensors = [arguments[spot] for spot in self._spots]
+        if self._watch is not None and self._watch.same(tensors):
+            found = [one() for one in self._found]
+            if None not in found:
+                return [one.tensor for one in found if one is not None]
+        watch = self._copies.watch(
+            tensors, layout=False
+        )  # before they are read. Other sizes or strides are another graph's
+        copies = [self._copies.of([arguments[spot] for spot in one.spots], one.recipe) for one in self._kept]
+        self._found, self._watch = list(map(weakref.ref, copies)), watch
+        return [copy.tensor for copy in copies]
+
+
+class _Watch:
+    """Tensors, and whether any of them is another or was written to. Storages are told apart by identity, for an address is soon another's: weak
+    references to them keep that one's own. layout: how a tensor lies in its storage counts, too."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], counts: Sequence[Sequence[Count]], layout: bool) -> None:
+        self._of, self._layout = [weakref.ref(t) for t in tensors], layout
+        self._counts = list(dict.fromkeys(chain(*counts)))
+        self._storages = [StorageWeakRef(t.untyped_storage()) for t in tensors]
+        self._blind = not all(counts)  # to what may be written to a statistic
+        self._marks = self._now(tensors)
+
+    def same(self, tensors: Sequence[torch.Tensor] | None = None) -> bool:
+        """Whether these are they, if any are given, and as they were."""
+        if self._blind:
+            return False
+        mine = [one() for one in self._of]
+        if tensors is not None and not (len(mine) == len(tensors) and all(map(is_, mine, tensors))):
+            return False
+        there = [t for t in mine if t is not None]
+        if len(there) < len(mine):
+            return False
+        now = self._now(there)
+        return now == self._marks and None not in now[-1]
+
+    def _now(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+        """The counts last."""
+        return [
+            steps_taken(),
+            [t._version for t in tensors],
+            [t.untyped_storage()._cdata for t in tensors],
+            [(t.storage_offset(), t.shape, t.stride()) for t in tensors] if self._layout else None,
+            [count.now() for count in self._counts],
+        ]
 
 
 class _Copy:
-    def __init__(self, tensors: Sequence[torch.Tensor], recipe: Recipe, counts: Sequence[torch.Tensor | None]) -> None:
-        self._of, self._recipe = [weakref.ref(t) for t in tensors], recipe
-        self._counts = [weakref.ref(t) for t in counts if t is not None]
-        self.blind = None in counts  # to what may be written to them, so that it is made anew at every call
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        recipe: Recipe,
+        watch: Callable[[Sequence[torch.Tensor]], _Watch],
+        gone: Callable[[object], None],
+    ) -> None:
+        self._of, self._recipe = [weakref.ref(t, gone) for t in tensors], recipe
         self._like = _kinds(tensors)
-        self._seen = self._marks(tensors)  # before they are read: what is written meanwhile is copied again
+        self._watch = watch(tensors)  # before they are read: what is written meanwhile is computed again
         with torch.inference_mode(False), torch.no_grad():  # an inference tensor could not be written to outside of it
             self.tensor = recipe.new(tensors)
 
     def alive(self) -> list[torch.Tensor]:
-        """What it is a copy of; nothing where a part of that is gone."""
+        """What it is made of; nothing where a part of that is gone."""
         tensors = [t for one in self._of if (t := one()) is not None]
         return tensors if len(tensors) == len(self._of) else []
-
-    def counted(self) -> list[torch.Tensor]:
-        return [t for one in self._counts if (t := one()) is not None]
 
     def is_of(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether these are it, and not others that came to lie where they were."""
         return all(one() is t for one, t in zip(self._of, tensors, strict=True))
 
-    def renew(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """From the tensors that it is a copy of, where they may be others now; False where they have other sizes, and it has to be
-        made anew. Asked before every call, so that kinds are looked at only where something is another."""
-        marks = self._marks(tensors)
-        if marks == self._seen and not self.blind:
+    def renew(self, tensors: Sequence[torch.Tensor], watch: Callable[[Sequence[torch.Tensor]], _Watch]) -> bool:
+        """Of the tensors that it is made of, where they may be others now; False where they have other sizes, and it has to be made anew."""
+        if self._watch.same(tensors):
             return True
         if self._like != _kinds(tensors):
             return False
+        self._watch = watch(tensors)
         with torch.inference_mode(False), torch.no_grad():
             self._recipe.write(self.tensor, tensors)
-        self._seen = marks
         return True
-
-    def _marks(self, tensors: Sequence[torch.Tensor]) -> list[object]:
-        return [
-            steps_taken(),
-            *((t._version, t.data_ptr(), t.shape) for t in tensors),
-            *(t._version for t in self.counted()),
-        ]
 
 
 def _kinds(tensors: Sequence[torch.Tensor]) -> list[object]:

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from rung.hardware.aiter import Product
-from rung.rewrites.added import Held, added_inputs, examples
+from rung.rewrites.added import Added, examples
 from rung.rewrites.attention.copies import drop_copies
 from rung.rewrites.attention.decoding import fuse_decoding
 from rung.rewrites.attention.flex import fuse_calls
@@ -34,8 +34,8 @@ from rung.rewrites.folded_weights import fold_weights
 from rung.rewrites.graph.buffers import Expected, guarded, note_buffers, taken_buffers
 from rung.rewrites.graph.captured import let_go, own_copy
 from rung.rewrites.hoist import hoist_constants
-from rung.rewrites.joined import Joined, note_homes
-from rung.rewrites.kept import Copies, Kept, keep_casts, step_taken
+from rung.rewrites.joined import note_homes
+from rung.rewrites.kept import Copies, keep_casts, step_taken
 from rung.rewrites.logits import narrow_logits
 from rung.rewrites.loss_kernel import fuse_loss
 from rung.rewrites.patches import multiply_patches
@@ -138,7 +138,7 @@ class Surgeon:
         self.within = tuple(within)
         self._expected: list[Expected] = []
         self._records: dict[str, _Record] = {}
-        self._added: list[Joined | Kept | Held] = []
+        self._added: list[Added] = []
         self._statistics = Statistics(model)
         self._copies = Copies(self._statistics)
 
@@ -186,7 +186,7 @@ class Surgeon:
     @property
     def copied(self) -> int:
         """How many inputs that stand for several weights are put together anew at every call."""
-        return sum(isinstance(one, Joined) and one.copied for one in self._added)
+        return sum(one.copied for added in self._added for one in added.joined)
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         return self._rewritten(gm, example_inputs, trusting=True)
@@ -203,7 +203,7 @@ class Surgeon:
             note_buffers(gm, example_inputs)
         parts = [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
         rehearsals: dict[fx.GraphModule, fx.Graph] = {}
-        nodes = [node for part in parts for node in part.graph.nodes]  # also those that passes erase
+        nodes = {node: None for part in parts for node in part.graph.nodes}  # also those that passes erase
         for part in parts:
             self._run("sdpa", write_out, part, record, rehearsals)
         record.before = count(parts)
@@ -215,6 +215,8 @@ class Surgeon:
                 if part is gm or name not in _OF_THE_WHOLE:
                     before = attention(part) if name == "sdpa" else Counter[str]()
                     self._run(name, _RUNNERS[name], part, record, rehearsals)
+                    both = part.graph, rehearsals.get(part, part.graph)
+                    nodes |= {node: None for graph in both for node in graph.nodes}
                     record.written_out += attention(part) - before if name == "sdpa" else before
         record.after = count(parts)
         for part in parts:  # once: passes read graphs, and writing code takes longer than most of them
@@ -222,15 +224,14 @@ class Surgeon:
         expected = taken_buffers(gm)
         self._expected += expected
         self._records[key] = record
-        added = added_inputs(gm, self._copies)
-        if any(isinstance(one, Kept) for one in added):
+        added = Added(gm, self._copies)
+        if added.kept:
             step_taken()  # whoever changed the model, so that it was captured anew, may have written to weights unseen
         run = self.compiled(gm, [*example_inputs, *examples(gm)])
-        self._added += added
-        whole = run if not added else lambda *arguments: run(*arguments, *[one(arguments) for one in added])
+        self._added.append(added)
+        whole = run if not added else lambda *arguments: run(*arguments, *added(arguments))
         if not expected:
-            graphs = [*(part.graph for part in parts), *rehearsals.values()]
-            let_go([*nodes, *(node for graph in graphs for node in graph.nodes)])
+            let_go(nodes)
             return whole
         return guarded(whole, expected, lambda arguments: self._rewritten(written, arguments, trusting=False))
 
@@ -245,8 +246,8 @@ class Surgeon:
 
     def undo(self) -> None:
         """Takes back what the passes did outside the graphs: weights that were moved next to one another."""
-        for one in self._added:
-            if isinstance(one, Joined):
+        for added in self._added:
+            for one in added.joined:
                 one.undo()
 
     def compiled(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

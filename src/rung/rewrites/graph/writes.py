@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from rung.rewrites.graph.kernel_ops import called
-from rung.rewrites.graph.normalize import kind, names, value
+from rung.rewrites.graph.normalize import argument, kind, names, value
 
 _IN_PLACE_NAMES = names("setitem delitem iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul")
 _IN_PLACE_OPERATORS = {getattr(operator, name) for name in _IN_PLACE_NAMES}
@@ -56,7 +56,7 @@ def written(node: fx.Node) -> list[fx.Node]:
         name = getattr(node.target, "__name__", "_")
         builtin = inspect.isbuiltin(node.target) and not name.endswith("_")
         return [] if builtin else list(node.all_input_nodes)
-    found: list[fx.Node] = []
+    found: list[fx.Node] = _statistics(node)
     out = node.kwargs.get("out")
     found += [item for item in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(item, fx.Node)]
     name = getattr(node.target, "__name__", "")
@@ -67,6 +67,18 @@ def written(node: fx.Node) -> list[fx.Node]:
     ):
         found += _first(node)
     return found
+
+
+def _statistics(node: fx.Node) -> list[fx.Node]:
+    """What a norm keeps of the batches that it trains on."""
+    if kind(node) == "batch_norm":
+        learns = argument(node, 5, "training", default=False)
+    elif kind(node) == "instance_norm":
+        learns = argument(node, 5, "use_input_stats", default=True)
+    else:
+        return []
+    kept = (argument(node, 1, "running_mean"), argument(node, 2, "running_var"))
+    return [item for item in kept if isinstance(item, fx.Node)] if learns is not False else []
 
 
 def _first(node: fx.Node) -> list[fx.Node]:
