@@ -295,6 +295,25 @@ def test_a_batch_norm_with_a_forward_of_its_own_is_not_believed_to_count(norm: t
     assert surgeon.rewritten == {"folded-batch-norm": 1}
 
 
+def test_what_instance_norm_keeps_is_not_counted() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.weight = nn.InstanceNorm2d(8, track_running_stats=True), nn.Parameter(torch.randn(8, 8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.linear(x.flatten(2).mT, self.weight * self.norm.running_var)
+
+    model = Scaled().eval()
+    run, surgeon = compiled(model)
+    for _ in range(2):
+        same(model, run)
+        model.norm.train()(torch.randn(4, 8, 6, 6) * 3)
+        model.norm.eval()
+    same(model, run)
+    assert not surgeon.rewritten
+
+
 def test_statistics_of_two_layers_change_with_either() -> None:
     class Shared(nn.Module):
         def __init__(self) -> None:

@@ -11,7 +11,7 @@ import weakref
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from rung.rewrites.graph.normalize import argument, called, computed, kind, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
@@ -84,14 +84,14 @@ def _fold(graph: fx.Graph, layer: fx.Node, norm: fx.Node) -> None:
     graph.erase_node(layer)
 
 
-COUNTING = ("torch", "timm")  # whose batch norms count every batch that they train on
+COUNTING = ("torch", "timm")  # whose batch norms count every batch that they train on; their instance norms do not
 
 
 class Count:
     """A layer's count of the batches that it trained on; that of a layer which does not count goes on never."""
 
     def __init__(self, layer: nn.Module) -> None:
-        counts = type(layer).forward.__module__.partition(".")[0] in COUNTING
+        counts = isinstance(layer, _BatchNorm) and type(layer).forward.__module__.partition(".")[0] in COUNTING
         count = layer._buffers.get("num_batches_tracked") if counts else None
         self._layer = weakref.ref(layer)
         self._count = weakref.ref(count) if count is not None else lambda: None
