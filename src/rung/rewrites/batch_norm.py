@@ -91,7 +91,8 @@ class Count:
     """A layer's count of the batches that it trained on; that of a layer which does not count goes on never."""
 
     def __init__(self, layer: nn.Module) -> None:
-        counts = isinstance(layer, _BatchNorm) and type(layer).forward.__module__.partition(".")[0] in COUNTING
+        own = "forward" in vars(layer) or type(layer).forward.__module__.partition(".")[0] not in COUNTING
+        counts = isinstance(layer, _BatchNorm) and not own
         count = layer._buffers.get("num_batches_tracked") if counts else None
         self._layer = weakref.ref(layer)
         self._count = weakref.ref(count) if count is not None else lambda: None
