@@ -250,7 +250,7 @@ def test_gelu_is_exact_where_its_form_with_tanh_would_show(dtype: torch.dtype) -
     torch.testing.assert_close(epilogues.linear_gelu(x, weight, bias), F.gelu(x), rtol=0, atol=0)
 
 
-def test_in_bfloat16_its_form_with_tanh_is_as_near_to_gelu_as_two_roundings() -> None:
+def test_in_bfloat16_its_form_with_tanh_is_nearer_to_gelu_than_two_roundings() -> None:
     torch.manual_seed(0)
     x, weight, bias = (torch.randn(*size).bfloat16() for size in ((512, 64), (256, 64), (256,)))
     exact = F.gelu(F.linear(x.double(), weight.double() / 8, bias.double()))

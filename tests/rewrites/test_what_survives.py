@@ -182,6 +182,26 @@ def test_weights_that_are_copied_follow_an_adapter_that_is_merged(rungs):
             assert float((applied(x) - right).norm() / right.norm()) < 0.05, done
 
 
+@pytest.mark.parametrize("passes", [[], ["hoisted-constants"], ["sdpa", "narrow-logits"]])
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_parameters_of_torchs_own_attention_can_be_swapped_too(passes, checkpointed):
+    """It is written out before any pass runs."""
+    model = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).requires_grad_(checkpointed)
+
+    def run(x):
+        return checkpoint(attend, x, use_reentrant=False) if checkpointed else attend(x)
+
+    def attend(x):
+        return model(x, x, x, need_weights=False)[0]
+
+    x = torch.randn(2, 5, WIDTH)
+    torch.compile(run, backend=Surgeon(passes, "eager"), dynamic=False)(x)
+    for _ in range(3):
+        gc.collect()
+    for parameter in list(model.parameters()):
+        torch.utils.swap_tensors(parameter, nn.Parameter(parameter.detach().clone(), requires_grad=checkpointed))
+
+
 @pytest.mark.parametrize("passes", [[], ["sdpa"]])
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_parameters_can_be_swapped_after_a_graph_was_rewritten(passes, checkpointed):

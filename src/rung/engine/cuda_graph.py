@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
 from rung.engine.dynamo import place
@@ -73,6 +74,7 @@ class _Graph:
     gradients: list[torch.Tensor | None]
     sums: list[tuple[torch.nn.Parameter, torch.Tensor]]
     harmless: int | None = 0  # replays that were seen to write to nothing but the graph's own memory; None once one did
+    learns: bool = False  # whether a norm of it keeps statistics of its batches, which a replay writes unseen
 
 
 class GraphedStep:
@@ -265,7 +267,8 @@ class GraphedStep:
                 group["lr"] = rate
         gradients = [p.grad for p in self._parameters]
         sums = [(p, p.grad) for p in self._summed if p.grad is not None]
-        return _Graph(graph, list(static.values()), result, gradients, sums)
+        learns = any(isinstance(m, _NormBase) and m.training for m in self._model.modules())
+        return _Graph(graph, list(static.values()), result, gradients, sums, learns=learns)
 
     def _replay(self, captured: _Graph, tensors: list[torch.Tensor]) -> Any:
         """tensors: the inputs, none where the graph has them already."""
@@ -292,6 +295,8 @@ class GraphedStep:
             outside = OutsideMemory(captured.graph, self._device.index)
             captured.graph.replay()
             captured.harmless = captured.harmless + 1 if outside.unchanged() else None
+        if captured.learns and not self._optimizer:
+            step_taken()
         for parameter, gradient in zip(self._parameters, captured.gradients, strict=True):
             if parameter.grad is not gradient:
                 parameter.grad = gradient

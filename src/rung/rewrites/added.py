@@ -35,8 +35,8 @@ class Added:
         self._others: list[tuple[int, Joined | Held]] = []
         for spot, node in enumerate(filter(_added, inputs)):
             if KEPT in node.meta:
-                names, recipe = node.meta[KEPT]
-                kept.append(Kept([spots[name] for name in names], recipe))
+                names, computation = node.meta[KEPT]
+                kept.append(Kept(tuple(spots[name] for name in names), computation))
             elif MEMBERS in node.meta:
                 self._others.append((spot, Joined([spots[name] for name in node.meta[MEMBERS]])))
             else:

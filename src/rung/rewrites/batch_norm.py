@@ -6,12 +6,9 @@ them. In inference `folded_weights.py` keeps their values.
 
 from __future__ import annotations
 
-import weakref
-
 import torch
 import torch.nn.functional as F
-from torch import fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch import fx
 
 from rung.rewrites.graph.normalize import argument, called, computed, kind, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
@@ -82,50 +79,3 @@ def _fold(graph: fx.Graph, layer: fx.Node, norm: fx.Node) -> None:
     norm.replace_all_uses_with(made)
     graph.erase_node(norm)
     graph.erase_node(layer)
-
-
-COUNTING = ("torch", "timm")  # whose batch norms count every batch that they train on; their instance norms do not
-
-
-class Count:
-    """A layer's count of the batches that it trained on; that of a layer which does not count goes on never."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        own = "forward" in vars(layer) or type(layer).forward.__module__.partition(".")[0] not in COUNTING
-        counts = isinstance(layer, _BatchNorm) and not own
-        count = layer._buffers.get("num_batches_tracked") if counts else None
-        self._layer = weakref.ref(layer)
-        self._count = weakref.ref(count) if count is not None else lambda: None
-
-    def now(self) -> int | None:
-        """What it was before as long as the layer has trained on no batch; None where it has another count."""
-        layer, count = self._layer(), self._count()
-        if layer is None or count is None or layer._buffers.get("num_batches_tracked") is not count:
-            return None
-        return int(count._version)
-
-
-class Statistics:
-    """The running statistics of a model's batch norms, which these write to without raising a version counter. What they do raise is
-    their count of batches. A layer with a forward of its own may not, and is not asked."""
-
-    def __init__(self, model: nn.Module | None = None) -> None:
-        self._model = weakref.ref(model) if model is not None else lambda: None
-        self._counts: dict[int, tuple[weakref.ref[torch.Tensor], list[Count]]] = {}
-
-    def look(self) -> None:
-        """At the model as it is now."""
-        model, self._counts = self._model(), {}
-        for layer in model.modules() if model is not None else ():
-            if not isinstance(layer, _NormBase):
-                continue
-            count = Count(layer)
-            for name in ("running_mean", "running_var"):
-                if (statistic := layer._buffers.get(name)) is not None:  # it may be several layers'
-                    self._counts.setdefault(id(statistic), (weakref.ref(statistic), []))[1].append(count)
-
-    def counts(self, tensor: torch.Tensor) -> list[Count]:
-        """What goes up when a batch norm writes to this tensor; nothing where that is not known."""
-        statistic, found = self._counts.get(id(tensor), (lambda: None, []))
-        known = statistic() is tensor and all(count.now() is not None for count in found)
-        return found if known else []

@@ -24,8 +24,8 @@ from rung.rewrites.graph.normalize import (
     argument,
     called,
     cast_source,
-    for_each,
     kind,
+    per_dimension,
     source_line,
     value,
 )
@@ -181,8 +181,8 @@ def _pointwise(node: fx.Node, weight: torch.Tensor | None) -> bool:
     if weight is None or made is None or made.dim() != 4 or weight.shape[2:] != (1, 1):
         return False
     rest = [argument(node, k, name, default=default) for k, name, default in ((3, "stride", 1), (4, "padding", 0))]
-    plain = [for_each(2, each) for each in rest] == [(1, 1), (0, 0)] or (
-        rest[1] == "valid" and for_each(2, rest[0]) == (1, 1)
+    plain = [per_dimension(2, each) for each in rest] == [(1, 1), (0, 0)] or (
+        rest[1] == "valid" and per_dimension(2, rest[0]) == (1, 1)
     )
     return plain and argument(node, 6, "groups", default=1) == 1
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import fx, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -36,8 +37,8 @@ READERS = frozenset(
     (*PRODUCTS, "bmm", "baddbmm", "einsum", "scaled_dot_product_attention", "conv_transpose1d", "conv_transpose2d")
 )
 # Other operations whose result has memory of its own: a view of a value that is kept must not leave the graph.
-ELSEWHERE = READERS | names("add sub mul div pow where cat stack embedding")
-PEELED = (VIEWS - {"getitem"}) | names("broadcast_to squeeze detach flatten unflatten")
+FRESH = READERS | names("add sub mul div pow where cat stack embedding")
+VIEWED = (VIEWS - {"getitem"}) | names("broadcast_to squeeze detach flatten unflatten")
 MOST_ELEMENTS = 2**28  # as many as the largest weights have
 # Bytes of a value that may be larger than what it is made of: a table's biases for 577 tokens and 12 heads.
 SMALL = 2**24
@@ -53,7 +54,11 @@ class Folded:
         self._size, self._stride = tuple(example.shape), tuple(example.stride())
         # Made when it is asked, for a graph is read more often than it runs.
         self._run: Callable[..., torch.Tensor] | None = None
-        steps = "; ".join(f"{node} = {node.op} {node.target} {node.args} {node.kwargs}" for node in program.nodes)
+        places = {node: f"%{k}" for k, node in enumerate(program.nodes)}  # two graphs may name their nodes otherwise
+        read = [fx.map_arg((node.args, node.kwargs), places.__getitem__) for node in program.nodes]
+        steps = "; ".join(
+            f"{n.op} {n.target if n.op != 'placeholder' else ''} {r}" for n, r in zip(program.nodes, read, strict=True)
+        )
         self.key: Hashable = (steps, self._dtype, self._device, self._size, self._stride)
 
     def new(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -69,6 +74,8 @@ class Folded:
 
 def fold_weights(graph: fx.Graph) -> tuple[int, list[str]]:
     """Makes an input of every value that depends on weights alone, and that a kernel reads from memory; how many, and why not others."""
+    if torch.is_grad_enabled():  # every step of an optimizer would have all values computed anew
+        return 0, []
     touched = {storage(item) for node in graph.nodes for item in written(node)}
     weights, skipped = _weights(graph, touched)
     sources = _of_weights(graph, weights, touched)
@@ -78,11 +85,11 @@ def fold_weights(graph: fx.Graph) -> tuple[int, list[str]]:
         if node in sources or node.op == "output":
             continue
         for read in node.all_input_nodes:
-            views, inner = _inside_out(read, sources)
+            views, inner = _without_views(read, sources)
             if not sources.get(inner) or inner in weights or not _worth(node, inner, sources):
                 continue
             dtype = _as_read(node, inner)
-            if _spacious(inner, dtype, sources[inner]):
+            if _takes_more_memory(inner, dtype, sources[inner]):
                 skipped.append(f"weight of {source_line(node)}: its value takes more memory than what it is made of")
                 continue
             if (inner, dtype) not in made:
@@ -104,10 +111,10 @@ def _weights(graph: fx.Graph, touched: set[int | None]) -> tuple[dict[fx.Node, N
         if home is None:
             continue
         alone = home.alone and homes[home.storage] == 1
-        told = home.told and not (home.parameter and STATISTIC in node.meta)
-        if told and alone and storage(node) not in touched:
+        seen = home.writes_seen and not (home.parameter and STATISTIC in node.meta)
+        if seen and alone and storage(node) not in touched:
             found[node] = None
-        elif not told and STATISTIC in node.meta:
+        elif not seen and STATISTIC in node.meta:
             skipped.append(f"statistics {node.name}: no counter says when batch norm writes them")
     return found, skipped
 
@@ -124,10 +131,8 @@ def _of_weights(
             continue
         if storage(node) in touched or written(node) or not all(item in sources for item in node.all_input_nodes):
             continue
-        if kind(node) == "batch_norm" and (
-            argument(node, 1, "running_mean") is not None or argument(node, 2, "running_var") is not None
-        ):
-            continue  # they may be written to
+        if kind(node) == "batch_norm" and not _without_statistics(node):
+            continue
         narrow = any((held := value(item)) is not None and held.dtype in NARROW for item in node.all_input_nodes)
         if autocast and narrow and kind(node) in COSTLY | HEAVY:
             continue  # which autocast computes in float32, and its values are made outside of it
@@ -139,6 +144,12 @@ def _of_weights(
             continue  # the model stores fewer bits on purpose
         sources[node] = {weight: None for item in node.all_input_nodes for weight in sources[item]}
     return sources
+
+
+def _without_statistics(node: fx.Node) -> bool:
+    """Whether a batch norm standardizes what it is given, and reads and writes no running statistics."""
+    running = argument(node, 1, "running_mean"), argument(node, 2, "running_var")
+    return node.target is F.batch_norm and running == (None, None)
 
 
 def _under_autocast(graph: fx.Graph) -> bool:
@@ -153,17 +164,17 @@ def _coded(node: fx.Node) -> bool:
     return held is not None and held.dtype != torch.bool and (not held.dtype.is_floating_point or held.itemsize == 1)
 
 
-def _spacious(inner: fx.Node, dtype: torch.dtype, members: Iterable[fx.Node]) -> bool:
+def _takes_more_memory(inner: fx.Node, dtype: torch.dtype, members: Iterable[fx.Node]) -> bool:
     """Whether its value takes more memory than the weights that it is made of."""
     held = value(inner)
     read = sum(t.nbytes for member in members if (t := value(member)) is not None and t.is_floating_point())
     return held is not None and held.numel() * dtype.itemsize > max(read, SMALL)
 
 
-def _inside_out(read: fx.Node, sources: dict[fx.Node, dict[fx.Node, None]]) -> tuple[list[fx.Node], fx.Node]:
+def _without_views(read: fx.Node, sources: dict[fx.Node, dict[fx.Node, None]]) -> tuple[list[fx.Node], fx.Node]:
     """What is read without its views, which may repeat it, and these, the last first."""
     views = []
-    while read in sources and kind(read) in PEELED and len(read.all_input_nodes) == 1:
+    while read in sources and kind(read) in VIEWED and len(read.all_input_nodes) == 1:
         source = read.all_input_nodes[0]
         before, after = value(source), value(read)
         if before is None or after is None or before.dtype != after.dtype:
@@ -175,7 +186,7 @@ def _inside_out(read: fx.Node, sources: dict[fx.Node, dict[fx.Node, None]]) -> t
 
 def _worth(node: fx.Node, inner: fx.Node, sources: dict[fx.Node, dict[fx.Node, None]]) -> bool:
     """Whether a kernel of its own computes it in every call."""
-    if kind(node) not in ELSEWHERE or value(node) is None:
+    if kind(node) not in FRESH or value(node) is None:
         return False
     if kind(node) in READERS:
         return True

@@ -20,8 +20,8 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from rung.rewrites.batch_norm import Statistics
 from rung.rewrites.graph.captured import add_weight, is_weight
+from rung.rewrites.statistics import Statistics
 
 ALIGNED = 16  # bytes
 HOME, MEMBERS = "rung_home", "rung_members"
@@ -31,7 +31,8 @@ _MOVING = threading.Lock()  # two threads that moved the same weights at once wo
 @dataclass(frozen=True)
 class Home:
     """Where a weight lies: its storage's address and size in bytes, its first byte in it and its own size. dense: in the order of its
-    dimensions, so that it may be moved; parameter: it counts its versions; told: whatever writes to it shows in these."""
+    dimensions, so that it may be moved; parameter: it counts its versions; writes_seen: whatever writes to it shows in
+    these, or in a count of batches."""
 
     storage: int
     whole: int
@@ -39,7 +40,7 @@ class Home:
     size: int
     dense: bool = True
     parameter: bool = False
-    told: bool = False
+    writes_seen: bool = False
 
     @property
     def alone(self) -> bool:
@@ -54,13 +55,12 @@ def note_homes(gm: fx.GraphModule, example_inputs: Sequence[Any], statistics: St
         if _plain(tensor) and is_weight(node):
             storage = tensor.untyped_storage()
             start = tensor.storage_offset() * tensor.element_size()
-            counts = not tensor.is_inference()
-            parameter = isinstance(tensor, torch.nn.Parameter) and counts
+            versioned = not tensor.is_inference()
+            parameter = isinstance(tensor, torch.nn.Parameter) and versioned
             # Batch norm writes its statistics, which are buffers of floating-point numbers, without raising their versions.
-            counted = not tensor.is_floating_point() or bool(statistics.counts(tensor))
-            told = parameter or (counts and counted)
+            seen = versioned and (parameter or not tensor.is_floating_point() or bool(statistics.counts(tensor)))
             node.meta[HOME] = Home(
-                storage.data_ptr(), storage.nbytes(), start, tensor.nbytes, tensor.is_contiguous(), parameter, told
+                storage.data_ptr(), storage.nbytes(), start, tensor.nbytes, tensor.is_contiguous(), parameter, seen
             )
 
 

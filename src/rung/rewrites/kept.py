@@ -21,13 +21,14 @@ from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from rung.rewrites.batch_norm import Count, Statistics
 from rung.rewrites.graph.captured import add_weight, without_numbers
 from rung.rewrites.graph.normalize import kind, permutation, source_line, value
 from rung.rewrites.graph.writes import storage, written
 from rung.rewrites.joined import HOME, MEMBERS, Home
+from rung.rewrites.statistics import Count, Statistics
 
 KEPT = "rung_kept"
+MOST_LAYERS = 256  # that one graph remembers
 PRODUCTS = ("linear", "matmul", "addmm", "conv1d", "conv2d", "conv3d")
 NARROW = (torch.bfloat16, torch.float16)
 
@@ -83,9 +84,9 @@ def _kept(graph: fx.Graph, weight: fx.Node, members: Sequence[fx.Node], dtype: t
     return add_kept(graph, example, members, Cast(dtype))
 
 
-def add_kept(graph: fx.Graph, example: torch.Tensor, members: Sequence[fx.Node], recipe: Recipe) -> fx.Node:
-    """A new input of the graph: what the recipe makes of these inputs, kept from call to call. example: it, without numbers."""
-    return add_weight(graph, example, {KEPT: (tuple(node.name for node in members), recipe)})
+def add_kept(graph: fx.Graph, example: torch.Tensor, members: Sequence[fx.Node], computation: Computation) -> fx.Node:
+    """A new input of the graph: what the computation makes of these inputs, kept from call to call. example: it, without numbers."""
+    return add_weight(graph, example, {KEPT: (tuple(node.name for node in members), computation)})
 
 
 def _turned(graph: fx.Graph, read: fx.Node, weight: fx.Node, kept: fx.Node) -> fx.Node:
@@ -96,12 +97,12 @@ def _turned(graph: fx.Graph, read: fx.Node, weight: fx.Node, kept: fx.Node) -> f
     return made
 
 
-class Recipe(Protocol):
+class Computation(Protocol):
     """How a value is made of tensors."""
 
     @property
     def key(self) -> Hashable:
-        """Equal for recipes that make the same of the same tensors."""
+        """Equal for those that make the same of the same tensors."""
 
     def new(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """The value, in memory of its own."""
@@ -139,18 +140,18 @@ class Copies:
         self._held: dict[Hashable, _Copy] = {}
         self._watch: _Watch | None = None  # on what all of them are made of
 
-    def of(self, tensors: Sequence[torch.Tensor], recipe: Recipe) -> _Copy:
-        key = recipe.key, *map(id, tensors)
+    def of(self, tensors: Sequence[torch.Tensor], computation: Computation) -> _Copy:
+        key = computation.key, *map(id, tensors)
         copy = self._held.get(key)
         if copy is None or not copy.is_of(tensors) or not copy.renew(tensors, self.watch):
-            self._held[key] = copy = _Copy(tensors, recipe, self.watch, _Dropped(self, key))
+            self._held[key] = copy = _Copy(tensors, computation, self.watch, _Dropped(self, key))
             self._watch = None
         return copy
 
     def watch(self, tensors: Sequence[torch.Tensor], *, layout: bool = True) -> _Watch:
         """On these, and on what is counted up where a batch norm writes to them."""
         buffers = [t for t in tensors if t.is_floating_point() and not isinstance(t, torch.nn.Parameter)]
-        if not all(map(self._statistics.counts, buffers)):
+        if not all(map(self._statistics.knows, buffers)):
             self._statistics.look()  # the model was given others since
         return _Watch(tensors, [self._statistics.counts(t) for t in buffers], layout)
 
@@ -159,18 +160,18 @@ class Copies:
         written to, of all of them at once."""
         if self._watch is not None and self._watch.same():
             return
-        there = {id(t): t for copy in self._held.values() for t in copy.alive()}
-        for copy in list(self._held.values()):
-            if sources := copy.alive():
-                copy.renew(sources, self.watch)
-        self._watch = self.watch(list(there.values()), layout=False)
+        held = list(self._held.values())  # one is dropped whenever its weights are gone
+        there = {id(t): t for copy in held for t in copy.alive()}
+        watch = self.watch(list(there.values()), layout=False)  # before they are read
+        renewed = [copy.renew(sources, self.watch) for copy in held if (sources := copy.alive())]
+        self._watch = watch if all(renewed) else None
 
     def drop(self, key: Hashable) -> None:
         self._held.pop(key, None)
         self._watch = None
 
     def tensors(self) -> list[torch.Tensor]:
-        return [copy.tensor for copy in self._held.values()]
+        return [copy.tensor for copy in list(self._held.values())]
 
 
 class _Dropped:
@@ -184,49 +185,53 @@ class _Dropped:
             copies.drop(self._key)
 
 
+@dataclass(frozen=True)
 class Kept:
-    """The value that is made of some of the arguments of every call."""
+    """A value, and the places of the arguments that it is made of."""
 
-    def __init__(self, spots: Sequence[int], recipe: Recipe) -> None:
-        self.spots, self.recipe = tuple(spots), recipe
+    spots: tuple[int, ...]
+    computation: Computation
 
 
 class AllKept:
-    """The values of one graph. Whether the arguments that they are made of are as they were is asked of all of these at once."""
+    """The values of one graph, which may run with the weights of several layers. Whether the arguments that they are made of are as they were is
+    asked of all of these at once."""
 
     def __init__(self, kept: Sequence[Kept], copies: Copies) -> None:
         self._kept, self._copies = kept, copies
         self._spots = list(dict.fromkeys(spot for one in kept for spot in one.spots))
-        self._found: list[weakref.ref[_Copy]] = []
-        self._watch: _Watch | None = None
+        # By the first weight's identity. A pair is written whole, for threads that run two layers at once.
+        self._known: dict[int, tuple[_Watch, list[weakref.ref[_Copy]]]] = {}
 
     def __call__(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         tensors = [arguments[spot] for spot in self._spots]
-        if self._watch is not None and self._watch.same(tensors):
-            found = [one() for one in self._found]
-            if None not in found:
-                return [one.tensor for one in found if one is not None]
-        watch = self._copies.watch(
-            tensors, layout=False
-        )  # before they are read. Other sizes or strides are another graph's
-        copies = [self._copies.of([arguments[spot] for spot in one.spots], one.recipe) for one in self._kept]
-        self._found, self._watch = list(map(weakref.ref, copies)), watch
+        known = self._known.get(id(tensors[0]))
+        if known is not None and known[0].same(tensors):
+            found = [copy for one in known[1] if (copy := one()) is not None]
+            if len(found) == len(self._kept):
+                return [copy.tensor for copy in found]
+        # Before they are read. With other sizes or strides another graph is called.
+        watch = self._copies.watch(tensors, layout=False)
+        copies = [self._copies.of([arguments[spot] for spot in one.spots], one.computation) for one in self._kept]
+        if len(self._known) >= MOST_LAYERS:
+            self._known = {}
+        self._known[id(tensors[0])] = watch, list(map(weakref.ref, copies))
         return [copy.tensor for copy in copies]
 
 
 class _Watch:
     """Tensors, and whether any of them is another or was written to. Storages are told apart by identity, for an address is soon another's: weak
-    references to them keep that one's own. layout: how a tensor lies in its storage counts, too."""
+    references to them keep that one's own. layout: sizes and strides count, too."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], counts: Sequence[Sequence[Count]], layout: bool) -> None:
         self._of, self._layout = [weakref.ref(t) for t in tensors], layout
         self._counts = list(dict.fromkeys(chain(*counts)))
         self._storages = [StorageWeakRef(t.untyped_storage()) for t in tensors]
-        self._blind = not all(counts)  # to what may be written to a statistic
+        self._blind = not all(counts)  # nobody would know that a batch norm wrote to a statistic
         self._marks = self._now(tensors)
 
     def same(self, tensors: Sequence[torch.Tensor] | None = None) -> bool:
-        """Whether these are they, if any are given, and as they were."""
+        """Whether nothing was written to the tensors; where some are given, whether they are the same objects, too."""
         if self._blind:
             return False
         mine = [one() for one in self._of]
@@ -244,7 +249,8 @@ class _Watch:
             steps_taken(),
             [t._version for t in tensors],
             [t.untyped_storage()._cdata for t in tensors],
-            [(t.storage_offset(), t.shape, t.stride()) for t in tensors] if self._layout else None,
+            list(map(torch.Tensor.storage_offset, tensors)),
+            [(t.shape, t.stride()) for t in tensors] if self._layout else None,
             [count.now() for count in self._counts],
         ]
 
@@ -253,15 +259,15 @@ class _Copy:
     def __init__(
         self,
         tensors: Sequence[torch.Tensor],
-        recipe: Recipe,
+        computation: Computation,
         watch: Callable[[Sequence[torch.Tensor]], _Watch],
         gone: Callable[[object], None],
     ) -> None:
-        self._of, self._recipe = [weakref.ref(t, gone) for t in tensors], recipe
+        self._of, self._computation = [weakref.ref(t, gone) for t in tensors], computation
         self._like = _kinds(tensors)
         self._watch = watch(tensors)  # before they are read: what is written meanwhile is computed again
         with torch.inference_mode(False), torch.no_grad():  # an inference tensor could not be written to outside of it
-            self.tensor = recipe.new(tensors)
+            self.tensor = computation.new(tensors)
 
     def alive(self) -> list[torch.Tensor]:
         """What it is made of; nothing where a part of that is gone."""
@@ -278,9 +284,10 @@ class _Copy:
             return True
         if self._like != _kinds(tensors):
             return False
-        self._watch = watch(tensors)
+        seen = watch(tensors)  # before they are read
         with torch.inference_mode(False), torch.no_grad():
-            self._recipe.write(self.tensor, tensors)
+            self._computation.write(self.tensor, tensors)
+        self._watch = seen
         return True
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from rung.rewrites.graph.layout import laid_as
-from rung.rewrites.graph.normalize import argument, called, for_each, kind, source_line, value
+from rung.rewrites.graph.normalize import argument, called, kind, per_dimension, source_line, value
 
 _RANK = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
 
@@ -40,16 +40,16 @@ def _window(node: fx.Node, rank: int) -> tuple[int, ...] | None:
     if weight is None or weight.dim() != rank + 2:
         return None
     window = tuple(int(size) for size in weight.shape[2:])
-    stride = for_each(rank, argument(node, 3, "stride", default=1))
+    stride = per_dimension(rank, argument(node, 3, "stride", default=1))
     return window if stride == window and math.prod(window) > 1 else None
 
 
 def _obstacle(node: fx.Node, rank: int) -> str:
     source, weight = value(argument(node, 0, "input")), value(argument(node, 1, "weight"))
     padding = argument(node, 4, "padding", default=0)
-    if padding != "valid" and for_each(rank, padding) != (0,) * rank:
+    if padding != "valid" and per_dimension(rank, padding) != (0,) * rank:
         return "it pads its input"
-    if for_each(rank, argument(node, 5, "dilation", default=1)) != (1,) * rank:
+    if per_dimension(rank, argument(node, 5, "dilation", default=1)) != (1,) * rank:
         return "its windows have gaps"
     if argument(node, 6, "groups", default=1) != 1:
         return "its channels are in groups"

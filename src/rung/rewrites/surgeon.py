@@ -23,7 +23,7 @@ from rung.rewrites.attention.mask_free import drop_masks
 from rung.rewrites.attention.multi_head import write_out
 from rung.rewrites.attention.sdpa import fuse_attention, fuse_flex
 from rung.rewrites.attention.short import run_short
-from rung.rewrites.batch_norm import Statistics, fold_batch_norm
+from rung.rewrites.batch_norm import fold_batch_norm
 from rung.rewrites.cache import write_in_place
 from rung.rewrites.convolution_epilogues import join_relu
 from rung.rewrites.counts import NAMES, attention, count, products
@@ -42,6 +42,7 @@ from rung.rewrites.patches import multiply_patches
 from rung.rewrites.rotary import fuse_rotary
 from rung.rewrites.routed import route_to_aiter
 from rung.rewrites.siblings import fuse_gate_up, fuse_qkv
+from rung.rewrites.statistics import Statistics
 from rung.rewrites.stream import narrow_stream
 
 _Pass = Callable[[fx.Graph], tuple[int, list[str]]]
@@ -205,7 +206,7 @@ class Surgeon:
         rehearsals: dict[fx.GraphModule, fx.Graph] = {}
         nodes = {node: None for part in parts for node in part.graph.nodes}  # also those that passes erase
         for part in parts:
-            self._run("sdpa", write_out, part, record, rehearsals)
+            self._run("sdpa", write_out, part, record, rehearsals, nodes)
         record.before = count(parts)
         record.products = products(parts)
         for part in parts:
@@ -214,9 +215,7 @@ class Surgeon:
                     record.left += products([part])  # as the passes before it left them
                 if part is gm or name not in _OF_THE_WHOLE:
                     before = attention(part) if name == "sdpa" else Counter[str]()
-                    self._run(name, _RUNNERS[name], part, record, rehearsals)
-                    both = part.graph, rehearsals.get(part, part.graph)
-                    nodes |= {node: None for graph in both for node in graph.nodes}
+                    self._run(name, _RUNNERS[name], part, record, rehearsals, nodes)
                     record.written_out += attention(part) - before if name == "sdpa" else before
         record.after = count(parts)
         for part in parts:  # once: passes read graphs, and writing code takes longer than most of them
@@ -266,10 +265,13 @@ class Surgeon:
         part: fx.GraphModule,
         record: _Record,
         rehearsals: dict[fx.GraphModule, fx.Graph],
+        nodes: dict[fx.Node, None],
     ) -> None:
+        """nodes: of all graphs, those that are erased later among them."""
         # A rehearsal on a copy: a pass that fails halfway must leave no trace in the real graph, whose placeholders carry
         # attributes of Dynamo that a copy put back in its place would lack. The copy goes the way of the graph.
         rehearsal = rehearsals[part] = rehearsals.get(part) or copy.deepcopy(part.graph)
+        nodes |= dict.fromkeys(rehearsal.nodes)
         try:
             run(rehearsal)
             rehearsal.lint()
@@ -277,8 +279,11 @@ class Surgeon:
             del rehearsals[part]
             record.skipped.append(f"{name}: the pass failed and was left out ({type(error).__name__}: {error})")
             return
+        finally:
+            nodes |= dict.fromkeys(rehearsal.nodes)
         found, reasons = run(part.graph)
         part.graph.lint()
+        nodes |= dict.fromkeys(part.graph.nodes)
         record.matches[name] = record.matches.get(name, 0) + found
         record.skipped += [f"{name}: {reason}" for reason in reasons]
 

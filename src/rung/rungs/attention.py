@@ -80,7 +80,7 @@ SHORT_ATTENTION = graph_rewrite(
     ),
     # On one H200: 0.30 to 0.72 of the time going forward was left, 0.53 to 0.79 going back (benchmarks/kernels/short_attention.py).
     shrinks=_short_shrinks,
-    beside=("sdpa",),  # which makes calls of what is written by hand
+    with_passes=("sdpa",),  # which makes calls of what is written by hand
     effect="memory-efficient attention kernels",
     shown=(named(r"(?i)fmha_cutlass", "memory-efficient attention kernels"),),
 )
@@ -97,7 +97,7 @@ TF32_ATTENTION = graph_rewrite(
     requires=(COMPILED,),
     # Hand-written attention is products and elementwise kernels in a profile.
     shrinks=lambda c: {"attention": (0.3, 1.0), "gemm": (0.85, 1.0), "pointwise": (0.75, 1.0), "copy": (0.8, 1.0)},
-    beside=("sdpa",),  # which makes calls of what is written by hand
+    with_passes=("sdpa",),  # which makes calls of what is written by hand
     effect="the kernel float32_attention_forward in the trace",
     shown=(named("float32_attention_forward", "float32_attention_forward kernels"),),
     replaces=("flex-for-sdpa",),

@@ -59,8 +59,9 @@ CONVOLUTION_EPILOGUE = graph_rewrite(
         share_of("pointwise"),
     ),
     # On one H200 at bf16, compiled and captured: 0.85 of the step of resnet50 was left (docs/zoo.md).
-    shrinks=lambda c: {"pointwise": (0.3, 0.95), "convolution": (0.98, 1.06)},
-    beside=("folded-batch-norm", "folded-weights"),
+    # Of a convolution by itself 1.00 to 1.4 (benchmarks/kernels/epilogues.py), and not all are rewritten.
+    shrinks=lambda c: {"pointwise": (0.3, 0.95), "convolution": (0.98, 1.2)},
+    with_passes=("folded-batch-norm", "folded-weights"),
     effect="no kernel of ReLU's own behind these convolutions",
 )
 

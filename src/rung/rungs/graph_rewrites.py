@@ -23,7 +23,7 @@ from rung.rungs.requirements import (
     unless,
     unless_backward_is_compiled,
 )
-from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, Rung, already
+from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, Rung
 from rung.rungs.tokens import shrinks_by_tokens
 
 
@@ -33,19 +33,19 @@ def graph_rewrite(
     of: str = "",
     before: tuple[Requirement, ...] = (),
     requires: tuple[Requirement, ...] = (),
-    beside: tuple[str, ...] = (),
+    with_passes: tuple[str, ...] = (),
     shown: tuple[Prove, ...] = (),
     **declared: Any,
 ) -> Rung:
     """A rung whose change is the rewrite of its name, and whose proof is that it rewrote something.
 
     of: what the survey looked for in the captured graph, where it did; before, requires: its other preconditions, those that are asked
-    before that and after it; beside: rewrites that it takes into the plan with it; shown: further proofs; declared: the rest, as
+    before that and after it; with_passes: other rewrites that it takes into the plan; shown: further proofs; declared: the rest, as
     of `Rung`.
     """
 
     def change(plan: Plan) -> Plan:
-        return replace(plan, passes=tuple(dict.fromkeys((*plan.passes, *beside, name))))
+        return replace(plan, passes=tuple(dict.fromkeys((*plan.passes, *with_passes, name))))
 
     found = finds(name, of) if of else ()
     proof = both(rewritten(name), *shown) if shown else rewritten(name)
@@ -161,7 +161,7 @@ FLEX_FOR_SDPA = graph_rewrite(
     of="attention without a mask or with the causal one",
     requires=(GPU, COMPILED),
     shrinks=lambda c: {"attention": (0.3, 1.5), "gemm": (0.9, 1.0), "pointwise": (0.8, 1.0)},
-    beside=("sdpa",),  # which makes calls of what is written by hand
+    with_passes=("sdpa",),  # which makes calls of what is written by hand
     effect="attention by FlexAttention",
     prepares=20.0,
 )
@@ -209,12 +209,12 @@ def _narrow_logits_shrinks(c: Context) -> dict[str, tuple[float, float]]:
 
 
 def _besides_batch_norms(c: Context) -> Inapplicable | None:
-    if "folded-weights" in c.plan.passes:
-        return already("they are kept already, for `folded-batch-norm`.")
     # Of each folded batch norm there are two, a weight and a bias.
     if c.facts.matches.get("folded-weights", 0) > 2 * c.facts.matches.get("folded-batch-norm", 0):
         return None
-    return Inapplicable("there are none but folded batch norms, which `folded-batch-norm` keeps.", group=NOT_FOUND)
+    return Inapplicable(
+        "there are no more of them than folded batch norms have, and `folded-batch-norm` keeps those.", group=NOT_FOUND
+    )
 
 
 FOLDED_WEIGHTS = graph_rewrite(
@@ -223,10 +223,10 @@ FOLDED_WEIGHTS = graph_rewrite(
     title="values of weights computed once",
     contract="reassociated",
     changes="what is computed of weights alone, such as standardized weights and tables of attention biases, is computed once (constant folding), "
-    "and again when a weight has changed",
+    "and again when a weight has changed; the values take memory of their own",
     before=(INFERENCE,),  # in training the weights are others at every step
     of="value that depends on weights alone",
-    requires=(Requirement("others than folded batch norms", _besides_batch_norms),),
+    requires=(Requirement("such values besides folded batch norms", _besides_batch_norms),),
     # Its kernels are small beside the others, and there are many.
     shrinks=lambda c: {"pointwise": (0.7, 1.0), "copy": (0.7, 1.0)},
     effect="no kernel that computes them",
@@ -314,9 +314,9 @@ FOLDED_BATCH_NORM = graph_rewrite(
     title="batch norm folded into convolution",
     contract="reassociated",
     changes="folds a batch norm in evaluation mode into the weights of the convolution before it; in inference the folded weights are kept until "
-    "the model's change",
+    "a weight or statistic changes",
     of="batch norm after a convolution",
-    beside=("folded-weights",),  # or every call would fold them
+    with_passes=("folded-weights",),  # or every call would fold them
     shrinks=lambda c: {"pointwise": (0.7, 1.0)},
     effect="no batch norm of its own",
 )

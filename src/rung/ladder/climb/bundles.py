@@ -89,7 +89,7 @@ def as_one(context: Context, members: Sequence[Rung]) -> Rung:
 
     def proof(e: Evidence) -> Proof:
         without = without_effect(whole, e)
-        spoilt = [member.name for member in members if member.name in without and not _a_pass(member)]
+        spoilt = [member.name for member in members if member.name in without and not _changed_nothing(member, e)]
         but = f", not {', '.join(without)}" if without else ""
         says = f"{len(members) - len(without)} of {len(members)} are{but}"
         return Proof(len(without) < len(members) and not spoilt, says)
@@ -111,6 +111,9 @@ def as_one(context: Context, members: Sequence[Rung]) -> Rung:
     return whole
 
 
-def _a_pass(rung: Rung) -> bool:
-    """Whether all that it changes is a pass of its name: without it, where that found nothing, the step is the one that was timed."""
-    return rung.change(Plan()) in (Plan(passes=(rung.name,)), Plan(within=(rung.name,)))
+def _changed_nothing(rung: Rung, e: Evidence) -> bool:
+    """Whether all that it changes is passes on graphs, none of which found anything: without it the step is the one that was timed."""
+    change = rung.change(Plan())
+    found = e.worker.get("matches", {})
+    passes_alone = change == Plan(passes=change.passes, within=change.within)
+    return passes_alone and not any(found.get(name) for name in change.passes if name != rung.name)

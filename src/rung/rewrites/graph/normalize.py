@@ -101,7 +101,7 @@ def argument(node: fx.Node, position: int, *names: str, default: Any = None) -> 
     return default
 
 
-def for_each(dimensions: int, given: Any) -> tuple[Any, ...]:
+def per_dimension(dimensions: int, given: Any) -> tuple[Any, ...]:
     """An argument of a convolution, such as its stride, for each of its dimensions."""
     several = tuple(given) if isinstance(given, (tuple, list)) else (given,)
     return several * dimensions if len(several) == 1 else several

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import fx
 
 from rung.rewrites.graph.kernel_ops import called
@@ -77,8 +78,13 @@ def _statistics(node: fx.Node) -> list[fx.Node]:
         learns = argument(node, 5, "use_input_stats", default=True)
     else:
         return []
-    kept = (argument(node, 1, "running_mean"), argument(node, 2, "running_var"))
-    return [item for item in kept if isinstance(item, fx.Node)] if learns is not False else []
+    if learns is False:
+        return []
+    if node.target in (F.batch_norm, F.instance_norm):
+        kept = [argument(node, 1, "running_mean"), argument(node, 2, "running_var")]
+    else:  # torch's functions of these names take them after weight and bias
+        kept = list(node.all_input_nodes[1:])
+    return [item for item in kept if isinstance(item, fx.Node)]
 
 
 def _first(node: fx.Node) -> list[fx.Node]:
