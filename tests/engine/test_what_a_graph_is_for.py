@@ -137,7 +137,7 @@ def test_copies_that_autocast_keeps_are_neither_read_by_a_graph_nor_left_by_it(m
     monkeypatch.setattr(cuda_graph, "recording", lambda *a: contextlib.nullcontext())
     run = object.__new__(GraphedStep)
     vars(run).update(_run=lambda batch: said.append("ran"), _optimizer=None, _parameters=[], _summed=[], _rates=[])
-    vars(run).update(_stream=None, _device=None)
+    vars(run).update(_stream=None, _device=None, _model=torch.nn.Identity())
     run._capture([X], torch.utils._pytree.tree_flatten(X)[1], [X])
     assert said == ["cleared", "ran", "cleared"]
 

@@ -74,7 +74,9 @@ class _Graph:
     gradients: list[torch.Tensor | None]
     sums: list[tuple[torch.nn.Parameter, torch.Tensor]]
     harmless: int | None = 0  # replays that were seen to write to nothing but the graph's own memory; None once one did
-    learns: bool = False  # whether a norm of it keeps statistics of its batches, which a replay writes unseen
+    learns: bool = (
+        False  # without an optimizer, whose steps are seen: whether a norm keeps statistics, which a replay writes
+    )
 
 
 class GraphedStep:
@@ -267,7 +269,7 @@ class GraphedStep:
                 group["lr"] = rate
         gradients = [p.grad for p in self._parameters]
         sums = [(p, p.grad) for p in self._summed if p.grad is not None]
-        learns = any(isinstance(m, _NormBase) and m.training for m in self._model.modules())
+        learns = not self._optimizer and any(isinstance(m, _NormBase) and m.training for m in self._model.modules())
         return _Graph(graph, list(static.values()), result, gradients, sums, learns=learns)
 
     def _replay(self, captured: _Graph, tensors: list[torch.Tensor]) -> Any:
@@ -295,7 +297,7 @@ class GraphedStep:
             outside = OutsideMemory(captured.graph, self._device.index)
             captured.graph.replay()
             captured.harmless = captured.harmless + 1 if outside.unchanged() else None
-        if captured.learns and not self._optimizer:
+        if captured.learns:
             step_taken()
         for parameter, gradient in zip(self._parameters, captured.gradients, strict=True):
             if parameter.grad is not gradient:

@@ -20,7 +20,6 @@ from rung.rungs import BY_NAME, plan_of
 from rung.rungs.eight_bits import fp8_format
 from rung.rungs.environment import FILES
 from rung.rungs.inductor import made_for
-from rung.rungs.requirements import INFERENCE
 
 if TYPE_CHECKING:
     import torch
@@ -216,8 +215,8 @@ def impossible(
             why = "convolutions on a CPU are not searched for"
         if plan.fused_optimizer and mode == "infer":
             why = "inference has no optimizer"
-        if INFERENCE in BY_NAME[name].requires and (mode == "train" or optimizer is not None):
-            why = "it is for inference"
+        if "bf16-weights" in plan.passes and (mode == "train" or optimizer is not None):
+            why = "it is for inference: in training the weights are others at every step"
         if optimizer is not None:
             from rung.engine.optimizer import not_captured, not_fused
 
