@@ -22,7 +22,8 @@ from rung.rewrites.graph.normalize import argument, kind, names, source_line, va
 from rung.rewrites.graph.writes import storage, switches_mode, written
 from rung.rewrites.hoist import VIEWS
 from rung.rewrites.joined import HOME
-from rung.rewrites.kept import NARROW, PRODUCTS, add_kept
+from rung.rewrites.kept import add_kept
+from rung.rewrites.kept_casts import NARROW, PRODUCTS
 
 # What a compiler cannot compute as part of whatever reads it.
 HEAVY = names(

@@ -35,7 +35,8 @@ from rung.rewrites.graph.buffers import Expected, guarded, note_buffers, taken_b
 from rung.rewrites.graph.captured import let_go, own_copy
 from rung.rewrites.hoist import hoist_constants
 from rung.rewrites.joined import note_homes
-from rung.rewrites.kept import Copies, keep_casts, step_taken
+from rung.rewrites.kept import Copies, step_taken
+from rung.rewrites.kept_casts import keep_casts
 from rung.rewrites.logits import narrow_logits
 from rung.rewrites.loss_kernel import fuse_loss
 from rung.rewrites.patches import multiply_patches
