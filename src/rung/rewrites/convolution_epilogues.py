@@ -42,15 +42,9 @@ def _in_one_kernel(
 
 @_in_one_kernel.register_fake
 def _(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    summand: torch.Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, summand: torch.Tensor | None, *window: list[int]
 ) -> torch.Tensor:
-    return F.conv2d(x, weight, bias, stride, padding, dilation)
+    return F.conv2d(x, weight, bias, *window)
 
 
 def convolution_relu(
