@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from gpu import timed
 
-from rung.rewrites.convolution_epilogues import _in_one_kernel
+from rung.rewrites.convolution_epilogues import convolution_relu
 from rung.rewrites.epilogues import linear_gelu, linear_relu
 
 # rows, inputs, outputs: layers of ViT-B, DiT-XL, Bloom 560M, DeiT-S, Swin-T's first stage, one sequence of BERT
@@ -69,7 +69,7 @@ def convolution(batch: int, channels: int, outputs: int, pixels: int, window: in
 
     def joined(other: torch.Tensor | None) -> torch.Tensor:
         if groups == 1:
-            return _in_one_kernel(x, weight, bias, other, [1, 1], padding, [1, 1])
+            return convolution_relu(x, weight, bias, other, (1, 1), (window // 2,) * 2, (1, 1))
         rest = (bias, [1, 1], padding, [1, 1], groups)  # what the rewrite leaves alone
         if other is None:
             return torch.cudnn_convolution_relu(x, weight, *rest)

@@ -74,9 +74,8 @@ class _Graph:
     gradients: list[torch.Tensor | None]
     sums: list[tuple[torch.nn.Parameter, torch.Tensor]]
     harmless: int | None = 0  # replays that were seen to write to nothing but the graph's own memory; None once one did
-    learns: bool = (
-        False  # without an optimizer, whose steps are seen: whether a norm keeps statistics, which a replay writes
-    )
+    # Whether a norm keeps statistics, which a replay writes unseen. With an optimizer it is that one's steps that are seen.
+    learns: bool = False
 
 
 class GraphedStep:

@@ -18,7 +18,6 @@ from rung.rewrites.graph.writes import between, may_touch, storage, switches_mod
 # convolution and a kernel behind it, and with 18 channels, or with groups, 1.3 to 1.5 times as long (benchmarks/kernels/epilogues.py).
 ALIGNED = 8
 
-
 # torch 2.6 reads no schema from annotations of built-in lists.
 SCHEMA = (
     "(Tensor x, Tensor weight, Tensor? bias, Tensor? summand, int[] stride, int[] padding, int[] dilation) -> Tensor"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -75,9 +76,10 @@ def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, gelu: bo
 
 def cast(tensor: torch.Tensor) -> torch.Tensor:
     """As autocast casts what a product reads, for operators that it does not know."""
-    kind_ = tensor.device.type
-    cast_ = torch.is_autocast_enabled(kind_) and tensor.is_floating_point() and tensor.dtype != torch.float64
-    return tensor.to(torch.get_autocast_dtype(kind_)) if cast_ else tensor
+    device = tensor.device.type
+    if torch.is_autocast_enabled(device) and tensor.is_floating_point() and tensor.dtype != torch.float64:
+        return tensor.to(torch.get_autocast_dtype(device))
+    return tensor
 
 
 def pointwise_tanh_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -117,6 +119,10 @@ class _Activation:
     near: tuple[float, float]  # how near another function is to it that is the same: relative, absolute
     linear: Callable[..., torch.Tensor]
     pointwise: Callable[..., torch.Tensor] | None
+
+    @cached_property
+    def at_points(self) -> torch.Tensor:
+        return self.of(POINTS)
 
 
 _SAME = (
@@ -193,7 +199,7 @@ def _found(product: fx.Node, wanted: tuple[_Activation, ...]) -> tuple[_Activati
         got = _at_points(path)
         for activation in wanted if got is not None else ():
             rtol, atol = activation.near
-            if torch.allclose(got, activation.of(POINTS), rtol=rtol, atol=atol, equal_nan=True):
+            if torch.allclose(got, activation.at_points, rtol=rtol, atol=atol, equal_nan=True):
                 return activation, last, path
     return None
 
@@ -290,9 +296,8 @@ def _rewrite(
     made.meta = dict(node.meta)
     result = made if path[0] is node else path[0]
     node.replace_all_uses_with(made)
-    if (
-        before is not None and after is not None and before.dtype != after.dtype
-    ):  # written out under autocast, it may be in float32
+    # Written out under autocast, it may be in float32.
+    if before is not None and after is not None and before.dtype != after.dtype:
         with graph.inserting_before(last):
             result = called(graph, "to", result, after.dtype)
         result.meta["stack_trace"] = last.meta.get("stack_trace")

@@ -22,7 +22,7 @@ from rung.rewrites.graph.normalize import argument, kind, names, source_line, va
 from rung.rewrites.graph.writes import storage, switches_mode, written
 from rung.rewrites.hoist import VIEWS
 from rung.rewrites.joined import HOME
-from rung.rewrites.kept import add_kept
+from rung.rewrites.kept import add_kept, viewed
 from rung.rewrites.kept_casts import NARROW, PRODUCTS
 
 # What a compiler cannot compute as part of whatever reads it.
@@ -96,7 +96,7 @@ def fold_weights(graph: fx.Graph) -> tuple[int, list[str]]:
             if (inner, dtype) not in made:
                 made[inner, dtype] = _kept(graph, inner, dtype, sources)
                 count += 1
-            node.replace_input_with(read, _viewed(graph, views, inner, made[inner, dtype]))
+            node.replace_input_with(read, viewed(graph, views, made[inner, dtype]))
             sweep([read])
     return count, skipped
 
@@ -173,14 +173,14 @@ def _takes_more_memory(inner: fx.Node, dtype: torch.dtype, members: Iterable[fx.
 
 
 def _without_views(read: fx.Node, sources: dict[fx.Node, dict[fx.Node, None]]) -> tuple[list[fx.Node], fx.Node]:
-    """What is read without its views, which may repeat it, and these, the last first."""
-    views = []
+    """The views through which a value is read, which may repeat it, the first of them first; and the value without them."""
+    views: list[fx.Node] = []
     while read in sources and kind(read) in VIEWED and len(read.all_input_nodes) == 1:
         source = read.all_input_nodes[0]
         before, after = value(source), value(read)
         if before is None or after is None or before.dtype != after.dtype:
             break
-        views.append(read)
+        views.insert(0, read)
         read = source
     return views, read
 
@@ -233,16 +233,4 @@ def _kept(graph: fx.Graph, inner: fx.Node, dtype: torch.dtype, sources: dict[fx.
         example = held.detach().to(dtype)
         if 0 in example.stride():  # one element may be read as many, and not written as such
             example = example.contiguous()
-    recipe = Folded(program, example)
-    return add_kept(graph, example, members, recipe)
-
-
-def _viewed(graph: fx.Graph, views: list[fx.Node], inner: fx.Node, kept: fx.Node) -> fx.Node:
-    """The views of what is kept."""
-    made = kept
-    for view in reversed(views):
-        with graph.inserting_before(view):
-            copied = graph.node_copy(view, lambda item, made=made: made)
-        copied.meta = {**view.meta, "example_value": view.meta["example_value"].to(kept.meta["example_value"].dtype)}
-        made = copied
-    return made
+    return add_kept(graph, example, members, Folded(program, example))

@@ -31,6 +31,16 @@ def add_kept(graph: fx.Graph, example: torch.Tensor, members: Sequence[fx.Node],
     return add_weight(graph, example, {KEPT: (tuple(node.name for node in members), computation)})
 
 
+def viewed(graph: fx.Graph, views: Sequence[fx.Node], kept: fx.Node) -> fx.Node:
+    """The same views of a value that is kept as there are of what it stands for. views: the first is of that, each other one of the one before."""
+    for view in views:
+        with graph.inserting_before(view):
+            made = graph.node_copy(view, lambda item, kept=kept: kept)  # it reads nothing else
+        made.meta = {**view.meta, "example_value": view.meta["example_value"].to(kept.meta["example_value"].dtype)}
+        kept = made
+    return kept
+
+
 class Computation(Protocol):
     """How a value is made of tensors."""
 

@@ -17,7 +17,7 @@ from rung.rewrites.graph.captured import without_numbers
 from rung.rewrites.graph.normalize import kind, permutation, source_line, value
 from rung.rewrites.graph.writes import storage, written
 from rung.rewrites.joined import HOME, MEMBERS, Home
-from rung.rewrites.kept import add_kept
+from rung.rewrites.kept import add_kept, viewed
 
 PRODUCTS = ("linear", "matmul", "addmm", "conv1d", "conv2d", "conv3d")
 NARROW = (torch.bfloat16, torch.float16)
@@ -47,7 +47,7 @@ def keep_casts(graph: fx.Graph) -> tuple[int, list[str]]:
             key = weight.name, result.dtype
             if key not in made:
                 made[key] = _kept(graph, weight, members, result.dtype)
-            node.replace_input_with(read, _turned(graph, read, weight, made[key]) if turned else made[key])
+            node.replace_input_with(read, viewed(graph, [read] if turned else [], made[key]))
             count += 1
     for node in inputs.values():
         if MEMBERS in node.meta and not node.users:
@@ -72,14 +72,6 @@ def _kept(graph: fx.Graph, weight: fx.Node, members: Sequence[fx.Node], dtype: t
     with without_numbers(wide), torch.no_grad():
         example = wide.detach().to(dtype)
     return add_kept(graph, example, members, Cast(dtype))
-
-
-def _turned(graph: fx.Graph, read: fx.Node, weight: fx.Node, kept: fx.Node) -> fx.Node:
-    """What read the weight, `weight.T`, of its copy."""
-    with graph.inserting_before(read):
-        made = graph.node_copy(read, lambda item: kept if item is weight else item)
-    made.meta = {**read.meta, "example_value": read.meta["example_value"].to(kept.meta["example_value"].dtype)}
-    return made
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,6 @@ FOLDED_WEIGHTS = graph_rewrite(
     effect="no kernel that computes them",
 )
 
-
 NARROW_LOGITS = graph_rewrite(
     name="narrow-logits",
     level=3,

@@ -199,7 +199,7 @@ def called(graph: fx.Graph, method: str, node: fx.Node, *arguments: Any) -> fx.N
 
 
 def computed(graph: fx.Graph, function: Callable[..., torch.Tensor], *arguments: Any) -> fx.Node:
-    """The same of a function, of whose tensors all are nodes."""
+    """The node of a function's call, with its value as `called` has it. arguments: tensors as nodes, and numbers."""
     made, values = graph.call_function(function, arguments), fx.map_arg(arguments, value)
     if not any(item is None for item in values):
         with torch.no_grad():
