@@ -68,6 +68,7 @@ with rung.watch(seen, folder=folder / "equal", every=60) as watching:
 assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), seen.parameters()))
 with rung.watch(seen, folder=folder, every=0.3) as watching:
     trained(100_000, seen, watching.step, 0.03 if slow else 0.01)
+dist.destroy_process_group()  # a thread of gloo's that outlives Python may abort the process
 """
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -34,6 +36,8 @@ class Ranks:
             dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", rank=self.rank, world_size=self.world)
         except (RuntimeError, ValueError) as error:
             raise WorkloadError(f"rank {self.rank} could not join the others: {error}") from error
+        if not on_gpu:
+            atexit.register(_leave)
 
     def most(self, values: Sequence[float]) -> list[float]:
         """The largest of all ranks, element by element. Every rank has to ask."""
@@ -75,6 +79,16 @@ class Ranks:
             f"rank {self.rank} has no GPU of its own: it is number {self.local + 1} on its host, which has {gpus} GPU{'s' * (gpus != 1)}; start "
             "fewer ranks a host, or add --device cpu."
         )
+
+
+def _leave() -> None:
+    """Ends gloo's threads while Python still runs: a tensor that one of them lets go later aborts the process (pytorch#179291). NCCL's
+    groups stay, because ending one waits for every CUDA graph that it was recorded in."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        with contextlib.suppress(RuntimeError):  # another rank has died
+            dist.destroy_process_group()
 
 
 Ranks.here = Ranks()
