@@ -14,6 +14,7 @@ from torch.nn.utils import parametrizations, prune
 
 import rung
 from rung.engine import compiled, step
+from rung.engine.compiled import Renewed
 from rung.engine.cuda_graph import WARM_CALLS
 from rung.engine.linears import EightBits, fp8_forward, suitable
 from rung.hardware import pick
@@ -109,7 +110,7 @@ def test_a_change_of_the_weights_is_taken_up_where_the_copies_lie(kind: str) -> 
         step(x)
         copies = [(c.weight.data_ptr(), c.scales.data_ptr()) for c in step._eight_bits._copies]
         made.load_state_dict(other.state_dict())
-        assert not step.renewed()
+        assert step.renewed() is Renewed.COPIES
         assert [(c.weight.data_ptr(), c.scales.data_ptr()) for c in step._eight_bits._copies] == copies
         EightBits(other, kind, "sm90")
         torch.testing.assert_close(step(x), other(x), rtol=0, atol=0)
@@ -125,7 +126,7 @@ def test_what_was_compiled_reads_the_changed_weights(shape: tuple[int, int]) -> 
         before = step.surgeon
         for parameter in made.parameters():
             parameter.mul_(torch.linspace(-1, 2, parameter.shape[0]).view(-1, *[1] * (parameter.dim() - 1)))
-        assert not step.renewed()
+        assert step.renewed() is Renewed.COPIES
         found = step(x)
         assert step.surgeon is before
         assert before.graphs == 1
@@ -142,7 +143,7 @@ def test_copies_that_were_made_in_inference_mode_are_written_anew_outside_of_it(
     with torch.no_grad():
         made[0].weight.mul_(2)
         other[0].weight.mul_(2)
-        assert not step.renewed()
+        assert step.renewed() is Renewed.COPIES
         EightBits(other, "int8", "sm90")
         x = torch.randn(5, 64).bfloat16()
         torch.testing.assert_close(step(x), other(x), rtol=0, atol=0)
@@ -156,7 +157,7 @@ def test_weights_that_were_made_in_inference_mode_are_not_copied() -> None:
     x = torch.randn(5, 64).bfloat16()
     with torch.inference_mode():
         for _ in range(2):
-            assert not step.renewed()
+            assert step.renewed() is Renewed.NOTHING
             torch.testing.assert_close(step(x), made(x), rtol=0, atol=0)
             made[0].weight.mul_(2)
 
@@ -168,7 +169,7 @@ def test_layers_that_were_given_other_parameters_are_prepared_anew() -> None:
         step(torch.randn(5, 64).bfloat16())
         other[0].weight.mul_(3)
         made.load_state_dict(other.state_dict(), assign=True)  # as many changes as before, in sum
-        assert step.renewed()
+        assert step.renewed() is Renewed.STEP
         EightBits(other, "int8", "sm90")
         x = torch.randn(5, 64).bfloat16()
         torch.testing.assert_close(step(x), other(x), rtol=0, atol=0)
@@ -321,11 +322,11 @@ def test_a_replay_that_is_wrong_is_refused_though_other_weights_have_it_recorded
 
         shapes, calls = 0, 0
 
-        def __init__(self, run: Any, device: Any, model: Any, optimizer: Any = None) -> None:
-            self.run = run
+        def __init__(self, run: Any, device: Any, model: Any, optimizer: Any, renewed: Any) -> None:
+            self.run, self.renewed = run, renewed
 
         def __call__(self, batch: Any) -> Any:
-            self.calls += 1
+            self.calls = 1 if self.renewed() is Renewed.STEP else self.calls + 1
             loss, output = self.run(batch)
             return loss, output if self.calls <= WARM_CALLS else 2 * output
 

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rung
 from rung.engine import cuda_graph, dynamo
+from rung.engine.compiled import Renewed
 from rung.engine.cuda_graph import MOST_SHAPES, PROOFS, WARM_CALLS, GraphedStep
 from rung.engine.guards import MOST, ModelGuards
 
@@ -337,7 +338,7 @@ def recorded(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Graphed
     """Graphed calls without a GPU: what is recorded is the result of its first run."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Replays)
     monkeypatch.setattr(cuda_graph, "recording", lambda *arguments: contextlib.nullcontext())
-    return lambda model, run=None, optimizer=None: GraphedStep(run or model, gpu, model, optimizer)
+    return lambda model, run=None, **more: GraphedStep(run or model, gpu, model, **more)
 
 
 def in_the_open() -> Gated:
@@ -407,6 +408,36 @@ def test_inputs_are_copied_before_the_guards_are_read_and_once(
     order.clear()
     run(x)
     assert order == ["inputs", "guards", "inputs", "replay"]
+
+
+def test_copies_of_weights_are_looked_at_after_a_replay_is_launched_which_goes_for_nothing_if_they_were_old(
+    recorded: Callable[..., GraphedStep], order: list[str]
+) -> None:
+    answers: list[Renewed] = []
+
+    def renewed() -> Renewed:
+        order.append("copies")
+        return answers.pop(0) if answers else Renewed.NOTHING
+
+    run, x = recorded(in_the_open(), renewed=renewed), torch.ones(2, 4)
+    for _ in range(WARM_CALLS + PROOFS):
+        run(x)
+
+    def done() -> list[str]:
+        order.clear()
+        run(x)
+        return list(order)
+
+    ahead, after = ["replay", "copies", "guards"], ["copies", "guards", "replay"]
+    assert done() == ahead
+    answers += [Renewed.COPIES, Renewed.COPIES]
+    assert done() == [*ahead, "replay"]
+    assert [done(), done()] == [after, after]  # while they change in every call, nothing is launched for nothing
+    assert done() == ahead
+    answers += [Renewed.STEP]
+    assert done() == ahead
+    assert run.shapes == 0  # it is run, and recorded anew
+    assert [done(), done()] == [["copies", "guards"], after]
 
 
 @pytest.mark.parametrize("writes", ["at once", "later"])
@@ -529,7 +560,7 @@ def test_a_gradient_that_is_added_up_lies_where_it_lay_when_it_was_recorded(
         optimizer.step()
         return x
 
-    run, beside = recorded(model, step, optimizer), model[0].weight
+    run, beside = recorded(model, step, optimizer=optimizer), model[0].weight
     for _ in range(WARM_CALLS):
         run(x)
     one = beside.grad / WARM_CALLS
@@ -586,7 +617,7 @@ class Waits(TorchDispatchMode):
 def test_a_learning_rate_in_a_tensor_is_read_without_waiting_for_it(recorded: Callable[..., GraphedStep]) -> None:
     model, x, rate = nn.Linear(4, 4), torch.ones(2, 4), torch.tensor(0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    run = recorded(model, lambda x: x, optimizer)
+    run = recorded(model, lambda x: x, optimizer=optimizer)
     for k in range(WARM_CALLS + 4):
         with Waits() as waits:
             rate.fill_(1 / (1 + k))

@@ -17,6 +17,7 @@ from torch import nn
 
 import rung
 from rung.engine import cuda_graph
+from rung.engine.compiled import Renewed
 from rung.engine.optimizer import carried, is_fused, not_captured, not_fused, own_step, remade
 from rung.engine.optimizer_guards import OptimizerGuards
 from rung.errors import WorkloadError
@@ -312,7 +313,7 @@ def told(optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch) -> C
     run = object.__new__(cuda_graph.GraphedStep)
     given = SimpleNamespace(check=lambda: (0, False), hooked="", accept=lambda: None, state=0)
     vars(run).update(_guards=given, _optimizer_guards=OptimizerGuards(optimizer), _graphs={}, _calls={}, _changes=0)
-    vars(run).update(_optimizer=optimizer, _parameters=[], _rates=[])
+    vars(run).update(_optimizer=optimizer, _parameters=[], _rates=[], _renewed=lambda: Renewed.NOTHING)
     vars(run).update(_device=SimpleNamespace(kind="cpu"), _model=torch.nn.Identity())
     monkeypatch.setattr(cuda_graph.GraphedStep, "_warm", lambda self, batch: ran.append("run"))
     monkeypatch.setattr(cuda_graph.GraphedStep, "_capture", lambda self, *a: ran.append("recorded"))

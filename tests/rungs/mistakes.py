@@ -115,7 +115,7 @@ def remembers(weights: bool) -> Callable[[Patch], None]:
             return run(*(a if isinstance(b, nn.Parameter) is weights else b for a, b in zip(first, given, strict=True)))
 
         called(change)(patch)
-        patch.setattr(compiled.Compiled, "renewed", lambda self: False)
+        patch.setattr(compiled.Compiled, "renewed", lambda self: compiled.Renewed.NOTHING)
 
     return patched
 
@@ -275,7 +275,7 @@ def scales_rolled(layer: nn.Linear, right: Any) -> Any:
 
 def never_renewed(patch: Patch) -> None:
     eight_bits(lambda layer, right: right)(patch)
-    patch.setattr(compiled.Compiled, "renewed", lambda self: False)
+    patch.setattr(compiled.Compiled, "renewed", lambda self: compiled.Renewed.NOTHING)
 
 
 EIGHT_BITS = [

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from rung.engine.compiled import Renewed
 from rung.workload import Workload
 
 WIDTH, TOKENS, STEPS = 16, 12, 4
@@ -153,12 +154,14 @@ class Recorded:
 
     inputs = gradients = rate = shape = result = True
 
-    def __init__(self, run: Any, device: Any, model: Any, optimizer: Any = None) -> None:
-        self.run, self.optimizer = run, optimizer
+    def __init__(self, run: Any, device: Any, model: Any, optimizer: Any, renewed: Any) -> None:
+        self.run, self.optimizer, self.renewed = run, optimizer, renewed
         self.calls: dict[Any, int] = {}
         self.kept: dict[Any, Any] = {}
 
     def __call__(self, batch: torch.Tensor) -> Any:
+        if self.renewed() is Renewed.STEP:
+            self.calls, self.kept = {}, {}
         key = batch.shape if self.shape else "any"
         self.calls[key] = self.calls.get(key, 0) + 1
         if self.calls[key] <= 2:

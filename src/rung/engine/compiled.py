@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator
@@ -31,6 +32,15 @@ from rung.records.workload import Break
 from rung.rewrites import Surgeon
 from rung.rewrites.kept import step_taken, steps_taken
 
+
+class Renewed(enum.Enum):
+    """What was made anew."""
+
+    NOTHING = enum.auto()
+    COPIES = enum.auto()  # of weights, in the place of the old ones: what was recorded reads them
+    STEP = enum.auto()  # what was recorded is of another one
+
+
 MOST_SHAPES = 1024  # calls that are remembered by their shapes; beyond, all are looked at anew
 
 
@@ -51,7 +61,7 @@ class Compiled:
     """Call it as the function. The model is the one that the function runs; with `regions` in the plan its blocks are
     compiled in place, as `Module.compile` does, until `undo`.
 
-    Where the plan copies weights, a change of the weights is seen by `renewed` before a call, and the copies are written anew.
+    Where the plan copies weights, a change of the weights is seen by `renewed`, and the copies are written anew.
     What raises no version counter and is no optimizer's step is not seen: a write through `.data`, a collective. Of peft's adapters it
     is, whose layers say that they are merged.
 
@@ -104,26 +114,28 @@ class Compiled:
         run = self._known.get(key)
         return run(*args, **kwargs) if run else self._first_call(self._new_shapes, key, args, kwargs)
 
-    def renewed(self) -> bool:
-        """Whether weights that were copied have changed, and what was prepared of them is dropped, or buffers that a rewrite took
-        for what they held: what was recorded is then another step's. Copies in 8 or 16 bits are written anew where they lie."""
+    def renewed(self) -> Renewed:
+        """What was made anew of what was prepared of the weights: copies of those that have changed, in the place of the old ones; or the step,
+        where copies no longer fit, or a buffer was written to that a rewrite took for what it held."""
         if self._copies_weights:
             self._see_merges()
+        renewed = Renewed.NOTHING
         if self._plan.capture and self.surgeon:
-            self.surgeon.renew()
+            if self.surgeon.renew():
+                renewed = Renewed.COPIES
             if self.surgeon.outdated():
-                return True
+                return Renewed.STEP
         if not self._plan.keeps_weights:
-            return False
+            return renewed
         seen = self._versions()
         if seen == self._seen or self._eight_bits is None:
-            return False
+            return renewed
         if self._eight_bits.renew():
             self._seen = seen
-            return False
+            return Renewed.COPIES
         forget(self._function)
         self._run = self._prepared()
-        return True
+        return Renewed.STEP
 
     @property
     def breaks(self) -> list[Break]:

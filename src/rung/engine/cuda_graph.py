@@ -16,6 +16,7 @@ import torch
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
+from rung.engine.compiled import Renewed
 from rung.engine.dynamo import place
 from rung.engine.guards import ModelGuards, put_elsewhere
 from rung.engine.input_guards import as_copied, copied, modes, recordable, signature
@@ -88,8 +89,9 @@ class GraphedStep:
     does a step whose optimizer was given a hook. Where an optimizer has another state or other settings than it left itself
     (`rung.engine.optimizer_guards`), graphs are recorded anew; where that is so at every step, none is.
 
-    Reading all that guards read takes the host 0.2 to 3 ms. Where there is no optimizer, and the first replays wrote to no memory but the
-    graph's own, a replay is launched before the guards are read. If they do not hold, its results are dropped.
+    Reading all that guards read takes the host 0.2 to 3 ms. Asking whether copies of weights are of the present ones takes longer, the more
+    there are. Where there is no optimizer, and the first replays wrote to no memory but the graph's own, a replay is launched before either
+    is known. If the guards do not hold, or copies had to be renewed, its results are dropped.
     """
 
     _full = False  # there was no memory for one more graph
@@ -100,10 +102,13 @@ class GraphedStep:
         device: Device,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None = None,
+        renewed: Callable[[], Renewed] = lambda: Renewed.NOTHING,
     ) -> None:
+        """renewed: renews what `run` reads and was made of the model's weights, and says what that was."""
         if not device.is_gpu:
             raise WorkloadError("capture needs a GPU; a CPU has no graphs to launch.")
         self._run, self._device, self._model, self._guards = run, device, model, ModelGuards(model)
+        self._renewed, self._steady = renewed, True  # whether the last call found nothing to renew
         self._optimizer = optimizer
         self._optimizer_guards = OptimizerGuards(optimizer) if optimizer else None
         self._parameters = _trained(optimizer)
@@ -131,7 +136,12 @@ class GraphedStep:
         call = (modes(), tree_key(spec), signature(leaves)) if fits else ()
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
         given, launched = self._begun(call, tensors) if fits else (None, False)
+        renewed = self._renewed()
+        self._steady = renewed is Renewed.NOTHING
+        if renewed is Renewed.STEP:
+            self._guards = ModelGuards(self._model)  # blocks may have been compiled anew
         state, moved = self._guards.check()
+        moved |= renewed is Renewed.STEP
         if self._optimizer_guards and (what := self._optimizer_guards.changed()):
             moved = True
             self._parameters, self._rates = _trained(self._optimizer), []
@@ -146,7 +156,7 @@ class GraphedStep:
         hooked = self._guards.hooked or (self._optimizer and own_step(self._optimizer))
         if key in self._graphs and not hooked:
             captured = self._graphs[key]
-            if launched and captured is given:
+            if launched and captured is given and self._steady:
                 return _handed_out(captured.result)
             return self._replay(captured, [] if captured is given else tensors)
         if state is None or hooked or self._full or len(self._graphs) >= MOST_SHAPES:
@@ -171,7 +181,7 @@ class GraphedStep:
         if captured is None or self._guards.hooked:
             return None, False
         _copy(tensors, captured.inputs)
-        if captured.harmless != PROOFS or not self._guards.in_place():
+        if captured.harmless != PROOFS or not self._steady or not self._guards.in_place():
             return captured, False
         captured.graph.replay()
         return captured, True

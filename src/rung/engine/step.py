@@ -82,14 +82,14 @@ class Step:
                 return (self._train if self.training else self._infer)(batch, self._untouched)
         if self._own:
             self._own.look()
-        if self._forward.renewed():
-            self._run = self._wrapped()
+        if not self.plan.capture:  # a recorded step asks by itself
+            self._forward.renewed()
         return self._run(batch)
 
     def _wrapped(self) -> Callable[[Any], Any]:
         if not self.plan.capture:
             return self._plain
-        return GraphedStep(self._plain, self.device, self.model, self.optimizer)
+        return GraphedStep(self._plain, self.device, self.model, self.optimizer, self._forward.renewed)
 
     def undo(self) -> None:
         """`Compiled.undo`: the model, and the states of the optimizer, are as its author would have them."""

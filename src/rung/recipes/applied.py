@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rung.engine.channels_last import outputs_as_without
-from rung.engine.compiled import Compiled
+from rung.engine.compiled import Compiled, Renewed
 from rung.engine.cuda_graph import GraphedStep
 from rung.engine.disturbed import elements
 from rung.engine.dynamo import expect_changes
@@ -146,18 +146,23 @@ class Applied:
             self._weights.look()
         if not self._thread.expects_changes:
             self._expect_changes()
-        if self._compiled.renews and self._compiled.renewed() and self._captured:
-            self._captured = self._newly_captured()
         if self._captured and not torch.is_grad_enabled():
             output = self._captured((args, kwargs))
         else:
+            if self._compiled.renews and self._compiled.renewed() is Renewed.STEP and self._captured:
+                self._captured = self._newly_captured()
             output = self._compiled(*args, **kwargs)
         if not self._told and self._step is None:
             self._tell(self._compiled)
         return output
 
     def _newly_captured(self) -> GraphedStep:
-        return GraphedStep(lambda batch: self._compiled(*batch[0], **batch[1]), self._device, self.model)
+        return GraphedStep(
+            lambda batch: self._compiled(*batch[0], **batch[1]),
+            self._device,
+            self.model,
+            renewed=self._compiled.renewed,
+        )
 
     def train(self, mode: bool = True) -> Applied:
         self.model.train(mode)

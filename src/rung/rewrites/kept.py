@@ -79,16 +79,17 @@ class Copies:
             self._statistics.look()  # the model was given others since
         return _Watch(tensors, [self._statistics.counts(t) for t in buffers], layout)
 
-    def renew(self) -> None:
+    def renew(self) -> bool:
         """What a recorded graph reads is of the present weights again. Whoever replays it asks how weights lie; here it is whether they were
-        written to, of all of them at once."""
+        written to, of all of them at once. False where nothing was to be done."""
         if self._watch is not None and self._watch.same():
-            return
+            return False
         held = list(self._held.values())  # one is dropped whenever its weights are gone
         there = {id(t): t for copy in held for t in copy.alive()}
         watch = self.watch(list(there.values()), layout=False)  # before they are read
         renewed = [copy.renew(sources, self.watch) for copy in held if (sources := copy.alive())]
         self._watch = watch if all(renewed) else None
+        return True
 
     def drop(self, key: Hashable) -> None:
         self._held.pop(key, None)

@@ -240,9 +240,10 @@ class Surgeon:
         written = [one.written() for one in self._expected]  # all of them now, and not one at each call
         return any(written)
 
-    def renew(self) -> None:
-        """Copies of weights are of the present weights again: a call that runs sees to that itself, a recorded one cannot."""
-        self._copies.renew()
+    def renew(self) -> bool:
+        """Copies of weights are of the present weights again: a call that runs sees to that itself, a recorded one cannot. False where they
+        were."""
+        return self._copies.renew()
 
     def undo(self) -> None:
         """Takes back what the passes did outside the graphs: weights that were moved next to one another."""
