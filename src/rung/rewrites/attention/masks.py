@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import takewhile
 from typing import Any, Literal
 
 import torch
 from torch import fx
 
 from rung.rewrites.graph.constants import evaluate
-from rung.rewrites.graph.normalize import argument, kind, number, value
+from rung.rewrites.graph.normalize import argument, computed, kind, number, value
 
 # exp() of this is 0 beside any sane score, in every dtype.
 VERY_NEGATIVE = -1e4
@@ -146,9 +148,8 @@ def as_argument(graph: fx.Graph, masks: list[Mask], dtype: torch.dtype, scores: 
 
     What differs: a row with every key closed by -inf is NaN in the hand-written form and 0 (or NaN, by kernel
     and version) in SDPA. Rows closed by a finite number of one mask, or of several that fill alike, stay a mean of the values, as by hand, hence the
-    float mask there, of a number in which scores drown (`_closed`; float16 has none); of fills that differ they are a mean of other keys. Their gradients are not to be relied on, for the flash kernels rebuild the probabilities
-    from a log-sum in which such a number drowns the rest. A float mask wider than the scores is rounded to
-    their dtype.
+    float mask there, of a number in which scores drown (`_closed`; float16 has none); of fills that differ they are a mean of other keys. Gradients
+    of such rows need `closed_rows`. A float mask wider than the scores is rounded to their dtype.
     """
     parts, all_flags = [], all(mask.form in ("drop", "keep") for mask in masks)
     for mask in masks:
@@ -178,6 +179,25 @@ def as_argument(graph: fx.Graph, masks: list[Mask], dtype: torch.dtype, scores: 
         total = graph.call_method("expand", (total, -1, -1, scores[-2], scores[-1]))
         total = graph.call_method("contiguous", (total,))
     return total
+
+
+def closed_rows(graph: fx.Graph, masks: list[Mask]) -> fx.Node | None:
+    """Which rows are filled as a whole, bool [..., T or 1, 1]; None where provably none is. masks: the last one that is laid over the scores
+    first.
+
+    What a fill replaces gets no gradient, where a sum hands it on: in such a row it would reach query and key. And of the row's probabilities
+    the flash kernels know nothing in the backward pass, for they rebuild them from a log-sum in which the fill drowns the rest. With 0 in the
+    place of its query and its mask, the row is the same mean of the values, and does neither.
+    """
+    fills = list(takewhile(lambda mask: mask.form in ("drop", "keep") and mask.fill == masks[0].fill, masks))
+    if not fills or math.isinf(fills[0].fill):
+        return None
+    known = [(evaluate(mask.node), mask.form) for mask in fills]
+    hidden = [flags if form == "drop" else ~flags for flags, form in known if flags is not None]
+    if len(hidden) == len(fills) and not bool(reduce(torch.logical_or, hidden).all(-1).any()):
+        return None
+    drops = [m.node if m.form == "drop" else computed(graph, torch.logical_not, m.node) for m in fills]
+    return computed(graph, torch.all, reduce(partial(computed, graph, torch.logical_or), drops), -1, True)
 
 
 def _as_float(graph: fx.Graph, mask: Mask, fill: float, dtype: torch.dtype) -> fx.Node:

@@ -11,12 +11,12 @@ from torch import fx
 from rung.rewrites.attention.chain import Chain, Skip, compute_dtype, read_chain, scaling
 from rung.rewrites.attention.flex import flex_attention, fuse_windows, obstacle
 from rung.rewrites.attention.grouped import repeated_from, takes_groups
-from rung.rewrites.attention.masks import as_argument, is_causal, is_open, window_of
+from rung.rewrites.attention.masks import as_argument, closed_rows, is_causal, is_open, window_of
 from rung.rewrites.attention.plain import plain_copy
 from rung.rewrites.attention.spellings import respell
 from rung.rewrites.graph.constants import sweep
 from rung.rewrites.graph.layout import free_readers
-from rung.rewrites.graph.normalize import called, in_place, kind, peel_permutations, source_line, value
+from rung.rewrites.graph.normalize import called, computed, in_place, kind, peel_permutations, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
 
 MOST_HEADS = 65535  # of a grid's second and third dimension, along which kernels lay them
@@ -101,10 +101,10 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
 
     k_group, v_group = repeated_from(k, k_order[1]), repeated_from(v, v_order[1])
     tensor = value(q)
-    if flex and tensor is not None:
-        trained = any(item is not None and item.requires_grad for item in map(value, (q, k, v)))
-        if reason := obstacle(tensor, chain.dropout, trained, chain.sink is not None):
-            raise Skip(reason)
+    tensors = map(value, (q, k, v, *(mask.node for mask in chain.masks)))
+    trained = any(item is not None and item.requires_grad for item in tensors)
+    if flex and tensor is not None and (reason := obstacle(tensor, chain.dropout, trained, chain.sink is not None)):
+        raise Skip(reason)
     grouped = flex or (tensor is not None and takes_groups(tensor, dtype, values[3], bool(chain.masks) and not causal))
     if grouped and not single:
         grouped = bool(k_group and v_group and k_group[1] == v_group[1] > 1 and query[1] % k_group[1] == 0)
@@ -135,7 +135,10 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
         else:
             options: dict[str, Any] = {"dropout_p": chain.dropout, "is_causal": causal, "scale": scale}
             if chain.masks and not causal:
-                options["attn_mask"] = as_argument(graph, chain.masks, dtype, scores)
+                laid = as_argument(graph, chain.masks, dtype, scores)
+                if trained and (closed := closed_rows(graph, chain.masks)) is not None:
+                    q, laid = (computed(graph, torch.masked_fill, item, closed, 0.0) for item in (q, laid))
+                options["attn_mask"] = laid
             if grouped:
                 options["enable_gqa"] = True
             fused = graph.call_function(F.scaled_dot_product_attention, (q, k, v), options)
