@@ -55,6 +55,25 @@ def test_a_case_of_the_slice_makes_a_model_and_steps_once(name: str, variant: st
     assert "parameters" in zoo.one_step(case, variant)
 
 
+def test_a_case_is_verified_under_all_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
+    import zoo
+
+    from rung.rewrites import surgeon
+
+    case = zoo.cases()["own/ranker"]
+    assert "equal in" in zoo.rewritten(case, "infer")
+
+    def slipped(graph: Any) -> tuple[int, list[str]]:
+        found = [node for node in graph.nodes if "relu" in str(node.target)]
+        for node in found:
+            node.replace_all_uses_with(node.all_input_nodes[0])
+        return len(found), []
+
+    monkeypatch.setitem(surgeon._RUNNERS, "activation-epilogue", slipped)
+    with pytest.raises(AssertionError, match="output is off by"):
+        zoo.rewritten(case, "infer")
+
+
 def test_a_case_is_verified_on_inputs_of_its_own_seed() -> None:
     import torch
     import zoo

@@ -2,6 +2,7 @@
 
     python benchmarks/zoo/zoo.py list
     python benchmarks/zoo/zoo.py check hf timm                   one eager step of each at toy size
+    python benchmarks/zoo/zoo.py check --rewritten hf timm       each at toy size, verified under all rewrites
     python benchmarks/zoo/zoo.py run --out h100.jsonl --budget 120 --seconds 500 --first 20 hf
     python benchmarks/zoo/zoo.py run --out h100.jsonl --budget 30 --numerics tf32 --kernelbench ~/KernelBench/KernelBench --first 20 kernelbench/level1
     python benchmarks/zoo/zoo.py table h100.jsonl
@@ -334,6 +335,22 @@ def one_step(case: Case, variant: str) -> str:
     return f"{count:,} parameters, " + (f"output {tuple(output.shape)}" if loss is None else f"loss {loss.item():.3f}")
 
 
+def rewritten(case: Case, variant: str) -> str:
+    """Verifies the case at toy size on the CPU under every rewrite that runs there; says what was compared. Raises AssertionError where
+    something is not equal."""
+    from rung.hardware import pick
+    from rung.plan import Plan
+    from rung.rewrites import PASSES
+    from rung.verify.verify import verify
+    from rung.workload import load
+
+    passes = tuple(name for name in PASSES if not name.startswith(("flex-", "tf32-")))  # which train on GPUs alone
+    found = verify(load(case.target, case.all_options(variant, toy=True)), Plan(passes=passes), pick("cpu")).record()
+    if not found.passed:
+        raise AssertionError(found.failures[0])
+    return f"rewritten: equal in {found.checks} comparisons"
+
+
 def check(given: argparse.Namespace) -> int:
     known = cases(given.kernelbench)
     failed = 0
@@ -343,11 +360,13 @@ def check(given: argparse.Namespace) -> int:
             print(f"{case.name}:{variant}: skipped, {missing} is not installed", flush=True)
             continue
         try:
-            print(f"{case.name}:{variant}: {one_step(case, variant)}", flush=True)
+            told = (rewritten if given.rewritten else one_step)(case, variant)
+            print(f"{case.name}:{variant}: {told}", flush=True)
         except Exception as error:
             failed += 1
             print(f"{case.name}:{variant}: FAILED, {type(error).__name__}: {error}", flush=True)
-    print(f"{failed} failed" if failed else "all made, and stepped once")
+    done = "verified under all rewrites" if given.rewritten else "made, and stepped once"
+    print(f"{failed} failed" if failed else f"all {done}")
     return 1 if failed else 0
 
 
@@ -424,11 +443,11 @@ def main() -> int:
         "--gpus", type=_numbers, metavar="0,1", help="several cases at a time, each on a GPU and its part of the cores"
     )
     run_.add_argument("--toy", action="store_true", help="models of toy size, to try the runner on a CPU")
-    others = [
-        run_,
-        add("list", listed, "the cases, in the drawn order"),
-        add("check", check, "make cases at toy size, and step once"),
-    ]
+    check_ = add("check", check, "make cases at toy size on the CPU, and step once")
+    check_.add_argument(
+        "--rewritten", action="store_true", help="verify each under all rewrites instead: seconds to minutes a case"
+    )
+    others = [run_, add("list", listed, "the cases, in the drawn order"), check_]
     for one in others:
         one.add_argument(
             "names", nargs="*", metavar="NAMES", help="cases, families, variants or `slice` (default: all)"
