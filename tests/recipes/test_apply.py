@@ -402,3 +402,28 @@ def test_what_is_set_on_it_has_to_be_set_on_the_model() -> None:
         applied.model = Two()
     assert applied.eval().training is False
     assert applied.train().training is True
+
+
+@pytest.mark.parametrize("taken_up", [False, True])
+def test_a_layer_that_is_unfrozen_later_and_not_stepped_is_warned_of_once(
+    taken_up: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+    model[0].requires_grad_(False)
+    train = rung.apply(
+        model,
+        [],
+        loss=lambda output, batch: output.square().mean(),
+        optimizer=lambda given: torch.optim.SGD(given, lr=0.1),
+    )
+    x = torch.randn(4, 8)
+    train.step(x)
+    model[0].requires_grad_(True)
+    if taken_up:
+        assert train.optimizer is not None
+        train.optimizer.add_param_group({"params": list(model[0].parameters())})
+    before = model[0].weight.detach().clone()
+    for _ in range(3):
+        train.step(x)
+    assert torch.equal(before, model[0].weight) is not taken_up
+    assert [str(w.message)[:25] for w in recwarn.list] == ([] if taken_up else ["2 parameters get gradient"])

@@ -288,3 +288,19 @@ def test_outputs_are_cast_to_the_dtype_of_a_layer_that_was_put_in_the_place_of_a
     assert applied._weights.look() == torch.float64
     model[0] = nn.Identity()
     assert applied._weights.look() == torch.float32
+
+
+@pytest.mark.parametrize("rungs", [["compile"], ["compile", "dynamic-shapes"]])
+def test_what_was_a_further_shape_compiles_elsewhere_afterwards(rungs: list[str], compiled: list[Graph]) -> None:
+    """Dynamo's marks on the tensor would fail whatever compiles for it next: evaluation after training, say, or another model."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
+    applied, batches = rung.apply(model, rungs), [torch.randn(64, 8), torch.randn(10, 8)]
+    for batch in batches:
+        applied(batch).sum().backward()
+    applied.eval()
+    other = torch.compile(nn.Linear(8, 8), backend="eager")
+    with torch.no_grad():
+        for batch in reversed(batches):
+            torch.testing.assert_close(applied(batch), model(batch))
+            assert other(batch).shape == batch.shape
+    assert not [name for batch in batches for name in vars(batch)]

@@ -239,8 +239,33 @@ def test_a_baseline_in_which_most_parameters_get_no_gradient_is_refused_by_name(
         made.norm = OutsideAutograd(made.norm)  # type: ignore[assignment, arg-type]
         return made
 
-    with pytest.raises(WorkloadError, match=r"of \d+ trainable parameters get no gradient \(.*proj"):
+    with pytest.raises(WorkloadError, match=r"of \d+ parameters of the optimizer get no gradient \(.*proj"):
         auditing.audit(replace(w, model=model), CPU)
+
+
+def test_what_the_optimizer_does_not_step_needs_no_gradient() -> None:
+    """A target network, whose weights follow those that are trained."""
+
+    class Critic(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.online, self.target = nn.Linear(4, 1), nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            with torch.no_grad():
+                aim = self.target(x)
+            return self.online(x), aim
+
+    made = Workload(
+        "critic",
+        model=Critic,
+        inputs=lambda seed: torch.randn(8, 4, generator=torch.Generator().manual_seed(seed)),
+        loss=lambda output, batch: (output[0] - output[1]).square().mean(),
+        optimizer=lambda parameters: torch.optim.SGD(
+            [p for p in parameters if p.shape[-1] == 4 or p.numel() == 1][:2], lr=0.1
+        ),
+    )
+    assert not auditing.audit(made, CPU)
 
 
 def test_a_workload_that_ignores_the_seed_or_draws_random_numbers_is_refused() -> None:

@@ -281,11 +281,11 @@ class Compiled:
             return run
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if plan.dynamic:
-                sizes_vary((args, kwargs))
             if plan.replays:
                 torch.compiler.cudagraph_mark_step_begin()
             with contextlib.ExitStack() as around:
+                if plan.dynamic:
+                    around.enter_context(sizes_vary((args, kwargs)))
                 around.enter_context(asked_first(plan.attention))
                 around.enter_context(self._in_eight_bits())
                 if opens_sizes:

@@ -164,30 +164,31 @@ def noted() -> Iterator[Noted]:
             logger.setLevel(level)
 
 
-def sizes_vary(arguments: Any) -> None:
-    """Has the sizes of the tensors in these taken for variables by what is compiled for them next, as far as the program
+def sizes_vary(arguments: Any) -> contextlib.AbstractContextManager[bool]:
+    """Has, inside of it, the sizes of the tensors in these taken for variables by what is compiled for them next, as far as the program
     itself does not fix them. Sizes of 0 and 1 are compiled for apart, as Dynamo does with all. `dynamic=True` would do the
     same to every float of the model, and an eps would become an input."""
-    for leaf in pytree.tree_leaves(arguments):
-        if isinstance(leaf, torch.Tensor) and not hasattr(leaf, _MARK):
-            torch._dynamo.maybe_mark_dynamic(leaf, [dim for dim, size in enumerate(leaf.shape) if size > 1])
+    leaves = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+    return varying(leaves, [range(leaf.dim()) for leaf in leaves])
 
 
 @contextlib.contextmanager
 def varying(tensors: Iterable[torch.Tensor], dimensions: Iterable[Iterable[int]]) -> Iterator[bool]:
     """Inside of it the sizes of these dimensions are variables of what is compiled. Gives whether there are any: sizes of 0 and 1 are
-    compiled for apart."""
+    compiled for apart. Whatever else compiles for one of these tensors afterwards finds none of Dynamo's marks on it, and would fail for one."""
     marked = []
     for tensor, varied in zip(tensors, dimensions, strict=True):
         open_ = [dim for dim in sorted(varied) if tensor.shape[dim] > 1]
         if open_ and not hasattr(tensor, _MARK):
+            marked.append((tensor, set(vars(tensor))))
             torch._dynamo.maybe_mark_dynamic(tensor, open_)
-            marked.append(tensor)
     try:
         yield bool(marked)
     finally:
-        for tensor in marked:
-            delattr(tensor, _MARK)
+        for tensor, own in marked:
+            for name in set(vars(tensor)) - own:
+                if "_dynamo_" in name:
+                    delattr(tensor, name)
 
 
 HOOKS_UNSEEN = "skip_nnmodule_hook_guards"  # by default a hook that is registered after the first call is not run

@@ -100,6 +100,7 @@ class Applied:
         self.model = model
         made = workload.optimizer if workload else None
         self._made = made if isinstance(made, MadeOptimizers) else None
+        self._frozen = [p for p in model.parameters() if not p.requires_grad] if made else []
         self._plan, self._device = plan, device
         self._original = plan.original or None
         self._thread = _Thread()
@@ -225,6 +226,8 @@ class Applied:
             with torch.no_grad():
                 return self(**batch) if isinstance(batch, dict) else call_model(self, batch)
         self._warn_of_another_optimizer()
+        if self._frozen:
+            self._warn_of_thawed(self._frozen)
         if not self._thread.expects_changes:
             self._expect_changes()
         loss, output = self._step(batch)
@@ -237,6 +240,20 @@ class Applied:
             self._made = None
             warnings.warn(
                 f"an optimizer that optimizer= made was given {found}, but it is not the one that steps: use `.optimizer` of what rung.apply returned.",
+                stacklevel=3,
+            )
+
+    def _warn_of_thawed(self, frozen: list[torch.nn.Parameter]) -> None:
+        """Once, where what was frozen when `optimizer=` was called, and was not handed to it, gets gradients."""
+        thawed = [p for p in frozen if p.requires_grad and p.grad is not None]
+        if not thawed:
+            return
+        self._frozen = []
+        stepped = {id(p) for group in getattr(self.optimizer, "param_groups", ()) for p in group["params"]}
+        if lost := sum(id(p) not in stepped for p in thawed):
+            warnings.warn(
+                f"{lost} parameters get gradients and are in no group of the optimizer: optimizer= was handed what was trainable then. "
+                "Unfreeze before rung.apply, or give them to .optimizer.add_param_group.",
                 stacklevel=3,
             )
 

@@ -200,14 +200,17 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
             ) from error
     if workload.mode == "infer":
         return []
-    trainable = {n: p for n, p in step.model.named_parameters() if p.requires_grad}
+    # A target network, or a backbone under no_grad, is nobody's to train.
+    stepped = {id(p) for group in getattr(step.optimizer, "param_groups", ()) for p in group["params"]}
+    named = [(n, p) for n, p in step.model.named_parameters() if p.requires_grad]
+    trainable = {n: p for n, p in named if id(p) in stepped or not stepped}  # not every optimizer tells
     # Few rows may leave an expert without a token: what counts is a gradient in any of the steps.
     without = [n for n, p in trainable.items() if p.grad is None and all(s.gradients.get(n) is None for s in seen)]
     if 2 * len(without) > len(trainable):
         shown = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
         raise WorkloadError(
-            f"workload {workload.name!r}: {len(without)} of {len(trainable)} trainable parameters get no gradient "
-            f"({shown}): part of the model runs outside autograd, so it does not train; fix that first."
+            f"workload {workload.name!r}: {len(without)} of {len(trainable)} parameters of the optimizer get no gradient "
+            f"({shown}): part of the model runs outside autograd, so it does not train; fix that, or leave them out of the optimizer."
         )
     return without
 
