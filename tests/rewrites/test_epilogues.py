@@ -130,6 +130,22 @@ def test_a_result_that_lies_otherwise_is_left() -> None:
     assert not rewritten(Images(), torch.randn(2, 3, 4, 4)).rewritten
 
 
+@pytest.mark.parametrize("alias", [torch.Tensor.float, torch.Tensor.contiguous, lambda y: y.to(torch.float32)])
+def test_what_is_written_to_the_product_by_another_name_counts(alias: Function) -> None:
+    """A cast to the dtype that a tensor has is the tensor itself."""
+
+    def negated(y: torch.Tensor) -> torch.Tensor:
+        alias(y).mul_(-2)
+        return F.relu(y)
+
+    assert rewritten(FeedForward(negated), torch.randn(2, 3, 8)).rewritten == {}
+
+
+def test_relu_by_the_absolute_value_is_another_where_it_overflows() -> None:
+    surgeon = rewritten(FeedForward(lambda y: 0.5 * (y + y.abs())), torch.randn(2, 3, 8))
+    assert surgeon.rewritten == {}
+
+
 def test_what_cannot_be_compared_leaves_the_others() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:

@@ -274,3 +274,96 @@ def test_when_it_applies_and_what_it_is_thought_to_give():
     low, high = here.shrinks(Context(Plan(bf16=True), "bf16", facts_of(known), parts, {}))["pointwise"]
     assert low == pytest.approx(0.05)
     assert high == pytest.approx(0.5)
+
+
+class Bounded(nn.Module):
+    """A table whose rows are brought to a norm as they are looked up, and that is the head's weight, too."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.table = kind(32, 16, max_norm=1.0)
+
+    def forward(self, tokens):
+        return F.linear(self.table(tokens), self.table.weight)
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+@pytest.mark.parametrize("passes", [("bf16-weights",), ("folded-weights", "bf16-weights")])
+def test_a_table_that_is_brought_to_a_norm_is_written_to(kind, passes):
+    model = Bounded(kind)
+    other, (call, surgeon) = copy.deepcopy(model), compiled(model, passes)
+    for tokens in torch.arange(32).view(4, 2, 4):
+        found, _ = call(tokens)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(found, other(tokens))
+    assert surgeon.rewritten == {}
+
+
+def test_frozen_weights_that_gradients_pass_are_not_kept():
+    """What autograd holds to the backward pass is not written to, whatever optimizer steps meanwhile."""
+    frozen, other = nn.Linear(16, 16).requires_grad_(False), nn.Parameter(torch.ones(4))
+    call, surgeon = compiled(frozen, grad=True)
+    x = torch.randn(4, 16, requires_grad=True)
+    one, _ = call(x)
+    other.grad = torch.ones(4)
+    torch.optim.SGD([other], lr=0.1).step()
+    two, right = call(x)
+    (one + two).sum().backward()
+    assert torch.equal(two, right)
+    assert surgeon.rewritten == {}
+
+
+def _adam_steps_with_a_hook(seen):
+    def hook(optimizer, arguments, options):
+        seen()
+
+    def change(model):
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+        optimizer.register_step_post_hook(hook)
+        optimizer.step()
+
+    return change
+
+
+def test_a_hook_behind_an_optimizers_step_sees_the_new_weights():
+    model, found = nn.Sequential(nn.Linear(16, 16)), []
+    call, _ = compiled(model)
+    x = torch.randn(4, 16)
+    step = _adam_steps_with_a_hook(lambda: found.append(call(x)))
+    for _ in range(2):
+        call(x)
+        step(model)
+        found.append(call(x))
+    assert all(torch.equal(got, right) for got, right in found)
+    assert len(found) == 4
+
+
+def tied_by_data(model, x, call):
+    model[1].weight.data = model[0].weight.data
+    yield
+    with torch.no_grad():
+        model[0].weight.fill_(0.1)
+    yield
+
+
+def of_one_vector(model, x, call):
+    yield
+    vector = nn.utils.parameters_to_vector(model.parameters()).detach()
+    for _ in range(3):
+        vector.add_(0.1)
+        nn.utils.vector_to_parameters(vector, model.parameters())
+        yield
+    vector.mul_(2)
+    yield
+
+
+@pytest.mark.parametrize("changes", [tied_by_data, of_one_vector])
+@pytest.mark.parametrize("passes", [("bf16-weights",), ("folded-weights", "bf16-weights")])
+def test_what_is_written_through_another_tensor_of_the_same_memory_is_seen(changes, passes):
+    model, x = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16)), torch.randn(4, 16)
+    call, _ = compiled(model, passes)
+    for _ in changes(model, x, call):
+        found, right = call(x)
+        assert torch.equal(found, right)

@@ -182,6 +182,25 @@ def test_weights_that_are_copied_follow_an_adapter_that_is_merged(rungs):
             assert float((applied(x) - right).norm() / right.norm()) < 0.05, done
 
 
+@pytest.mark.parametrize("rungs", [["int8-weights"], ["bf16", "bf16-weights"]], ids=" ".join)
+def test_an_adapter_that_is_merged_in_the_place_of_another_of_its_name_is_seen(rungs):
+    """As a server does that exchanges adapters: no call comes between."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    model, x = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32)).eval(), torch.randn(8, 32)
+    applied = rung.apply(model, rungs)
+    with torch.no_grad():
+        adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["0", "2"], init_lora_weights=False))
+        adapted.eval()
+        adapted.merge_adapter()
+        applied(x)
+        adapted.unmerge_adapter()
+        other = {name: 3 * tensor for name, tensor in peft.get_peft_model_state_dict(adapted).items()}
+        peft.set_peft_model_state_dict(adapted, other)
+        adapted.merge_adapter()
+        right = model(x)
+        assert float((applied(x) - right).norm() / right.norm()) < 0.05
+
+
 @pytest.mark.parametrize("passes", [[], ["hoisted-constants"], ["sdpa", "narrow-logits"]])
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_parameters_of_torchs_own_attention_can_be_swapped_too(passes, checkpointed):

@@ -103,7 +103,8 @@ class Compiled:
         self._seen: list[tuple[Any, ...]] = []
         self._adapters: list[torch.nn.Module] = []
         self._adapted = -1  # how many graphs there were when adapters were looked for
-        self._merged: list[list[str]] = []
+        self._adapted_by: list[torch.nn.Parameter] = []
+        self._merged: list[object] = []
         self._run = self._prepared()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -203,7 +204,9 @@ class Compiled:
         if graphs != self._adapted or self._eight_bits:
             self._adapted = graphs
             self._adapters = [m for m in self._model.modules() if "merged_adapters" in vars(m)]
-        merged = [list(m.merged_adapters) for m in self._adapters]
+            self._adapted_by = [p for m in self._adapters for p in m.parameters()]
+        # One of the same name may have been loaded and merged in the place of another.
+        merged: list[object] = [*(list(m.merged_adapters) for m in self._adapters), *map(_version, self._adapted_by)]
         if merged != self._merged:
             self._merged = merged
             step_taken()

@@ -30,6 +30,7 @@ from rung.rewrites.graph.normalize import (
     source_line,
     value,
 )
+from rung.rewrites.graph.writes import storage
 from rung.rewrites.siblings import plain, projection
 
 LONGEST = 16  # operations of an activation; GELU written out has ten at most
@@ -39,7 +40,7 @@ def _points() -> torch.Tensor:
     """Numbers at which functions are told apart: close to one another, close to zero, and far out, where a cap shows."""
     middle = torch.linspace(-12.0, 12.0, 4801, dtype=torch.float64, device="cpu")
     scales = torch.logspace(-45.0, 38.5, 335, dtype=torch.float64, device="cpu")
-    others = torch.tensor([-0.0, math.inf, math.nan], dtype=torch.float64, device="cpu")
+    others = torch.tensor([-0.0, math.inf, -math.inf, math.nan], dtype=torch.float64, device="cpu")
     return torch.cat([middle, scales, -scales, others])
 
 
@@ -254,7 +255,8 @@ def _at_points(path: list[fx.Node]) -> torch.Tensor | None:
 
 def _computed(node: fx.Node, held: dict[fx.Node, torch.Tensor]) -> torch.Tensor:
     if kind(node) in (*CASTS, "contiguous"):
-        return held[node.all_input_nodes[0]].clone()
+        source = node.all_input_nodes[0]
+        return held[source] if storage(node) == storage(source) else held[source].clone()
     arguments = fx.map_arg(node.args, held.__getitem__)
     options = fx.map_arg(node.kwargs, held.__getitem__)
     if node.op == "call_method":

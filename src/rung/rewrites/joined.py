@@ -26,6 +26,7 @@ from rung.rewrites.statistics import Statistics
 ALIGNED = 16  # bytes
 HOME, MEMBERS = "rung_home", "rung_members"
 _MOVING = threading.Lock()  # two threads that moved the same weights at once would leave them apart
+_wholes: list[weakref.ref[torch.Tensor]] = []  # in which weights were laid together
 
 
 @dataclass(frozen=True)
@@ -97,56 +98,98 @@ def _adjacent(homes: Sequence[Home]) -> bool:
     return all(a.storage == b.storage and a.offset + a.size == b.offset for a, b in pairs)
 
 
+@dataclass(frozen=True)
+class _Laid:
+    """Weights that lie together: a view of all of them, and the tensor that has their memory, as long as they may be there."""
+
+    view: torch.Tensor
+    whole: torch.Tensor | None
+    of: list[weakref.ref[torch.Tensor]]
+
+    def holds(self, addresses: Sequence[int]) -> bool:
+        tensors = [one() for one in self.of]
+        return all(t is not None and t.data_ptr() == at for t, at in zip(tensors, addresses, strict=True))
+
+
 class Joined:
     """The tensors of one joined input, found among the arguments of every call."""
 
     def __init__(self, spots: Sequence[int]) -> None:
         self.spots = tuple(spots)
         self.copied = False  # in the last call that asked: weights that may not be moved
-        # Weights where they lay together last; one object, for threads that run two layers of the same code.
-        self._laid: tuple[list[int], torch.Tensor] | None = None
+        self._laid: dict[tuple[int, ...], _Laid] = {}  # by where the weights lie, of each layer with the same code
         self._moved: list[weakref.ref[torch.Tensor]] = []
 
     def undo(self) -> None:
         """Gives every weight that was moved memory of its own again."""
         for tensor in (moved() for moved in self._moved):
-            if tensor is not None and not _whole(tensor):
+            if tensor is not None and (_around([tensor]) is not None or not _whole(tensor)):
                 with torch.inference_mode(tensor.is_inference()):
                     tensor.data = tensor.detach().clone()
         self._moved.clear()
+        self._laid = {}
 
     def __call__(self, arguments: Sequence[Any]) -> torch.Tensor:
         tensors = [arguments[spot] for spot in self.spots]
-        addresses = [t.data_ptr() for t in tensors]
-        laid = self._laid
-        if laid is None or addresses != laid[0]:
+        laid = self._laid.get(tuple(t.data_ptr() for t in tensors))
+        if laid is None:
             # The first call, another layer of the same code, or weights that were moved (`.to()`, a new state dict).
             with _MOVING:
-                lie_together = _together(tensors)
-                self.copied = not lie_together and not _may_move(tensors)
+                together = _together(tensors)
+                self.copied = not together and not _may_move(tensors)
                 if self.copied:
                     with torch.no_grad():
                         return torch.cat([t.detach() for t in tensors])
-                if not lie_together:
-                    self._move(tensors)
-                laid = self._laid = _laid(tensors)
-        return laid[1]
+                whole = _around(tensors) if together else self._move(tensors)
+                laid = _Laid(_view(tensors, whole), whole, [weakref.ref(t) for t in tensors])
+                kept = {addresses: one for addresses, one in self._laid.items() if one.holds(addresses)}
+                self._laid = {**kept, tuple(t.data_ptr() for t in tensors): laid}
+        return laid.view
 
-    def _move(self, tensors: Sequence[torch.Tensor]) -> None:
+    def _move(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The tensor that has the memory of all of them from now on."""
         # Memory of their own kind: tensors that get memory made in inference mode could never be trained again, and
         # inference tensors that get any other have no views.
         with torch.inference_mode(tensors[0].is_inference()), torch.no_grad():
             whole = torch.cat([t.detach() for t in tensors])
             for tensor, part in zip(tensors, whole.split([len(t) for t in tensors]), strict=True):
-                tensor.data = part
+                tensor.data = _with_a_storage_of_its_own(part)
+        _wholes[:] = [one for one in _wholes if one() is not None] + [weakref.ref(whole)]
         self._moved += [weakref.ref(t) for t in tensors]
+        return whole
 
 
-def _laid(tensors: Sequence[torch.Tensor]) -> tuple[list[int], torch.Tensor]:
-    """Where the tensors lie, and a view of all of them."""
+def _with_a_storage_of_its_own(part: torch.Tensor) -> torch.Tensor:
+    """The same memory, which stays as long as this does. What saves models takes tensors of one storage for one tensor, and drops all but one."""
+    try:
+        apart = torch.from_dlpack(part)
+    except (BufferError, RuntimeError):  # a dtype or a device that DLPack does not know
+        return part
+    return apart.as_strided(part.size(), part.stride())  # DLPack forgets those of dimensions of 1
+
+
+def _around(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """The whole in which weights were laid together that has all of these. As long as it is there, what lies in its memory is a part of it."""
+    begin, end, device = tensors[0].data_ptr(), tensors[-1].data_ptr() + tensors[-1].nbytes, tensors[0].device
+    for one in _wholes:
+        whole = one()
+        if (
+            whole is not None
+            and whole.device == device
+            and whole.data_ptr() <= begin
+            and end <= whole.data_ptr() + whole.nbytes
+        ):
+            return whole
+    return None
+
+
+def _view(tensors: Sequence[torch.Tensor], whole: torch.Tensor | None) -> torch.Tensor:
+    """Of all of them; whole: the tensor around them, None where they lay together as they came, in one storage."""
     first = tensors[0].detach()
-    rows = sum(len(t) for t in tensors)
-    return [t.data_ptr() for t in tensors], first.as_strided((rows, *first.shape[1:]), first.stride())
+    size = (sum(len(t) for t in tensors), *first.shape[1:])
+    if whole is None:
+        return first.as_strided(size, first.stride())
+    return whole.as_strided(size, first.stride(), (first.data_ptr() - whole.data_ptr()) // whole.element_size())
 
 
 def _may_move(tensors: Sequence[torch.Tensor]) -> bool:
@@ -164,11 +207,9 @@ def _whole(tensor: torch.Tensor) -> bool:
 
 
 def _together(tensors: Sequence[torch.Tensor]) -> bool:
-    pairs = itertools.pairwise(tensors)
-    return all(t.is_contiguous() for t in tensors) and all(
-        a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() and a.data_ptr() + a.nbytes == b.data_ptr()
-        for a, b in pairs
-    )
+    storages = {t.untyped_storage().data_ptr() for t in tensors}
+    next_to = all(a.data_ptr() + a.nbytes == b.data_ptr() for a, b in itertools.pairwise(tensors))
+    return next_to and all(t.is_contiguous() for t in tensors) and (len(storages) == 1 or _around(tensors) is not None)
 
 
 def held(tensor: torch.Tensor) -> bool:

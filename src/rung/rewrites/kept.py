@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from rung.rewrites.graph.captured import add_weight
 from rung.rewrites.statistics import Count, Statistics
@@ -152,7 +152,8 @@ class _Watch:
         self._of, self._layout = [weakref.ref(t) for t in tensors], layout
         self._counts = list(dict.fromkeys(chain(*counts)))
         self._storages = [StorageWeakRef(t.untyped_storage()) for t in tensors]
-        self._blind = not all(counts)  # nobody would know that a batch norm wrote to a statistic
+        # Nobody would know that a batch norm wrote to a statistic, nor who writes to memory that is others', too.
+        self._blind = not all(counts) or any(t.untyped_storage().nbytes() > t.nbytes for t in tensors)
         self._marks = self._now(tensors)
 
     def same(self, tensors: Sequence[torch.Tensor] | None = None) -> bool:
@@ -232,8 +233,11 @@ def steps_taken() -> int:
     global _counted
     if not _counted:
         _counted = True
-        # Here, where compiling is near: disabling loads Dynamo, which takes as long as torch itself.
-        register_optimizer_step_post_hook(torch.compiler.disable(_counted_step))
+        # Here, where compiling is near: disabling loads Dynamo, which takes as long as torch itself. Before a step, too: a hook of the user's
+        # comes earlier than the one after it, and a step may fail after it has written.
+        counted = torch.compiler.disable(_counted_step)
+        register_optimizer_step_pre_hook(counted)
+        register_optimizer_step_post_hook(counted)
     return _taken
 
 

@@ -7,6 +7,7 @@ element in the place of two, most of what a step moves where few tokens are mult
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,10 @@ NARROW = (torch.bfloat16, torch.float16)
 def keep_casts(graph: fx.Graph) -> tuple[int, list[str]]:
     """Gives every product under autocast an input that holds its weight, and its bias, as autocast casts them; how many, and
     why not others."""
+    if torch.is_grad_enabled():  # autograd holds what it read to the backward pass: no other value may be written there
+        return 0, []
     inputs = {node.name: node for node in graph.find_nodes(op="placeholder")}
+    shared = Counter(node.meta[HOME].storage for node in inputs.values() if HOME in node.meta)  # two may be one memory
     touched = {storage(item) for node in graph.nodes for item in written(node)}
     made: dict[tuple[str, torch.dtype], fx.Node] = {}
     count, skipped = 0, []
@@ -41,7 +45,7 @@ def keep_casts(graph: fx.Graph) -> tuple[int, list[str]]:
             if wide is None or wide.dtype != torch.float32 or not {HOME, MEMBERS} & set(weight.meta):
                 continue
             members = [inputs[name] for name in weight.meta.get(MEMBERS, (weight.name,))]
-            if reason := _obstacle(members, touched):
+            if reason := _obstacle(members, touched, shared):
                 skipped.append(f"weight of {source_line(node)}: {reason}")
                 continue
             key = weight.name, result.dtype
@@ -55,11 +59,13 @@ def keep_casts(graph: fx.Graph) -> tuple[int, list[str]]:
     return count, skipped
 
 
-def _obstacle(members: Sequence[fx.Node], touched: set[int | None]) -> str:
+def _obstacle(members: Sequence[fx.Node], touched: set[int | None], shared: Counter[int]) -> str:
     homes: list[Home] = [node.meta[HOME] for node in members]
     if not all(home.parameter for home in homes):
         return "it is not a parameter with a version counter"
-    if not all(home.alone for home in homes) or any(node.meta["example_value"].dim() == 0 for node in members):
+    if not all(home.alone and shared[home.storage] == 1 for home in homes) or any(
+        node.meta["example_value"].dim() == 0 for node in members
+    ):
         return "it shares its memory with another tensor, or is a single number"
     if touched & {storage(node) for node in members}:
         return "the step itself may write to it"

@@ -57,7 +57,7 @@ def written(node: fx.Node) -> list[fx.Node]:
         name = getattr(node.target, "__name__", "_")
         builtin = inspect.isbuiltin(node.target) and not name.endswith("_")
         return [] if builtin else list(node.all_input_nodes)
-    found: list[fx.Node] = _statistics(node)
+    found = [*_statistics(node), *_norms(node)]
     out = node.kwargs.get("out")
     found += [item for item in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(item, fx.Node)]
     name = getattr(node.target, "__name__", "")
@@ -85,6 +85,13 @@ def _statistics(node: fx.Node) -> list[fx.Node]:
     else:  # torch's functions of these names take them after weight and bias
         kept = list(node.all_input_nodes[1:])
     return [item for item in kept if isinstance(item, fx.Node)]
+
+
+def _norms(node: fx.Node) -> list[fx.Node]:
+    """The table whose rows are brought to a norm as they are looked up."""
+    bounded = kind(node) in ("embedding", "embedding_bag") and argument(node, 3, "max_norm", default=None) is not None
+    table = argument(node, 1, "weight") if bounded and node.target in (F.embedding, F.embedding_bag) else None
+    return [table] if isinstance(table, fx.Node) else []
 
 
 def _first(node: fx.Node) -> list[fx.Node]:
