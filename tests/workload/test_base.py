@@ -110,6 +110,17 @@ def test_a_model_whose_parameters_have_no_shape_yet_is_refused_and_one_that_was_
     assert seeded_model(workload(True))[0].weight.shape == (4, 3)
 
 
+def test_an_exported_model_stays_in_its_mode_and_what_is_around_it_is_switched() -> None:
+    def made() -> nn.Module:
+        exported = torch.export.export(nn.Dropout(0.5).eval(), (torch.ones(2, 3),)).module()
+        return nn.Sequential(nn.Dropout(0.5), exported, nn.Dropout(0.5))
+
+    model = seeded_model(Workload("exported", made, batch))
+    assert [part.training for part in model] == [False, True, False]
+    assert torch.equal(model(torch.ones(2, 3)), torch.ones(2, 3))
+    assert torch.equal(seeded_model(Workload("itself", lambda: made()[1], batch))(torch.ones(2, 3)), torch.ones(2, 3))
+
+
 class Pair(nn.Module):
     def forward(self, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         return query @ key.T

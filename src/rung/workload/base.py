@@ -37,7 +37,7 @@ class Workload:
     Args:
         name: in reports.
         model: makes a fresh `torch.nn.Module` on the CPU, in float32 unless you want another dtype. Torch's generators are seeded
-            before each call, so equal seeds give equal weights.
+            before each call, so equal seeds give equal weights. A model of `torch.export` runs in the mode in which it was exported.
         inputs: makes the batch of a seed on the CPU: a tensor, or a dict, tuple or list of tensors. Different seeds must give
             different values in one shape. On one fixed batch, a model cannot be told from a cached answer.
         forward: `(model, batch) -> output`. By default a dict is passed by keyword, a tuple or list by position, a tensor as it is.
@@ -183,10 +183,19 @@ def seeded_model(workload: Workload, seed: int = 0) -> torch.nn.Module:
             f"workload {workload.name!r}: {shapeless} of the model has no shape before a first call (a lazy module); call the "
             "model once on some inputs in the function that makes it."
         )
-    if workload.mode == "infer":
-        return model.eval()
     # A model that arrives in train mode keeps the parts that its author froze.
-    return model if model.training else model.train()
+    if workload.mode == "infer" or not model.training:
+        _switch(model, training=workload.mode == "train")
+    return model
+
+
+def _switch(model: torch.nn.Module, training: bool) -> None:
+    """`model.train(training)`. What was exported runs in the mode in which it was exported, and torch refuses to switch it."""
+    try:
+        model.train(training)
+    except NotImplementedError:
+        for child in model.children():
+            _switch(child, training)
 
 
 def of_rank(workload: Workload, rank: int, world: int) -> Workload:
