@@ -167,6 +167,11 @@ def test_what_the_model_is_called_with_is_told_from_the_batch() -> None:
     assert (elements(without.inputs(0)), called(without, CPU).elements) == (54, 48)
 
 
+def test_of_a_scripted_model_which_takes_no_hook_the_whole_batch_counts() -> None:
+    scripted = workload(model=lambda: torch.jit.script(nn.Linear(WIDTH, WIDTH)))
+    assert called(scripted, CPU).elements == elements(scripted.inputs(0))
+
+
 def test_inputs_without_a_common_first_dimension_are_of_one_shape_alone() -> None:
     def inputs(seed: int) -> dict[str, torch.Tensor]:
         return {"x": workload().inputs(seed), "scale": torch.ones(WIDTH)}
