@@ -277,6 +277,20 @@ def test_inputs_of_other_shapes_are_not_taken_for_new_ones() -> None:
     assert refill({"x": batches[0], "n": 3}, {"x": batches[0] + 1, "n": 3})
 
 
+def test_inputs_that_torch_cannot_copy_in_place_are_left_as_they_are() -> None:
+    def sparse(*diagonal: float) -> torch.Tensor:
+        return torch.diag(torch.tensor(diagonal)).to_sparse_csr()
+
+    mine = sparse(1.0, 0.0, 3.0)
+    assert not refill([mine], [sparse(1.0, 2.0, 3.0)])  # another number of elements
+    assert refill([mine], [sparse(0.0, 5.0, 6.0)])
+    assert torch.equal(mine.to_dense(), torch.diag(torch.tensor([0.0, 5.0, 6.0])))
+    for layout in (torch.strided, torch.jagged):
+        one, other = (torch.nested.nested_tensor([torch.ones(n), torch.ones(3)], layout=layout) for n in (1, 2))
+        assert not refill([one], [other])
+    assert not refill([one], [torch.ones(2, 3)])
+
+
 def test_inputs_that_want_a_gradient_are_refilled_and_expanded_ones_are_left_as_they_are() -> None:
     held = torch.zeros(3, requires_grad=True)
     assert refill([held], [torch.ones(3, requires_grad=True)])

@@ -17,7 +17,8 @@ import torch
 from rung.verify.host import to_device
 
 LARGE = 300_000_000  # parameters, from which three sets of gradients do not fit beside three models
-SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+SPARSE = (torch.sparse_coo, *COMPRESSED)
 AT_ONCE = 1 << 24  # elements that are compared at once: a model's logits may take gigabytes
 # How many powers of two without any element set large elements apart from small ones: no element between 8 and 2048, say. Numbers
 # that are spread evenly have no such gap above their eight smallest (once in 2^64 outputs).
