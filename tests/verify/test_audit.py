@@ -17,7 +17,7 @@ from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.verify import audit as audits
 from rung.verify.audit import audit, called, one_shape_only
-from rung.workload import Workload
+from rung.workload import Workload, shapes
 
 CPU = pick("cpu")
 WIDTH = 8
@@ -179,6 +179,14 @@ def test_inputs_without_a_common_first_dimension_are_of_one_shape_alone() -> Non
     given = workload(inputs=inputs, forward=lambda model, batch: model(batch["x"]) * batch["scale"])
     assert one_shape_only(given, CPU) == "its inputs share no first dimension, so no other shape can be derived"
     assert audit(replace(given, one_shape=True), CPU) == []
+
+
+@pytest.mark.parametrize("odd", [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr, torch.nested.as_nested_tensor])
+def test_inputs_of_which_no_rows_can_be_cut_are_of_one_shape_alone(odd: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    given = workload(inputs=lambda seed: odd(workload().inputs(seed)))
+    assert one_shape_only(given, CPU) == "its inputs hold a sparse or a nested tensor, so no other shape can be derived"
+    with pytest.raises(WorkloadError, match=r"give Workload\(other_shapes=.*\), or one_shape=True where"):
+        shapes(given)
 
 
 def test_what_runs_on_the_derived_shape_or_names_its_own_is_not_of_one_shape() -> None:

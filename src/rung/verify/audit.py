@@ -21,7 +21,7 @@ from rung.verify.perturb import perturbed, put, state
 from rung.verify.randomness import without_dropout
 from rung.verify.reference import LOW, exactly, full_precision, in_float32
 from rung.workload import Workload, seeded_model, shapes
-from rung.workload.base import copied, refuse_other_arguments, refuse_uncopyable
+from rung.workload.base import copied, refuse_other_arguments, refuse_uncopyable, underivable
 
 # What a device and its libraries say where memory is short, among other things.
 DEVICE = re.compile(r"(?i)\b(cuda|hip) error|cublas|cudnn|hipblas|rocblas|miopen")
@@ -247,10 +247,9 @@ def one_shape_only(workload: Workload, device: Device) -> str:
         return "it says so"
     if workload.other_shapes:
         return ""
-    try:
-        derived = shapes(workload)[1](1)
-    except WorkloadError:
-        return "its inputs share no first dimension, so no other shape can be derived"
+    if why := underivable(workload):
+        return f"{why}, so no other shape can be derived"
+    derived = shapes(workload)[1](1)
     try:
         Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)(to_device(derived, device))
     except Exception as error:

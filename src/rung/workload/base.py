@@ -229,14 +229,12 @@ def shapes(workload: Workload) -> list[Callable[[int], Batch]]:
         return [workload.inputs]
     if workload.other_shapes:
         return [workload.inputs, *workload.other_shapes]
-    tensors = [t for t in pytree.tree_leaves(workload.inputs(0)) if isinstance(t, torch.Tensor)]
-    rows = {t.shape[0] if t.dim() else 0 for t in tensors}
-    if len(rows) != 1 or 0 in rows:
+    if why := underivable(workload):
         raise WorkloadError(
-            f"workload {workload.name!r}: a second input shape cannot be derived, because its tensors do not "
-            "share a first dimension; give Workload(other_shapes=(lambda seed: ...,))."
+            f"workload {workload.name!r}: a second input shape cannot be derived, because {why}; give "
+            "Workload(other_shapes=(lambda seed: ...,)), or one_shape=True where the model runs on one alone."
         )
-    old = next(iter(rows))
+    old = next(t.shape[0] for t in pytree.tree_leaves(workload.inputs(0)) if isinstance(t, torch.Tensor))
     new = 3 if old != 3 else 2
 
     def resized(seed: int) -> Batch:
@@ -250,6 +248,18 @@ def shapes(workload: Workload) -> list[Callable[[int], Batch]]:
         return pytree.tree_unflatten(joined, leaves[0][1])
 
     return [workload.inputs, resized]
+
+
+def underivable(workload: Workload) -> str:
+    """Why no second shape can be derived from the inputs, in a few words; empty where one can."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    tensors = [t for t in pytree.tree_leaves(workload.inputs(0)) if isinstance(t, torch.Tensor)]
+    if any(t.is_nested or t.layout != torch.strided for t in tensors):
+        return "its inputs hold a sparse or a nested tensor"
+    rows = {t.shape[0] if t.dim() else 0 for t in tensors}
+    return "its inputs share no first dimension" if len(rows) != 1 or 0 in rows else ""
 
 
 def copied(model: torch.nn.Module) -> torch.nn.Module:
