@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rung.engine.disturbed import not_finite
+from rung.engine.disturbed import not_finite, shapes_of
 from rung.engine.parts import on_tensors, parts
 from rung.engine.step import Step
 from rung.errors import WorkloadError
@@ -140,6 +140,28 @@ def test_the_outputs_gradient_is_not_kept_in_a_dataclass_either(kind: Callable[[
     for found in (made, compiled):
         assert type(found) is type(kind(weight))
         assert not any(t.requires_grad for _, t in parts(found)[0] if isinstance(t, torch.Tensor))
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_are_compared_row_by_row(layout: torch.layout) -> None:
+    def inputs(seed: int) -> torch.Tensor:
+        drawn = torch.Generator().manual_seed(seed)
+        return torch.nested.nested_tensor(
+            [torch.randn(n, 8, generator=drawn) for n in (5, 2 + seed % 3)], layout=layout
+        )
+
+    given = replace(linear(), inputs=inputs, one_shape=True)
+    off = replace(given, forward=lambda model, batch: model(batch) * 1.01)
+    rows = replace(given, forward=lambda model, batch: list(model(batch).unbind()))
+    assert audit(given, CPU) == []
+    assert against(given, given).passed
+    assert not against(given, off).passed
+    assert "has another form" in against(given, rows).failures[0]
+    assert [name for name, _ in parts({"y": inputs(0)})[0]] == ["['y'][0]", "['y'][1]"]
+    assert shapes_of([inputs(0), inputs(3), inputs(1)]) == ["(2 rows, 56 elements)", "(2 rows, 64 elements)"]
+    assert not_finite(inputs(0) / 0) == "inf"
+    with pytest.raises(WorkloadError, match="inputs must depend on the seed"):
+        audit(replace(given, inputs=lambda seed: inputs(0)), CPU)
 
 
 def test_what_is_not_finite_in_a_dataclass_is_seen() -> None:

@@ -43,8 +43,12 @@ def shapes_of(batches: Sequence[Any]) -> list[str]:
     import torch
     from torch.utils import _pytree as pytree
 
-    found = [[tuple(t.shape) for t in pytree.tree_leaves(b) if isinstance(t, torch.Tensor)] for b in batches]
-    return list(dict.fromkeys(" ".join(map(str, shapes)) for shapes in found))
+    def shape(t: torch.Tensor) -> str:
+        # Of a nested tensor torch tells no shape, or one that equals no other's.
+        return f"({t.size(0)} rows, {t.numel()} elements)" if t.is_nested else str(tuple(t.shape))
+
+    found = [[shape(t) for t in pytree.tree_leaves(b) if isinstance(t, torch.Tensor)] for b in batches]
+    return list(dict.fromkeys(" ".join(shapes) for shapes in found))
 
 
 def not_finite(result: Any) -> str:
@@ -55,9 +59,9 @@ def not_finite(result: Any) -> str:
     from rung.engine.parts import parts
 
     for _, tensor in parts(result)[0]:
-        # Formats of one byte, and what is nested, know no sums.
-        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or tensor.is_nested:
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
             continue
+        # Formats of one byte know no sums.
         if tensor.element_size() > 1 and not math.isfinite(
             float(tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)))
         ):

@@ -14,11 +14,17 @@ from torch.utils import _pytree as pytree
 
 def parts(output: Any, name: str = "", inside: tuple[int, ...] = ()) -> tuple[list[tuple[str, Any]], list[str]]:
     """Every part that holds no other, by where it lies (`['hidden'].logits`), and the structure of what holds them, a line for
-    each. Fields of a dataclass are parts like items of a dict; no other object is looked into. inside: the dataclasses around it."""
+    each. Fields of a dataclass are parts like items of a dict, and so are the rows of a nested tensor; no other object is looked into. inside: the dataclasses around it."""
     leaves, spec = pytree.tree_flatten(output)
     found: list[tuple[str, Any]] = []
     form = [f"structure {spec}{f' in {name}' if name else ''}"]
     for where, leaf in zip(_names(output, len(leaves)), leaves, strict=True):
+        if isinstance(leaf, torch.Tensor) and leaf.is_nested:  # its rows are of different shapes
+            found += [(f"{name}{where}[{k}]", row) for k, row in enumerate(leaf.unbind())]
+            form.append(
+                f"nested tensor of {leaf.size(0)} rows, {leaf.layout}{f' in {name + where}' if name + where else ''}"
+            )
+            continue
         fields = _fields(leaf) if id(leaf) not in inside else []
         if not fields:
             found.append((name + where, leaf))
