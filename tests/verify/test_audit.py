@@ -128,6 +128,22 @@ def test_what_is_not_finite_is_named_with_its_place(forward: Callable[..., Any],
     assert "change the inputs or how the weights are initialized" in said
 
 
+def test_a_buffer_that_changes_in_inference_is_told_to_go_through_inputs_and_outputs() -> None:
+    class Streamed(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(WIDTH, WIDTH)
+            self.register_buffer("history", torch.zeros(64, WIDTH))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            before = self.history.clone()
+            self.history.copy_(x)
+            return super().forward(x + before)
+
+    said = refused(model=Streamed, mode="infer", loss=None, optimizer=None)
+    assert "because history does" in said
+    assert said.endswith("or pass such state in through the inputs and out through the output.")
+
+
 def test_random_numbers_in_the_forward_may_come_with_the_inputs() -> None:
     said = refused(forward=lambda model, batch: model(batch) + torch.randn(()))
     assert said.endswith("switch the randomness off for the climb, or draw it in inputs(seed).")

@@ -188,7 +188,8 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
             now = state(step.model)
             moved = next((name for name in values if not identical(values[name], now[name])), "a buffer")
             raise WorkloadError(
-                f"workload {workload.name!r}: its results change from call to call because {moved} does, so no candidate can be compared with it; keep it constant in inference."
+                f"workload {workload.name!r}: its results change from call to call because {moved} does, so no candidate can be compared with it; keep it constant in inference, or pass such "
+                "state in through the inputs and out through the output."
             )
     for make in shapes(workload)[1:]:
         try:
