@@ -128,6 +128,15 @@ def test_what_is_not_finite_is_named_with_its_place(forward: Callable[..., Any],
     assert "change the inputs or how the weights are initialized" in said
 
 
+@pytest.mark.parametrize(("fills", "helps"), [("-inf", True), ("inf", True), ("nan", False)])
+def test_an_output_that_a_mask_fills_is_refused_with_what_to_fill_in(fills: str, helps: bool) -> None:
+    said = refused(
+        forward=lambda model, batch: model(batch).masked_fill(batch > 0, float(fills)),
+        loss=lambda output, batch: torch.where(batch > 0, 0.0, output).mean(),
+    )
+    assert ("fill in torch.finfo(dtype).min or return what is before the mask." in said) is helps
+
+
 def test_a_buffer_that_changes_in_inference_is_told_to_go_through_inputs_and_outputs() -> None:
     class Streamed(nn.Linear):
         def __init__(self) -> None:

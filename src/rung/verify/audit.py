@@ -157,11 +157,14 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
         wrong = seen[0].values[odd].isfinite().logical_not()
         raise WorkloadError(
             f"workload {workload.name!r}: its {_place(step, to_device(first, device), odd)} is not finite on fresh weights ({int(wrong.sum())} of "
-            f"{wrong.numel()} numbers), so no candidate can be compared with it; change the inputs or how the weights are initialized."
+            f"{wrong.numel()} numbers), so no candidate can be compared with it; change the inputs or how the weights are initialized"
+            f"{mask if masked else ''}."
         )
     if _apart(seen[1], seen[2]):
         raise WorkloadError(
             f"workload {workload.name!r}: two runs of it from equal weights, on one batch and from one seed, differ: the model keeps state "
+        masked = odd != "loss" and not bool(seen[0].values[odd].isnan().any())
+        mask = ", or, where a mask fills in -inf, fill in torch.finfo(dtype).min or return what is before the mask"
             "between calls (a counter, an attribute, a generator, a write to its inputs), or draws random numbers of numpy or Python, so no candidate can "
             "be compared with it; make each call independent, and draw random numbers in inputs(seed)."
         )
