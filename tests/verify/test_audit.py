@@ -137,6 +137,17 @@ def test_an_output_that_a_mask_fills_is_refused_with_what_to_fill_in(fills: str,
     assert ("fill in torch.finfo(dtype).min or return what is before the mask." in said) is helps
 
 
+@pytest.mark.parametrize("more", [1, 2])
+def test_parameters_of_the_loss_that_the_optimizer_steps_are_named(more: int) -> None:
+    head = nn.Linear(WIDTH, WIDTH, bias=more == 2)
+    said = refused(
+        loss=lambda output, batch: head(output).square().mean(),
+        optimizer=lambda parameters: torch.optim.SGD([*parameters, *head.parameters()], lr=0.1),
+    )
+    assert f"its optimizer steps {more} parameter{'s' * (more - 1)} that the model does not have" in said
+    assert "put what the optimizer steps into the model" in said
+
+
 def test_a_buffer_that_changes_in_inference_is_told_to_go_through_inputs_and_outputs() -> None:
     class Streamed(nn.Linear):
         def __init__(self) -> None:

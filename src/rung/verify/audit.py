@@ -64,6 +64,13 @@ def _place(step: Step, batch: Any, name: str) -> str:
     return "output" + paths[int(name.removeprefix("output") or 0)]
 
 
+def _of_others(step: Step) -> int:
+    """How many parameters the optimizer steps that are not the model's."""
+    own = {id(p) for p in step.model.parameters()}
+    groups = getattr(step.optimizer, "param_groups", ())  # an optimizer of another class may have none
+    return sum(id(p) not in own and p.grad is not None for group in groups for p in group["params"])
+
+
 def _in_full_precision(step: Step, weights: dict[str, torch.Tensor], seen: Seen) -> None:
     """Raises WorkloadError where a workload in 16 bits does not run with float32 in their place, which every candidate is compared in first,
     or gives outputs of another shape there: then rounding decides how many elements there are. seen: what it gives as it is, from these
@@ -155,16 +162,22 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
     if odd := next((name for name, t in seen[0].values.items() if not bool(t.isfinite().all())), None):
         put(step.model, values)  # those that such a step has left may not even run
         wrong = seen[0].values[odd].isfinite().logical_not()
+        masked = odd != "loss" and not bool(seen[0].values[odd].isnan().any())
+        mask = ", or, where a mask fills in -inf, fill in torch.finfo(dtype).min or return what is before the mask"
         raise WorkloadError(
             f"workload {workload.name!r}: its {_place(step, to_device(first, device), odd)} is not finite on fresh weights ({int(wrong.sum())} of "
             f"{wrong.numel()} numbers), so no candidate can be compared with it; change the inputs or how the weights are initialized"
             f"{mask if masked else ''}."
         )
     if _apart(seen[1], seen[2]):
+        if count := _of_others(step):
+            raise WorkloadError(
+                f"workload {workload.name!r}: its optimizer steps {count} parameter{'s' if count > 1 else ''} that the model does not have (a loss "
+                "with weights?), so its results change from call to call, and no candidate can be compared with it; put what the optimizer "
+                "steps into the model, and have forward return what the loss needs of it."
+            )
         raise WorkloadError(
             f"workload {workload.name!r}: two runs of it from equal weights, on one batch and from one seed, differ: the model keeps state "
-        masked = odd != "loss" and not bool(seen[0].values[odd].isnan().any())
-        mask = ", or, where a mask fills in -inf, fill in torch.finfo(dtype).min or return what is before the mask"
             "between calls (a counter, an attribute, a generator, a write to its inputs), or draws random numbers of numpy or Python, so no candidate can "
             "be compared with it; make each call independent, and draw random numbers in inputs(seed)."
         )
