@@ -199,10 +199,11 @@ def test_a_forward_that_draws_random_numbers_is_said_to(tmp_path: Path, monkeypa
 
 
 def test_a_workload_that_the_audit_refuses_leaves_nothing_to_go_on_with(tmp_path: Path) -> None:
-    made, _ = begun(tmp_path, survey=WorkerFailed("its results are not finite", "refused"))
+    made, warnings = begun(tmp_path, survey=WorkerFailed("its results are not finite", "refused"))
     with pytest.raises(WorkerFailed, match="not finite"):
         surveyed(made)
     assert made.run.maybe("manifest.json") is None
+    assert warnings[-1] == "the run directory is not kept, since this climb cannot go on"
 
 
 def test_a_workload_that_leaves_no_memory_for_others_is_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -281,6 +282,12 @@ def test_a_workload_that_cannot_run_is_refused_in_the_words_of_the_audit(tmp_pat
     }
     with pytest.raises(WorkerFailed, match="not finite"):
         begun(tmp_path, **failed)
+
+
+def test_of_a_run_directory_that_was_not_announced_nothing_is_said(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    made.say = lambda event: pytest.fail(str(event))
+    beginning._leave_nothing(made)
 
 
 def test_a_survey_that_takes_longer_than_the_budget_ends_the_wait(tmp_path: Path) -> None:

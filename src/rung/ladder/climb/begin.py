@@ -267,7 +267,9 @@ def _refuse(state: State, error: WorkerFailed) -> None:
 
 
 def _leave_nothing(state: State) -> None:
-    """Of a climb that is not begun."""
+    """Of a climb that is not begun. `Run.drop_if_empty` removes the run directory later, which may have been announced."""
+    if state.run.has("manifest.json"):
+        state.say(Warned("the run directory is not kept, since this climb cannot go on"))
     for name in ("manifest.json", "recipe.toml", "result.json"):
         (state.run.directory / name).unlink(missing_ok=True)
 
