@@ -338,12 +338,15 @@ def one_step(case: Case, variant: str) -> str:
 def rewritten(case: Case, variant: str) -> str:
     """Verifies the case at toy size on the CPU under every rewrite that runs there; says what was compared. Raises AssertionError where
     something is not equal."""
+    import torch
+
     from rung.hardware import pick
     from rung.plan import Plan
     from rung.rewrites import PASSES
     from rung.verify.verify import verify
     from rung.workload import load
 
+    torch._dynamo.reset()  # the memory of the case before
     passes = tuple(name for name in PASSES if not name.startswith(("flex-", "tf32-")))  # which train on GPUs alone
     found = verify(load(case.target, case.all_options(variant, toy=True)), Plan(passes=passes), pick("cpu")).record()
     if not found.passed:

@@ -190,9 +190,12 @@ def seeded_model(workload: Workload, seed: int = 0) -> torch.nn.Module:
 
 
 def _switch(model: torch.nn.Module, training: bool) -> None:
-    """`model.train(training)`. What was exported runs in the mode in which it was exported, and torch refuses to switch it."""
+    """`model.train()` or `model.eval()`. What was exported runs in the mode in which it was exported, and torch refuses to switch it."""
     try:
-        model.train(training)
+        if training:
+            model.train()
+        else:
+            model.eval()
     except NotImplementedError:
         for child in model.children():
             _switch(child, training)
