@@ -23,13 +23,14 @@ def can_be_told() -> bool:
     return ordered and hasattr(compiler_config(), "cache_key_tag")
 
 
-@contextlib.contextmanager
-def asked_first(name: str) -> Iterator[None]:
+def asked_first(name: str) -> contextlib.AbstractContextManager[None]:
     """cuDNN is asked before all others where name is `cudnn`; whom it refuses goes to the others, those that are
     switched off left out. No name: as it was."""
-    if not name:
-        yield
-        return
+    return _in_order(name) if name else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _in_order(name: str) -> Iterator[None]:
     order = first(attention.SDPBackend.CUDNN_ATTENTION)
     config = compiler_config()
     # AOTAutograd keeps traced graphs on disk, under a key that does not know of the order.

@@ -80,7 +80,7 @@ class Compiled:
         dynamic: bool | None = None,
     ) -> None:
         self._function, self._model, self._plan, self._arch = of_its_own(function), model, plan, arch
-        self._new_shapes = new_shapes
+        self._new_shapes = new_shapes if plan.compiles or plan.passes else None  # nothing else depends on shapes
         # Whether `renewed` has anything to look at.
         self._copies_weights = bool(plan.linears or {"bf16-weights", "folded-weights"} & set(plan.passes))
         self.renews = self._copies_weights or plan.capture

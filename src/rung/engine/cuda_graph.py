@@ -332,15 +332,7 @@ def _as_if_recorded() -> Iterator[None]:
 
 
 def _handed_out(result: Any) -> Any:
-    """A result in containers of its own: what a caller does to a dict is not done to the next call's. Common ones by hand, for this
-    is done after every replay."""
-    kind = type(result)
-    if kind is torch.Tensor or result is None:
-        return result
-    if kind is tuple or kind is list:
-        return kind(map(_handed_out, result))
-    if kind is dict:
-        return {key: _handed_out(value) for key, value in result.items()}
+    """A result in containers of its own: what a caller does to a dict is not done to the next call's."""
     return on_tensors(lambda t: t, result)
 
 

@@ -38,26 +38,30 @@ def parts(output: Any, name: str = "", inside: tuple[int, ...] = ()) -> tuple[li
 
 
 def on_tensors(change: Callable[[torch.Tensor], torch.Tensor], output: Any) -> Any:
-    """The output with `change` done to its tensors; dataclasses that hold any are copied."""
-
-    def changed(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return change(leaf)
-        fields = _fields(leaf)
-        if not fields:
-            return leaf
-        other = object.__new__(type(leaf))  # Dynamo goes through this, and not through `copy.copy` of every dataclass
-        for field in fields:
-            object.__setattr__(other, field, on_tensors(change, getattr(leaf, field)))  # it may be frozen
-        if type(
-            leaf
-        ).__dictoffset__:  # else it has slots alone; Dynamo of torch 2.11 fails on asking it for its `__dict__`
-            for name, more in leaf.__dict__.items():
-                if name not in fields:
-                    object.__setattr__(other, name, more)
-        return other
-
-    return pytree.tree_map(changed, output)
+    """The output with `change` done to its tensors, in containers of its own; dataclasses that hold any are copied. The common containers by
+    hand: this is done in every step, and the pytree takes as long as a small model."""
+    kind = type(output)
+    if isinstance(output, torch.Tensor):
+        return change(output)
+    if kind is tuple or kind is list:
+        return kind([on_tensors(change, one) for one in output])
+    if kind is dict:
+        return {name: on_tensors(change, one) for name, one in output.items()}
+    if isinstance(output, tuple) and hasattr(output, "_fields"):
+        return kind(*[on_tensors(change, one) for one in output])
+    if not pytree.tree_is_leaf(output):
+        return pytree.tree_map(lambda leaf: on_tensors(change, leaf), output)
+    fields = _fields(output)
+    if not fields:
+        return output
+    other = object.__new__(kind)  # Dynamo goes through this, and not through `copy.copy` of every dataclass
+    for field in fields:
+        object.__setattr__(other, field, on_tensors(change, getattr(output, field)))  # it may be frozen
+    if kind.__dictoffset__:  # else it has slots alone; Dynamo of torch 2.11 fails on asking it for its `__dict__`
+        for name, more in output.__dict__.items():
+            if name not in fields:
+                object.__setattr__(other, name, more)
+    return other
 
 
 def _fields(leaf: Any) -> list[str]:

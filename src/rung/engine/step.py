@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,6 +40,9 @@ class Step:
 
     Batches that the plan leaves to the original run as the workload was written, but for the optimizer, whose state
     is one, and for torch's matrix precision, which is the process's.
+
+    What a plan does not ask for is decided once, and not in every step: under the empty plan a step takes hardly longer than its author's
+    own loop. What Rung adds there is part of the time that candidates are compared with, and compiling takes most of it away.
     """
 
     def __init__(
@@ -54,14 +58,17 @@ class Step:
         """new_shapes, dynamic: as of Compiled. called: what is called in the model's place (`rung.engine.parallel`)."""
         self._called = model if called is None else called
         self.workload, self.model, self.plan, self.device = workload, model, plan, device
+        self.training = workload.mode == "train"
         self._amp = torch.bfloat16 if plan.bf16 else workload.amp
         self._lays_back = plan.channels_last
-        self._own = OwnDtype(model) if plan.bf16 and workload.mode == "infer" else None
+        self._own = None if self.training or not plan.bf16 else OwnDtype(model)
+        self._original = plan.original or None
         self._forward = Compiled(self._plain_forward, model, plan, device.arch, new_shapes, dynamic)
+        self._looks = self._forward.renews and not plan.capture  # a recorded step asks by itself
         compiles_backward = plan.compiles_backward and can_be_compiled(self._called)
         self._backward = CompiledBackward(plan, self._called) if compiles_backward else None
         self.optimizer: torch.optim.Optimizer | None = None
-        self._last_searched = False
+        self._searched = False
         self.fresh()
 
     def fresh(self) -> None:
@@ -74,15 +81,17 @@ class Step:
             if isinstance(self.optimizer, torch.optim.Optimizer):
                 self._forward.follow(self.optimizer)
             self._plain = self._train
+        if self.plan.cudnn_benchmark:
+            self._plain = partial(self._searching, self._plain)
         self._run: Callable[[Any], tuple[torch.Tensor | None, Any]] = self._wrapped()
 
     def __call__(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
-        if self.plan.original and self.plan.original.takes(elements(batch)):
+        if self._original and self._original.takes(elements(batch)):
             with self._forward.aside(), CONVOLUTION_SEARCH.aside():
                 return (self._train if self.training else self._infer)(batch, self._untouched)
         if self._own:
             self._own.look()
-        if not self.plan.capture:  # a recorded step asks by itself
+        if self._looks:
             self._forward.renewed()
         return self._run(batch)
 
@@ -116,7 +125,7 @@ class Step:
             "captured": self._run.shapes if isinstance(self._run, GraphedStep) else 0,
             "precision": matmul_precision_name(),
             "autocast": str(self._amp) if self._amp else None,
-            "cudnn_benchmark": self._last_searched,
+            "cudnn_benchmark": self._searched if self.plan.cudnn_benchmark else torch.backends.cudnn.benchmark,
             "optimizer_fused": bool(self.optimizer and is_fused(self.optimizer)),
             **({"compiled backward": self._backward.graphs > 0} if self._backward else {}),
         }
@@ -139,22 +148,23 @@ class Step:
         return self._computed(batch, self._amp if self.plan.exchange.weights else self.workload.amp)
 
     def _computed(self, batch: Any, amp: torch.dtype | None) -> tuple[torch.Tensor | None, Any]:
+        if amp is None:
+            return self._results(batch)
         with autocast(self.device, amp):
-            output = self.workload.forward(self._called, batch)
-            if self._lays_back:
-                output = outputs_as_without(output, batch)
-            loss = self.workload.loss(output, batch) if self.workload.loss and self.training else None
+            return self._results(batch)
+
+    def _results(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
+        output = self.workload.forward(self._called, batch)
+        if self._lays_back:
+            output = outputs_as_without(output, batch)
+        loss = self.workload.loss(output, batch) if self.workload.loss and self.training else None
         if self.training and not self.workload.output:
             return loss, None
         # Nobody differentiates through the output itself; saying so spares compiled code its gradient.
-        return loss, on_tensors(torch.Tensor.detach, output)
-
-    @property
-    def training(self) -> bool:
-        return self.workload.mode == "train"
+        return loss, on_tensors(torch.Tensor.detach if self.training else _detached, output)
 
     def _infer(self, batch: Any, forward: Forward | None = None) -> tuple[None, Any]:
-        with torch.no_grad(), contextlib.nullcontext() if forward else self._searching():
+        with torch.no_grad():
             return None, (forward or self._forward)(batch)[1]
 
     def _train(self, batch: Any, forward: Forward | None = None) -> tuple[torch.Tensor, Any]:
@@ -163,7 +173,7 @@ class Step:
         if self._backward:
             self._backward.share_buffers()
         around = self._backward.around() if self._backward and not forward else contextlib.nullcontext()
-        with around, contextlib.nullcontext() if forward else self._searching():
+        with around:
             loss, output = (forward or self._forward)(batch)
             refuse_no_scalar(self.workload, loss)
             with asked_first(self.plan.attention):  # by what is recomputed, too
@@ -172,12 +182,16 @@ class Step:
         self.optimizer.step()
         return loss.detach(), output
 
-    @contextlib.contextmanager
-    def _searching(self) -> Iterator[None]:
-        """Around forward and backward, and not for the process: a reference in float64 would be searched for, too."""
-        with CONVOLUTION_SEARCH.held() if self.plan.cudnn_benchmark else contextlib.nullcontext():
-            self._last_searched = torch.backends.cudnn.benchmark
-            yield
+    def _searching(self, run: Callable[[Any], Any], batch: Any) -> Any:
+        """For the step, and not for the process: a reference in float64 would be searched for, too."""
+        with CONVOLUTION_SEARCH.held():
+            self._searched = torch.backends.cudnn.benchmark
+            return run(batch)
+
+
+def _detached(tensor: torch.Tensor) -> torch.Tensor:
+    """In inference few tensors have a gradient to detach: weights, and what a forward computes that turns gradients on by itself."""
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def matmul_precision(plan: Plan) -> contextlib.AbstractContextManager[None]:
