@@ -10,12 +10,12 @@ from torch import nn
 from rung import Workload
 from rung.engine.step import Step
 from rung.hardware import pick
-from rung.ladder.survey import captured_graphs, quick_facts
+from rung.ladder.survey import captured_graphs, described, quick_facts
 from rung.plan import Plan
 from rung.rewrites import cross_entropy, surgeon
 from rung.rewrites.graph import kernel_ops
 from rung.rungs import BY_NAME, Context
-from rung.workload import seeded_model
+from rung.workload import call_model, seeded_model
 
 CLASSES, WIDTH = 20, 8
 
@@ -135,6 +135,13 @@ def test_named_shapes_of_the_measured_size_are_counted(workload):
     model = seeded_model(named)
     assert quick_facts(named, Step(named, model, Plan(), device), device).same_size_shapes == 2
     assert quick_facts(workload, Step(workload, model, Plan(), device), device).same_size_shapes == 0
+
+
+def test_a_workload_is_described_by_what_a_step_needs_of_it(workload):
+    model = seeded_model(workload)
+    plain, odd = replace(workload, forward=call_model), replace(workload, output=False)
+    assert (described(plain, model).own_forward, described(plain, model).output) == (False, True)
+    assert (described(odd, model).own_forward, described(odd, model).output) == (True, False)
 
 
 @pytest.mark.parametrize("sparse", [True, False])

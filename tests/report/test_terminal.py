@@ -40,6 +40,17 @@ def test_the_line_for_python_says_what_its_names_are() -> None:
     assert "# model:" not in terminal.summary(data, width=100) + render(data)
 
 
+def test_the_line_for_python_gives_all_that_a_step_needs_of_the_workload() -> None:
+    data = climb()
+    data.manifest.target, data.manifest.workload.mode = "model.py:make", "train"
+    data.manifest.workload.own_forward, data.manifest.workload.output = True, False
+    names = "# model: your module; forward, loss, optimizer: as in model.py:make"
+    arguments = "forward=forward, loss=loss, optimizer=optimizer, output=False)"
+    said = terminal.summary(data, width=100)
+    assert (names in said, arguments in said) == (True, True)
+    assert (names in render(data), arguments in render(data)) == (True, True)
+
+
 def test_a_summary_says_what_the_rungs_are_compared_by() -> None:
     data = climb()
     said = "Steps were timed at different moments: compare rungs by the speedup."

@@ -40,7 +40,7 @@ from rung.rungs.inductor import names
 from rung.timing.work import rates
 from rung.verify.randomness import active
 from rung.verify.reference import own_precision
-from rung.workload import Workload, seeded_model, shapes
+from rung.workload import Workload, call_model, seeded_model, shapes
 
 EXPERTS = "grouped-experts"
 
@@ -64,6 +64,8 @@ def described(workload: Workload, model: torch.nn.Module, flops: float | None = 
     return Described(
         name=workload.name,
         mode=workload.mode,
+        own_forward=workload.forward is not call_model,
+        output=workload.output,
         samples=workload.samples,
         tokens=workload.tokens,
         model=fit.described(model),

@@ -77,7 +77,8 @@ def _bench(run: ClimbRun, what: str) -> str:
 
 def apply_line(run: ClimbRun) -> str:
     if run.manifest.workload.mode == "train":
-        return f'train = rung.apply(model, "{recipe_path(run)}", loss=loss, optimizer=optimizer)'
+        given = [f"{name}={name}" for name in _given(run)] + ["output=False"] * (not run.manifest.workload.output)
+        return f'train = rung.apply(model, "{recipe_path(run)}", {", ".join(given)})'
     return f'model = rung.apply(model, "{recipe_path(run)}")'
 
 
@@ -85,4 +86,9 @@ def apply_names(run: ClimbRun) -> str:
     """A comment that says what the names in that line are; empty where they are not in the user's file."""
     target = units.one_line(units.clean(run.manifest.target))
     train = run.manifest.workload.mode == "train"
-    return f"# model: your module; loss, optimizer: as in {target}" if train and ".py:" in target else ""
+    return f"# model: your module; {', '.join(_given(run))}: as in {target}" if train and ".py:" in target else ""
+
+
+def _given(run: ClimbRun) -> list[str]:
+    """What of the workload a training step needs beside the model."""
+    return [*(["forward"] if run.manifest.workload.own_forward else []), "loss", "optimizer"]
