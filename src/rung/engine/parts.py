@@ -49,7 +49,7 @@ def on_tensors(change: Callable[[torch.Tensor], torch.Tensor], output: Any) -> A
         return {name: on_tensors(change, one) for name, one in output.items()}
     if isinstance(output, tuple) and hasattr(output, "_fields"):
         return kind(*[on_tensors(change, one) for one in output])
-    if not pytree.tree_is_leaf(output):
+    if kind in pytree.SUPPORTED_NODES:
         return pytree.tree_map(lambda leaf: on_tensors(change, leaf), output)
     fields = _fields(output)
     if not fields:
