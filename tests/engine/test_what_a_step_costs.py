@@ -52,10 +52,10 @@ def calls(run: Callable[[Any], Any], batch: Any) -> int:
 
 
 KINDS = {
-    "a tensor": (lambda y: y, 8),
-    "a tuple": (lambda y: (y, y), 14),
-    "a dict": (lambda y: {"logits": y, "hidden": y}, 16),
-    "a named tuple": (lambda y: Both(y, y), 20),
+    "a tensor": (lambda y: y, 12),
+    "a tuple": (lambda y: (y, y), 18),
+    "a dict": (lambda y: {"logits": y, "hidden": y}, 20),
+    "a named tuple": (lambda y: Both(y, y), 25),
 }
 
 
@@ -90,13 +90,13 @@ def test_so_does_an_untouched_training_step() -> None:
         optimizer.step()
         return loss.detach(), output
 
-    assert calls(Step(w, model, Plan(), pick("cpu")), batch) - calls(own, batch) <= 26
+    assert calls(Step(w, model, Plan(), pick("cpu")), batch) - calls(own, batch) <= 34
 
 
 def test_a_recipe_that_compiles_nothing_looks_at_no_shapes() -> None:
     model = Model(lambda y: y).eval()
     applied = rung.apply(model, "fused-optimizer")
-    assert calls(applied, torch.randn(2, 4)) - calls(model, torch.randn(2, 4)) <= 8
+    assert calls(applied, torch.randn(2, 4)) - calls(model, torch.randn(2, 4)) <= 12
 
 
 @pytest.mark.parametrize("made", [made for made, _ in KINDS.values()], ids=KINDS)

@@ -30,6 +30,10 @@ def test_ranks_leave_their_group_before_python_ends() -> None:
         )
         for rank in "01"
     ]
-    said = [rank.communicate(timeout=120)[0].splitlines() for rank in ranks]
+    try:
+        said = [rank.communicate(timeout=120)[0].splitlines() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
     assert [rank.returncode for rank in ranks] == [0, 0]
     assert said == [["joined: True", "joined at the end: False"]] * 2

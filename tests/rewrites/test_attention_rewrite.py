@@ -286,6 +286,15 @@ def test_rows_closed_over_a_bias_hand_no_gradient_on(frozen):
     check(fn, [*(x.requires_grad_(not frozen) for x in qkv()), bias, closed])
 
 
+@pytest.mark.parametrize("lower", [torch.randn(6, 6), torch.full((6, 6), NEG).triu(1)], ids=["bias", "causal"])
+def test_rows_closed_over_what_is_added_stay_a_mean_in_inference(lower):
+    def fn(q, k, v, lower, closed):
+        return (q @ k.mT + lower).masked_fill(closed, -1e4).softmax(-1) @ v
+
+    inputs = [x.requires_grad_(False) for x in qkv()]
+    check(fn, [*inputs, lower, (torch.arange(6) == 2)[:, None].expand(6, 6)], backward=False)
+
+
 @pytest.mark.parametrize(("known", "trains", "looks"), [(True, True, 0), (False, False, 0), (False, True, 1)])
 def test_closed_rows_are_looked_for_where_there_may_be_some_and_gradients(known, trains, looks):
     def fn(q, k, v, closed):

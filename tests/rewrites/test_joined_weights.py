@@ -201,6 +201,29 @@ def test_another_graph_reads_the_weights_where_the_first_one_laid_them():
     assert surgeon.copied == 0
 
 
+def test_weights_that_one_graph_reads_as_one_are_not_moved_for_another():
+    """A recorded graph of the first would go on reading the memory that they had."""
+    q, k, v = (torch.randn(4, 4) for _ in range(3))
+    some, all_three = Joined([0, 1]), Joined([0, 1, 2])
+    first = some([k, v])
+    places = [t.data_ptr() for t in (k, v)]
+    assert torch.equal(all_three([q, k, v]), torch.cat([q, k, v]))
+    assert all_three.copied
+    assert [t.data_ptr() for t in (k, v)] == places
+    k.mul_(2)
+    assert torch.equal(first, torch.cat([k, v]))
+
+
+def test_the_memory_of_weights_that_are_gone_is_let_go():
+    joined = Joined([0, 1])
+    layers = [[torch.randn(4, 4), torch.randn(4, 4)] for _ in range(3)]
+    views = [joined(weights) for weights in layers]
+    assert len(joined._laid) == 3
+    del layers[1:], views
+    gc.collect()
+    assert len(joined._laid) == 1
+
+
 def test_weights_outlive_the_graph_that_laid_them_together():
     model = Model()
     run, surgeon = compiled(model)

@@ -201,6 +201,36 @@ def test_an_adapter_that_is_merged_in_the_place_of_another_of_its_name_is_seen(r
         assert float((applied(x) - right).norm() / right.norm()) < 0.05
 
 
+class Adapted(nn.Module):
+    """As a layer of peft: it says which adapters it has merged, through `.data`, into the weight under it."""
+
+    def __init__(self):
+        super().__init__()
+        self.base_layer, self.adapters, self.merged_adapters = nn.Linear(32, 32), nn.ParameterDict(), []
+        self.requires_grad_(False)
+
+    def forward(self, x):
+        return self.base_layer(x)
+
+    def put(self, sign):
+        self.base_layer.weight.data += sign * self.adapters["default"].data
+        self.merged_adapters = ["default"] if sign > 0 else []
+
+
+def test_an_adapter_that_is_made_anew_under_its_name_is_seen():
+    model, x = Adapted().eval(), torch.randn(8, 32)
+    applied = rung.apply(model, ["bf16", "bf16-weights"])
+    with torch.no_grad():
+        for k in range(4):
+            if k:
+                model.put(-1)
+                del model.adapters["default"]
+            model.adapters["default"] = nn.Parameter(torch.full((32, 32), float(k)), requires_grad=False)
+            model.put(1)
+            right = model(x)
+            assert float((applied(x) - right).norm() / right.norm()) < 0.05
+
+
 @pytest.mark.parametrize("passes", [[], ["hoisted-constants"], ["sdpa", "narrow-logits"]])
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_parameters_of_torchs_own_attention_can_be_swapped_too(passes, checkpointed):

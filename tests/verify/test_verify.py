@@ -268,6 +268,12 @@ def test_what_the_optimizer_does_not_step_needs_no_gradient() -> None:
     assert not auditing.audit(made, CPU)
 
 
+def test_an_optimizer_of_other_parameters_is_refused() -> None:
+    other = nn.Parameter(torch.ones(2))
+    with pytest.raises(WorkloadError, match="its optimizer holds no parameter of the model"):
+        auditing.audit(replace(workload(), optimizer=lambda parameters: torch.optim.SGD([other], lr=0.1)), CPU)
+
+
 def test_a_workload_that_ignores_the_seed_or_draws_random_numbers_is_refused() -> None:
     from dataclasses import replace
 

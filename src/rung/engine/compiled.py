@@ -7,6 +7,7 @@ import enum
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator
+from operator import is_
 from typing import Any, Literal
 
 import torch
@@ -204,11 +205,12 @@ class Compiled:
         if graphs != self._adapted or self._eight_bits:
             self._adapted = graphs
             self._adapters = [m for m in self._model.modules() if "merged_adapters" in vars(m)]
-            self._adapted_by = [p for m in self._adapters for p in m.parameters()]
-        # One of the same name may have been loaded and merged in the place of another.
-        merged: list[object] = [*(list(m.merged_adapters) for m in self._adapters), *map(_version, self._adapted_by)]
-        if merged != self._merged:
-            self._merged = merged
+        # One of the same name may have been made, or loaded, and merged in the place of another.
+        weights = [p for m in self._adapters for p in m.parameters()]
+        merged: list[object] = [*(list(m.merged_adapters) for m in self._adapters), *map(_version, weights)]
+        same = len(weights) == len(self._adapted_by) and all(map(is_, weights, self._adapted_by))
+        if not same or merged != self._merged:
+            self._merged, self._adapted_by = merged, weights
             step_taken()
 
     def _rounded(self) -> EightBits:

@@ -141,10 +141,15 @@ class Joined:
                     with torch.no_grad():
                         return torch.cat([t.detach() for t in tensors])
                 whole = _around(tensors) if together else self._move(tensors)
-                laid = _Laid(_view(tensors, whole), whole, [weakref.ref(t) for t in tensors])
-                kept = {addresses: one for addresses, one in self._laid.items() if one.holds(addresses)}
-                self._laid = {**kept, tuple(t.data_ptr() for t in tensors): laid}
+                gone = _Gone(self)
+                laid = _Laid(_view(tensors, whole), whole, [weakref.ref(t, gone) for t in tensors])
+                self.let_go()
+                self._laid = {**self._laid, tuple(t.data_ptr() for t in tensors): laid}
         return laid.view
+
+    def let_go(self) -> None:
+        """Of the memory of weights that are elsewhere now, or gone."""
+        self._laid = {addresses: one for addresses, one in self._laid.items() if one.holds(addresses)}
 
     def _move(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """The tensor that has the memory of all of them from now on."""
@@ -157,6 +162,17 @@ class Joined:
         _wholes[:] = [one for one in _wholes if one() is not None] + [weakref.ref(whole)]
         self._moved += [weakref.ref(t) for t in tensors]
         return whole
+
+
+class _Gone:
+    """Called once a weight is gone that lay together with others."""
+
+    def __init__(self, joined: Joined) -> None:
+        self._joined = weakref.ref(joined)
+
+    def __call__(self, gone: object) -> None:
+        if (joined := self._joined()) is not None:
+            joined.let_go()
 
 
 def _with_a_storage_of_its_own(part: torch.Tensor) -> torch.Tensor:
@@ -197,9 +213,10 @@ def _may_move(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def _alone(tensor: torch.Tensor) -> bool:
-    """Nothing else lies in its memory, nobody else has it, and no graph that is being captured has its address."""
+    """Nothing else lies in its memory, nobody else has it, and no graph that is being captured has its address. Those with which it was laid
+    together are read as one by some graph, which may be recorded."""
     capturing = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-    return not capturing and _whole(tensor) and not held(tensor)
+    return not capturing and _whole(tensor) and _around([tensor]) is None and not held(tensor)
 
 
 def _whole(tensor: torch.Tensor) -> bool:

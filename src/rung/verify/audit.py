@@ -221,6 +221,10 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
     stepped = {id(p) for group in getattr(step.optimizer, "param_groups", ()) for p in group["params"]}
     named = [(n, p) for n, p in step.model.named_parameters() if p.requires_grad]
     trainable = {n: p for n, p in named if id(p) in stepped or not stepped}  # not every optimizer tells
+    if stepped and not trainable:
+        raise WorkloadError(
+            f"workload {workload.name!r}: its optimizer holds no parameter of the model, so nothing is trained; give it some of `parameters`."
+        )
     # Few rows may leave an expert without a token: what counts is a gradient in any of the steps.
     without = [n for n, p in trainable.items() if p.grad is None and all(s.gradients.get(n) is None for s in seen)]
     if 2 * len(without) > len(trainable):

@@ -136,7 +136,8 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
             options: dict[str, Any] = {"dropout_p": chain.dropout, "is_causal": causal, "scale": scale}
             if chain.masks and not causal:
                 laid = as_argument(graph, chain.masks, dtype, scores)
-                if trained and (closed := closed_rows(graph, chain.masks)) is not None:
+                summed = any(mask.form in ("add", "sub") for mask in chain.masks)  # which tells filled keys apart
+                if (trained or summed) and (closed := closed_rows(graph, chain.masks)) is not None:
                     q, laid = (computed(graph, torch.masked_fill, item, closed, 0.0) for item in (q, laid))
                 options["attn_mask"] = laid
             if grouped:
