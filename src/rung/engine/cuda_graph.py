@@ -20,7 +20,7 @@ from rung.engine.compiled import Renewed
 from rung.engine.dynamo import place
 from rung.engine.guards import ModelGuards, put_elsewhere
 from rung.engine.input_guards import as_copied, copied, modes, recordable, signature
-from rung.engine.optimizer import own_step
+from rung.engine.optimizer import own_step, stepped
 from rung.engine.optimizer_guards import OptimizerGuards
 from rung.engine.outside_memory import OutsideMemory
 from rung.engine.parts import on_tensors
@@ -111,7 +111,7 @@ class GraphedStep:
         self._renewed, self._steady = renewed, True  # whether the last call found nothing to renew
         self._optimizer = optimizer
         self._optimizer_guards = OptimizerGuards(optimizer) if optimizer else None
-        self._parameters = _trained(optimizer)
+        self._parameters = stepped(optimizer)
         # What gets a gradient and is not stepped: no step clears it, so a graph adds to it where it lies.
         self._summed: list[torch.nn.Parameter] = []
         self._stream = torch.cuda.Stream(device.index)
@@ -144,7 +144,7 @@ class GraphedStep:
         moved |= renewed is Renewed.STEP
         if self._optimizer_guards and (what := self._optimizer_guards.changed()):
             moved = True
-            self._parameters, self._rates = _trained(self._optimizer), []
+            self._parameters, self._rates = stepped(self._optimizer), []
             self._warn_of_changes(what)
         if moved:
             self._graphs.clear()
@@ -229,8 +229,8 @@ class GraphedStep:
             result = self._ran(self._warm(pytree.tree_unflatten(given, spec)))
         wrote = [t._version for _, t in pairs] != before
         if self._optimizer:
-            stepped = set(map(id, self._parameters))
-            self._summed = [p for p in self._model.parameters() if p.grad is not None and id(p) not in stepped]
+            own = set(map(id, self._parameters))
+            self._summed = [p for p in self._model.parameters() if p.grad is not None and id(p) not in own]
         with torch.no_grad():
             for own, t in pairs if wrote else ():
                 if own.data_ptr() != t.data_ptr():
@@ -334,10 +334,6 @@ def _as_if_recorded() -> Iterator[None]:
 def _handed_out(result: Any) -> Any:
     """A result in containers of its own: what a caller does to a dict is not done to the next call's."""
     return on_tensors(lambda t: t, result)
-
-
-def _trained(optimizer: torch.optim.Optimizer | None) -> list[torch.nn.Parameter]:
-    return [p for group in optimizer.param_groups for p in group["params"]] if optimizer else []
 
 
 def _precision(group: dict[str, Any]) -> torch.dtype:

@@ -53,6 +53,11 @@ def _asks_for_more(kind: type) -> bool:
     return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in others)
 
 
+def stepped(optimizer: Any) -> list[torch.nn.Parameter]:
+    """What an optimizer holds, in the order of its groups; nothing where an object of another class has none, or there is no optimizer."""
+    return [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
+
+
 def own_step(optimizer: torch.optim.Optimizer) -> str:
     """What of an optimizer's step is the user's Python, in words: hooks, or a `step` that was put on the object. A scheduler
     puts one there, too, that only counts."""
@@ -133,7 +138,7 @@ def _unfused(optimizer: torch.optim.Optimizer) -> str:
     """Fused kernels take floating-point numbers alone, and have no gradient of their own."""
     if any(group.get("differentiable") for group in optimizer.param_groups):
         return "fused steps are not differentiable, and it is asked to be"
-    dtypes = (p.dtype for group in optimizer.param_groups for p in group["params"])
+    dtypes = (p.dtype for p in stepped(optimizer))
     other = next((dtype for dtype in dtypes if not dtype.is_floating_point), None)
     return f"fused steps take floating-point parameters alone, and one is {str(other)[6:]}" if other else ""
 

@@ -16,7 +16,7 @@ from rung.engine.compiled import Compiled, Renewed
 from rung.engine.cuda_graph import GraphedStep
 from rung.engine.disturbed import elements
 from rung.engine.dynamo import expect_changes
-from rung.engine.optimizer import carried
+from rung.engine.optimizer import carried, stepped
 from rung.engine.own_dtype import OwnDtype, cast_back
 from rung.engine.process_wide import CONVOLUTION_SEARCH, Setting, settings_of
 from rung.engine.step import Step
@@ -249,8 +249,8 @@ class Applied:
         if not thawed:
             return
         self._frozen = []
-        stepped = {id(p) for group in getattr(self.optimizer, "param_groups", ()) for p in group["params"]}
-        if lost := sum(id(p) not in stepped for p in thawed):
+        held = set(map(id, stepped(self.optimizer)))
+        if lost := sum(id(p) not in held for p in thawed):
             warnings.warn(
                 f"{lost} parameters get gradients and are in no group of the optimizer: optimizer= was handed what was trainable then. "
                 "Unfreeze before rung.apply, or give them to .optimizer.add_param_group.",

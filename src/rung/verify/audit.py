@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rung.engine.disturbed import elements
+from rung.engine.optimizer import stepped
 from rung.engine.parts import parts
 from rung.engine.step import Step
 from rung.errors import WorkloadError, first_line
@@ -67,8 +68,7 @@ def _place(step: Step, batch: Any, name: str) -> str:
 def _of_others(step: Step) -> int:
     """How many parameters the optimizer steps that are not the model's."""
     own = {id(p) for p in step.model.parameters()}
-    groups = getattr(step.optimizer, "param_groups", ())  # an optimizer of another class may have none
-    return sum(id(p) not in own and p.grad is not None for group in groups for p in group["params"])
+    return sum(id(p) not in own and p.grad is not None for p in stepped(step.optimizer))
 
 
 def _in_full_precision(step: Step, weights: dict[str, torch.Tensor], seen: Seen) -> None:
@@ -218,10 +218,10 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
     if workload.mode == "infer":
         return []
     # A target network, or a backbone under no_grad, is nobody's to train.
-    stepped = {id(p) for group in getattr(step.optimizer, "param_groups", ()) for p in group["params"]}
+    held = set(map(id, stepped(step.optimizer)))
     named = [(n, p) for n, p in step.model.named_parameters() if p.requires_grad]
-    trainable = {n: p for n, p in named if id(p) in stepped or not stepped}  # not every optimizer tells
-    if stepped and not trainable:
+    trainable = {n: p for n, p in named if id(p) in held or not held}  # not every optimizer tells
+    if held and not trainable:
         raise WorkloadError(
             f"workload {workload.name!r}: its optimizer holds no parameter of the model, so nothing is trained; give it some of `parameters`."
         )
