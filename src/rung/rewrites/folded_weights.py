@@ -7,7 +7,6 @@ autocast casts them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
@@ -105,13 +104,11 @@ def _weights(graph: fx.Graph, touched: set[int | None]) -> tuple[dict[fx.Node, N
     """The inputs whose changes are seen, and why others are none of them, where something is computed of these alone."""
     found: dict[fx.Node, None] = {}
     skipped = []
-    inputs = graph.find_nodes(op="placeholder")
-    homes = Counter(node.meta[HOME].storage for node in inputs if HOME in node.meta)  # two may be one memory
-    for node in inputs:
+    for node in graph.find_nodes(op="placeholder"):
         home = node.meta.get(HOME)
         if home is None:
             continue
-        alone = home.alone and homes[home.storage] == 1
+        alone = home.alone and not home.shared
         seen = home.writes_seen and not (home.parameter and STATISTIC in node.meta)
         if seen and alone and storage(node) not in touched:
             found[node] = None

@@ -12,7 +12,8 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ _wholes: list[weakref.ref[torch.Tensor]] = []  # in which weights were laid toge
 class Home:
     """Where a weight lies: its storage's address and size in bytes, its first byte in it and its own size. dense: in the order of its
     dimensions, so that it may be moved; parameter: it counts its versions; writes_seen: whatever writes to it shows in
-    these, or in a count of batches."""
+    these, or in a count of batches; shared: another weight of the graph has that storage."""
 
     storage: int
     whole: int
@@ -42,6 +43,7 @@ class Home:
     dense: bool = True
     parameter: bool = False
     writes_seen: bool = False
+    shared: bool = False
 
     @property
     def alone(self) -> bool:
@@ -52,17 +54,20 @@ def note_homes(gm: fx.GraphModule, example_inputs: Sequence[Any], statistics: St
     """Marks the placeholders whose tensors may be moved or copied, before the passes look at the graph."""
     if any(getattr(node.target, "__name__", "") == "_set_grad_enabled" for node in gm.graph.nodes):
         return
-    for node, tensor in zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=False):
-        if _plain(tensor) and is_weight(node):
-            storage = tensor.untyped_storage()
-            start = tensor.storage_offset() * tensor.element_size()
-            versioned = not tensor.is_inference()
-            parameter = isinstance(tensor, torch.nn.Parameter) and versioned
-            # Batch norm writes its statistics, which are buffers of floating-point numbers, without raising their versions.
-            seen = versioned and (parameter or not tensor.is_floating_point() or bool(statistics.counts(tensor)))
-            node.meta[HOME] = Home(
-                storage.data_ptr(), storage.nbytes(), start, tensor.nbytes, tensor.is_contiguous(), parameter, seen
-            )
+    inputs = zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=False)
+    weights = [(node, tensor) for node, tensor in inputs if _plain(tensor) and is_weight(node)]
+    storages = Counter(tensor.untyped_storage().data_ptr() for _, tensor in weights)
+    for node, tensor in weights:
+        storage = tensor.untyped_storage()
+        start = tensor.storage_offset() * tensor.element_size()
+        versioned = not tensor.is_inference()
+        parameter = isinstance(tensor, torch.nn.Parameter) and versioned
+        # Batch norm writes its statistics, which are buffers of floating-point numbers, without raising their versions.
+        seen = versioned and (parameter or not tensor.is_floating_point() or bool(statistics.counts(tensor)))
+        shared = storages[storage.data_ptr()] > 1
+        node.meta[HOME] = Home(
+            storage.data_ptr(), storage.nbytes(), start, tensor.nbytes, tensor.is_contiguous(), parameter, seen, shared
+        )
 
 
 def _plain(tensor: Any) -> bool:
@@ -96,6 +101,17 @@ def joined_input(graph: fx.Graph, members: Sequence[fx.Node]) -> fx.Node | None:
 def _adjacent(homes: Sequence[Home]) -> bool:
     pairs = itertools.pairwise(homes)
     return all(a.storage == b.storage and a.offset + a.size == b.offset for a, b in pairs)
+
+
+def once_gone(method: Callable[..., None], *given: Any) -> Callable[[object], None]:
+    """Of a weak reference to a tensor: calls the method once that is gone, and does not keep the method's object."""
+    weak = weakref.WeakMethod(method)
+
+    def call(gone: object) -> None:
+        if (alive := weak()) is not None:
+            alive(*given)
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -141,7 +157,7 @@ class Joined:
                     with torch.no_grad():
                         return torch.cat([t.detach() for t in tensors])
                 whole = _around(tensors) if together else self._move(tensors)
-                gone = _Gone(self)
+                gone = once_gone(self.let_go)
                 laid = _Laid(_view(tensors, whole), whole, [weakref.ref(t, gone) for t in tensors])
                 self.let_go()
                 self._laid = {**self._laid, tuple(t.data_ptr() for t in tensors): laid}
@@ -162,17 +178,6 @@ class Joined:
         _wholes[:] = [one for one in _wholes if one() is not None] + [weakref.ref(whole)]
         self._moved += [weakref.ref(t) for t in tensors]
         return whole
-
-
-class _Gone:
-    """Called once a weight is gone that lay together with others."""
-
-    def __init__(self, joined: Joined) -> None:
-        self._joined = weakref.ref(joined)
-
-    def __call__(self, gone: object) -> None:
-        if (joined := self._joined()) is not None:
-            joined.let_go()
 
 
 def _with_a_storage_of_its_own(part: torch.Tensor) -> torch.Tensor:

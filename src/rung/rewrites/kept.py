@@ -20,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from rung.rewrites.graph.captured import add_weight
+from rung.rewrites.joined import once_gone
 from rung.rewrites.statistics import Count, Statistics
 
 KEPT = "rung_kept"
@@ -68,7 +69,7 @@ class Copies:
         key = computation.key, *map(id, tensors)
         copy = self._held.get(key)
         if copy is None or not copy.is_of(tensors) or not copy.renew(tensors, self.watch):
-            self._held[key] = copy = _Copy(tensors, computation, self.watch, _Dropped(self, key))
+            self._held[key] = copy = _Copy(tensors, computation, self.watch, once_gone(self.drop, key))
             self._watch = None
         return copy
 
@@ -97,17 +98,6 @@ class Copies:
 
     def tensors(self) -> list[torch.Tensor]:
         return [copy.tensor for copy in list(self._held.values())]
-
-
-class _Dropped:
-    """Called once a tensor is gone that a value is made of: so is the value."""
-
-    def __init__(self, copies: Copies, key: Hashable) -> None:
-        self._copies, self._key = weakref.ref(copies), key
-
-    def __call__(self, gone: object) -> None:
-        if (copies := self._copies()) is not None:
-            copies.drop(self._key)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ element in the place of two, most of what a step moves where few tokens are mult
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +29,6 @@ def keep_casts(graph: fx.Graph) -> tuple[int, list[str]]:
     if torch.is_grad_enabled():  # autograd holds what it read to the backward pass: no other value may be written there
         return 0, []
     inputs = {node.name: node for node in graph.find_nodes(op="placeholder")}
-    shared = Counter(node.meta[HOME].storage for node in inputs.values() if HOME in node.meta)  # two may be one memory
     touched = {storage(item) for node in graph.nodes for item in written(node)}
     made: dict[tuple[str, torch.dtype], fx.Node] = {}
     count, skipped = 0, []
@@ -45,7 +43,7 @@ def keep_casts(graph: fx.Graph) -> tuple[int, list[str]]:
             if wide is None or wide.dtype != torch.float32 or not {HOME, MEMBERS} & set(weight.meta):
                 continue
             members = [inputs[name] for name in weight.meta.get(MEMBERS, (weight.name,))]
-            if reason := _obstacle(members, touched, shared):
+            if reason := _obstacle(members, touched):
                 skipped.append(f"weight of {source_line(node)}: {reason}")
                 continue
             key = weight.name, result.dtype
@@ -59,13 +57,12 @@ def keep_casts(graph: fx.Graph) -> tuple[int, list[str]]:
     return count, skipped
 
 
-def _obstacle(members: Sequence[fx.Node], touched: set[int | None], shared: Counter[int]) -> str:
+def _obstacle(members: Sequence[fx.Node], touched: set[int | None]) -> str:
     homes: list[Home] = [node.meta[HOME] for node in members]
     if not all(home.parameter for home in homes):
         return "it is not a parameter with a version counter"
-    if not all(home.alone and shared[home.storage] == 1 for home in homes) or any(
-        node.meta["example_value"].dim() == 0 for node in members
-    ):
+    apart = all(home.alone and not home.shared for home in homes)
+    if not apart or any(node.meta["example_value"].dim() == 0 for node in members):
         return "it shares its memory with another tensor, or is a single number"
     if touched & {storage(node) for node in members}:
         return "the step itself may write to it"
