@@ -102,10 +102,8 @@ class Compiled:
             tuple[torch.nn.Module, dict[str, Any]]
         ] = []  # blocks, with what their owner had compiled of them
         self._seen: list[tuple[Any, ...]] = []
-        self._adapters: list[torch.nn.Module] = []
+        self._adapters = _Adapters()
         self._adapted = -1  # how many graphs there were when adapters were looked for
-        self._adapted_by: list[torch.nn.Parameter] = []
-        self._merged: list[object] = []
         self._run = self._prepared()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -204,13 +202,8 @@ class Compiled:
         # Not at every call, for a model has hundreds of modules; with 8 bits each of them is looked at anyway.
         if graphs != self._adapted or self._eight_bits:
             self._adapted = graphs
-            self._adapters = [m for m in self._model.modules() if "merged_adapters" in vars(m)]
-        # One of the same name may have been made, or loaded, and merged in the place of another.
-        weights = [p for m in self._adapters for p in m.parameters()]
-        merged: list[object] = [*(list(m.merged_adapters) for m in self._adapters), *map(_version, weights)]
-        same = len(weights) == len(self._adapted_by) and all(map(is_, weights, self._adapted_by))
-        if not same or merged != self._merged:
-            self._merged, self._adapted_by = merged, weights
+            self._adapters.find(self._model)
+        if self._adapters.changed():
             step_taken()
 
     def _rounded(self) -> EightBits:
@@ -345,6 +338,39 @@ class Compiled:
         `named_parameters` takes half as long again."""
         parameters = (item for module in self._model.modules() for item in module._parameters.items())
         return [(steps_taken(),), *((n, id(p), _version(p), _place(p)) for n, p in parameters if p is not None)]
+
+
+class _Adapters:
+    """The layers of peft in a model, and what they have merged into the weights under them."""
+
+    def __init__(self) -> None:
+        self._layers: list[torch.nn.Module] = []
+        self._weights: list[dict[str, torch.nn.Parameter | None]] = []
+        self._parts: list[dict[str, torch.nn.Module | None]] = []
+        self._held: list[Any] = []
+        self._told: list[Any] = []
+
+    def find(self, model: torch.nn.Module) -> None:
+        self._layers = [m for m in model.modules() if "merged_adapters" in vars(m)]
+
+    def changed(self) -> bool:
+        """Since it was last asked. An adapter may also have been made, or loaded, and merged in the place of another of its name."""
+        held, told = self._now()
+        if told == self._told and len(held) == len(self._held) and all(map(is_, held, self._held)):
+            return False
+        parts = [part for layer in self._layers for part in layer.modules()]
+        self._weights = [part._parameters for part in parts if part._parameters]
+        self._parts = [part._modules for part in parts if part._modules]
+        self._held, self._told = self._now()
+        return True
+
+    def _now(self) -> tuple[list[Any], list[Any]]:
+        # Table by table: `parameters()` takes several times as long, and this is asked at every call.
+        weights, parts = (
+            [one for table in tables for one in table.values()] for tables in (self._weights, self._parts)
+        )
+        versions = [0 if weight is None else _version(weight) for weight in weights]
+        return [*weights, *parts], [*(list(layer.merged_adapters) for layer in self._layers), *versions]
 
 
 def _version(parameter: torch.nn.Parameter) -> int:
