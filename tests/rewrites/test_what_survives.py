@@ -165,16 +165,24 @@ def test_weights_that_are_not_plain_tensors_are_left_alone_with_a_reason():
     assert "its weight is a TwoTensor, not a plain tensor" in surgeon.skipped[0]
 
 
+def for_adapters(rungs):
+    model = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32)).eval()
+    return model, torch.randn(8, 32), rung.apply(model, rungs)
+
+
+def with_an_adapter(peft, model):
+    config = peft.LoraConfig(r=4, target_modules=["0", "2"], init_lora_weights=False)
+    return peft.get_peft_model(model, config).eval()
+
+
 @pytest.mark.parametrize("rungs", [["int8-weights"], ["bf16", "bf16-weights"]], ids=" ".join)
 def test_weights_that_are_copied_follow_an_adapter_that_is_merged(rungs):
     """It writes to them through `.data`, which raises no counter."""
     peft = pytest.importorskip("peft", reason="peft is not installed")
-    model, x = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32)).eval(), torch.randn(8, 32)
-    applied = rung.apply(model, rungs)
+    model, x, applied = for_adapters(rungs)
     with torch.no_grad():
         applied(x)
-        adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["0", "2"], init_lora_weights=False))
-        adapted.eval()
+        adapted = with_an_adapter(peft, model)
         right = model(x)
         for done in ("merge_adapter", "unmerge_adapter", "merge_adapter", "unmerge_adapter", "merge_and_unload"):
             getattr(adapted, done)()
@@ -186,11 +194,9 @@ def test_weights_that_are_copied_follow_an_adapter_that_is_merged(rungs):
 def test_an_adapter_that_is_merged_in_the_place_of_another_of_its_name_is_seen(rungs):
     """As a server does that exchanges adapters: no call comes between."""
     peft = pytest.importorskip("peft", reason="peft is not installed")
-    model, x = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32)).eval(), torch.randn(8, 32)
-    applied = rung.apply(model, rungs)
+    model, x, applied = for_adapters(rungs)
     with torch.no_grad():
-        adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["0", "2"], init_lora_weights=False))
-        adapted.eval()
+        adapted = with_an_adapter(peft, model)
         adapted.merge_adapter()
         applied(x)
         adapted.unmerge_adapter()

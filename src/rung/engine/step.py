@@ -83,7 +83,9 @@ class Step:
             self._plain = self._train
         if self.plan.cudnn_benchmark:
             self._plain = partial(self._searching, self._plain)
-        self._run: Callable[[Any], tuple[torch.Tensor | None, Any]] = self._wrapped()
+        self._run: Callable[[Any], tuple[torch.Tensor | None, Any]] = self._plain
+        if self.plan.capture:
+            self._run = GraphedStep(self._plain, self.device, self.model, self.optimizer, self._forward.renewed)
 
     def __call__(self, batch: Any) -> tuple[torch.Tensor | None, Any]:
         if self._original and self._original.takes(elements(batch)):
@@ -94,11 +96,6 @@ class Step:
         if self._looks:
             self._forward.renewed()
         return self._run(batch)
-
-    def _wrapped(self) -> Callable[[Any], Any]:
-        if not self.plan.capture:
-            return self._plain
-        return GraphedStep(self._plain, self.device, self.model, self.optimizer, self._forward.renewed)
 
     def undo(self) -> None:
         """`Compiled.undo`: the model, and the states of the optimizer, are as its author would have them."""

@@ -283,9 +283,8 @@ def own_copy(batch: Batch) -> Batch:
 
 def identical(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Bit for bit, where NaN equals NaN."""
-    if (
-        a.is_nested and b.is_nested and a.layout == b.layout
-    ):  # the shape of one that is jagged equals no other's, and others have none
+    # The shape of a jagged one equals no other's, and other nested ones have none.
+    if a.is_nested and b.is_nested and a.layout == b.layout:
         rows, others = a.unbind(), b.unbind()
         return len(rows) == len(others) and all(map(identical, rows, others))
     if a.is_nested or b.is_nested or (a.shape, a.dtype, a.layout) != (b.shape, b.dtype, b.layout):
