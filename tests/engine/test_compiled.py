@@ -14,6 +14,7 @@ from rung.engine import compiled as compiling
 from rung.engine.regions import blocks, kinds
 from rung.engine.step import Step
 from rung.hardware import pick
+from rung.hardware.device import to_device
 from rung.ladder.candidate import Candidate
 from rung.ladder.survey import captured_graphs, sentence
 from rung.plan import Plan
@@ -21,7 +22,7 @@ from rung.records import record
 from rung.records.climb import OverShapes
 from rung.records.record import record_of
 from rung.rewrites import Surgeon
-from rung.rungs import BY_NAME, Context, Evidence
+from rung.rungs import BY_NAME, Context, Evidence, plan_of
 from rung.workload import Workload, load, seeded_model
 
 CPU = pick("cpu")
@@ -333,6 +334,47 @@ def test_settings_reach_the_compiler(uncompiled: list[int]) -> None:
     step(tiny().inputs(0))
     assert step.applied()["inductor combo_kernels"] is True
     assert step.applied()["compiled_graphs"] == 1
+
+
+class Scores(nn.Module):
+    """A sum in 16 bits before a softmax in float32: Inductor makes one kernel of both, which rounds neither the sum nor what it is of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = (nn.Parameter(8 * torch.randn(64, 64)) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = (x @ self.left).bfloat16() + (x @ self.right).bfloat16()
+        return torch.softmax(scores.float(), -1)
+
+
+# Inductor has this rounding for CPUs since torch 2.13.
+rounds = pytest.mark.skipif(
+    not torch.cuda.is_available() and torch.torch_version.TorchVersion(torch.__version__) < (2, 13),
+    reason="eager's rounding needs a GPU, or torch 2.13",
+)
+
+
+@rounds
+def test_eager_rounding_trains_with_the_numbers_of_the_uncompiled_model() -> None:
+    device = pick()
+    workload = Workload(
+        "scores", Scores, lambda seed: torch.randn(32, 64, generator=torch.Generator().manual_seed(seed)),
+        loss=lambda output, batch: (output * batch).sum(), optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )  # fmt: skip
+
+    def gradient(*rungs: str) -> torch.Tensor:
+        torch._dynamo.reset()
+        step = Step(workload, seeded_model(workload).to(device.torch_name), plan_of(rungs), device)
+        step(to_device(workload.inputs(1), device))
+        grad = next(step.model.parameters()).grad
+        assert grad is not None
+        return grad.clone()
+
+    eager, compiled, rounded = gradient(), gradient("compile"), gradient("compile", "eager-rounding")
+    size = eager.abs().max()
+    assert (rounded - eager).abs().max() < 1e-4 * size
+    assert (compiled - eager).abs().max() > 1e-2 * size
 
 
 def test_regions_stand_in_for_a_compilation_that_takes_long_or_fails() -> None:

@@ -170,6 +170,7 @@ COMPILER = [
     Mistake("max-autotune", "the product chosen is in bfloat16", graph(through(LINEAR, low)), "output is off by"),
     Mistake("combo-kernels", "two results exchanged", graph(exchanged), "output is off by"),
     Mistake("shape-padding", "the rows of padding in the place of the last", called(tail), "output is off by"),
+    Mistake("eager-rounding", "what eager keeps in float32 rounded, too", graph(through(LINEAR, low)), "output is off by"),
     Mistake("pdl", "a kernel reads what is not written yet", reading_early, "output is off by"),
     Mistake("epilogue-fusion-first", "the activation left out", graph(left_out(F.gelu)), "output is off by"),
     Mistake("layout-optimization", "rows and columns exchanged", graph(through(CONVOLUTION, turned)), "output is off by", small.IMAGES),

@@ -13,7 +13,18 @@ import msgspec
 from rung.plan import Plan
 from rung.rungs.compiling import ALONE, GRAPH_LAUNCH
 from rung.rungs.proofs import both, counted, fewer, occurs, told
-from rung.rungs.requirements import COMPILED, GPU, INFERENCE, TRAINING, captured, chip, share_of, unless
+from rung.rungs.requirements import (
+    COMPILED,
+    GPU,
+    HALF,
+    INFERENCE,
+    REFUSED,
+    TRAINING,
+    captured,
+    chip,
+    share_of,
+    unless,
+)
 from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
 from rung.toml import Row, shipped_rows
 
@@ -37,6 +48,7 @@ class Setting(Row, kw_only=True, frozen=True):
     of: str = ""
     shrinks: dict[str, tuple[float, float]]
     prepares: float
+    remedy: bool = False
     env: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
     fewer: str = ""
     graphs: bool = False
@@ -71,6 +83,9 @@ def _requires(row: Setting) -> Iterator[Requirement]:
         yield chip(row.arch, row.chips, "others have nothing of the kind")
     yield Requirement("", lambda c: _settable(row, c))
     yield COMPILED
+    if row.remedy:
+        yield HALF
+        yield REFUSED
     if row.beside:
         yield unless(
             row.beside.replace("_", "-"),

@@ -65,6 +65,14 @@ BFLOAT16 = unless(
     lambda c: c.facts.dtype == "torch.bfloat16" or c.plan.bf16,
     "it is for products in bfloat16, and nothing runs in bfloat16 so far.",
 )
+HALF = unless(
+    "products in 16 bits", lambda c: c.half, "it is for products in 16 bits, and nothing runs in 16 bits so far."
+)
+REFUSED = unless(
+    "compiled code that verification refused",
+    lambda c: c.refused,
+    "it makes nothing faster: it is for compiled code that verification refused for what it computes in 16 bits.",
+)
 KNOWN_SIZES = unless(
     "",
     lambda c: not c.plan.dynamic,

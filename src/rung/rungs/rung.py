@@ -17,7 +17,7 @@ class Context:
     parts: nanoseconds a step by category, of the best so far; rates: matrix FLOP/s of the chip by precision;
     first_run: seconds of the best's first run, compiling included; failed: rungs whose candidate raised, hung or died;
     memory: the best's peaks in bytes (`allocated` and `reserved` on a GPU); early: what compiles sooner is wanted beside what may turn out
-    faster."""
+    faster; refused: what is compiled so far was refused for what it computes in 16 bits."""
 
     plan: Plan
     numerics: Numerics
@@ -28,6 +28,7 @@ class Context:
     failed: tuple[str, ...] = ()
     memory: Mapping[str, int] = field(default_factory=dict)
     early: bool = False
+    refused: bool = False
 
     @property
     def gpu(self) -> bool:

@@ -1,7 +1,8 @@
 """The plain modes of torch.compile: which there are on a device, at which precision, and what is told of the best."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from rung.ladder.climb import state as states
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import checks_of, verifying
-from rung.ladder.climb.modes import MODES, SLOW, TITLES, modes, the_best, title
+from rung.ladder.climb.modes import MODES, SLOW, TITLES, modes, rounded, the_best, title
 from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
 from rung.measure import Restart
@@ -37,7 +38,8 @@ from rung.timing.timed import Warmed
 
 GPU: dict[str, Any] = {
     "gpu": True, "mode": "infer", "arch": "sm90", "dtype": "torch.float32", "amp": None, "matmul_precision": "highest",
-    "matches": {}, "skipped": [], "inductor": {"max_autotune": False, "triton.cudagraphs": False}, "own_precision": "exact",
+    "matches": {}, "skipped": [], "own_precision": "exact",
+    "inductor": {"max_autotune": False, "triton.cudagraphs": False, "emulate_precision_casts": False},
 }  # fmt: skip
 INFERENCE = GPU
 TRAINING = {**GPU, "mode": "train", "optimizer_is_fused": False}
@@ -707,7 +709,7 @@ def test_where_the_fastest_mode_is_wrong_the_next_one_takes_its_place(
         record.verdict, record.why = "reverted", f"{record.plain.name} is wrong."
         return None, None
 
-    def instead(state: State, old: Attempt, name: str) -> Attempt:
+    def instead(state: State, old: Attempt, name: str, rungs: Sequence[str]) -> Attempt:
         modes.update({timed.name: timed for timed in old.modes or ()})
         return record(modes[name])
 
@@ -721,6 +723,81 @@ def test_where_the_fastest_mode_is_wrong_the_next_one_takes_its_place(
     assert [told.error for told in last.modes or ()] == ["compile-and-graph is wrong.", "default is wrong.", UNSET]
     assert made.plain is None
     assert last.verdict == "reverted"
+
+
+IN_16_BITS = ("bf16", "fused-optimizer", "compile", "capture")
+ROUNDED = (*IN_16_BITS, "eager-rounding")
+
+
+@pytest.mark.parametrize(
+    ("facts", "rungs", "may"),
+    [
+        (TRAINING, IN_16_BITS, True),
+        (INFERENCE, IN_16_BITS, False),  # which has no backward pass
+        (TRAINING, ("tf32", "compile", "capture"), False),  # which rounds nothing that is kept
+        (TRAINING, ("bf16", "compile-regions", "capture"), False),
+        ({**TRAINING, "inductor": {}}, IN_16_BITS, False),  # of a torch that has no such setting
+        (TRAINING, ROUNDED, False),
+    ],
+)
+def test_compiled_training_in_16_bits_may_round_where_eager_does(
+    facts: dict[str, Any], rungs: tuple[str, ...], may: bool
+) -> None:
+    context = Context(Plan(), "bf16", facts_of(facts), {}, {})
+    assert rounded(context, rungs) == ((*rungs, "eager-rounding") if may else ())
+    assert BY_NAME["eager-rounding"].applies(replace(context, plan=plan_of(IN_16_BITS)))  # by itself it is never tried
+
+
+@pytest.mark.parametrize(("refusing", "again"), [(["bf16"], True), (["exact"], False), (["exact", "bf16"], False)])
+def test_what_is_refused_in_16_bits_alone_is_compiled_once_more_with_another_rounding(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, refusing: list[str], again: bool
+) -> None:
+    monkeypatch.setattr(states, "usable_cores", lambda: 64)
+    made, pool = climb(TRAINING)
+    made.numerics, made.audited = "bf16", True
+    made.mode_bytes = float(1 << 30)
+    race = mode_timing.Race({"compile-and-graph": timed(IN_16_BITS, 2.0, "compile-and-graph")}, "compile-and-graph")
+    race.answers = [Answer(IN_16_BITS, "provisional", Figure(value=2.0))]
+    made.ahead = verifying(made, IN_16_BITS, ["exact", "bf16"], "01-plain-compile-and-graph")
+    for task in made.ahead:
+        if (part := checks.part_of(task)) in refusing:
+            task.answers["verify"] = {
+                **PASSED,
+                "passed": False,
+                "precisions": [part],
+                "failures": ["a gradient is off"],
+            }
+    assert mode_checks.withdraw_wrong(made, race)
+    anew = racing.rounded_anew(made, race)
+    assert {name: task.side.rungs for name, task in anew.items()} == (
+        {"compile-and-graph-rounded": ROUNDED} if again else {}
+    )
+    assert all(task in pool.tasks for task in anew.values())
+    assert {task.side.rungs for task in made.ahead} == ({ROUNDED} if again else set())  # verified while it compiles
+    assert racing.rounded_anew(made, race) == {}
+    assert title("compile-and-graph-rounded").endswith("as one CUDA or HIP graph, rounded where eager rounds")
+
+
+@pytest.mark.parametrize(
+    ("precisions", "first"),
+    [(["bf16"], ("compile-and-graph-rounded", ROUNDED)), (["exact"], ("default", ["bf16", "compile"]))],
+)
+def test_what_the_last_look_refuses_in_16_bits_is_rounded_otherwise_before_the_next_mode_is_tried(
+    climb: Callable[..., tuple[State, Added]], precisions: list[str], first: tuple[str, Sequence[str]]
+) -> None:
+    made, _ = climb(TRAINING)
+    made.numerics = "bf16"
+    fastest, other = timed(IN_16_BITS, 2.0, "compile-and-graph"), timed(("bf16", "compile"), 1.5, "default")
+    record = attempt(
+        rung="plain", stack=fastest.rungs, modes=[fastest, other], why="a gradient is off.",
+        verification={**PASSED, "passed": False, "precisions": precisions, "failures": ["a gradient is off"]},
+    )  # fmt: skip
+    assert plain._in_its_place(made, record) == first
+    assert record.modes
+    assert record.modes[0].error == "a gradient is off."
+    record.modes = [record.modes[0], timed(ROUNDED, 1.9, "compile-and-graph-rounded"), other]
+    record.stack = list(ROUNDED)
+    assert plain._in_its_place(made, record) == ("default", ["bf16", "compile"])  # it is compiled anew once
 
 
 @pytest.mark.parametrize(("kept", "said"), [(["compile"], True), (["capture"], False)])

@@ -115,10 +115,12 @@ def withdraw_wrong(state: State, result: Race) -> bool:
     """Takes back each mode that the verification refuses; whether there was one."""
     refused = False
     for answer in _checked(state, result) if state.audited else ():
-        why = next(filter(None, map(refusal, _of(state, answer.kept))), "")
+        refusing = [task for task in _of(state, answer.kept) if refusal(task)]
         name = next((name for name, mode in result.modes.items() if mode.rungs == list(answer.kept)), "")
-        if why and name:
-            refused = True
+        if refusing and name:
+            refused, why = True, refusal(refusing[0])
+            if all(part_of(task) == "bf16" for task in refusing):
+                result.rounding.append(name)
             end_checks_of(state, _of(state, answer.kept))
             state.ahead = [task for task in state.ahead if list(task.side.rungs) != list(answer.kept)]
             withdraw(state, result, name, f"{why}.", wrong=True)

@@ -53,6 +53,7 @@ class Race:
     answers: list[Answer] = field(default_factory=list)
     dropped: bool = False  # whether the best was withdrawn, and nothing was begun for it yet
     refused: list[list[str]] = field(default_factory=list)  # the rungs of modes that compute something else
+    rounding: list[str] = field(default_factory=list)  # names of those that do so in 16 bits alone
     died: bool = False  # whether the untouched model was started again once
 
 

@@ -37,10 +37,10 @@ MODES = {
     "eager": (),  # all there is to gain where one kernel of a library takes it; compiled code costs the host more
 }
 SLOW = ("max-autotune",)  # takes minutes
-HIGHER = {
-    "tf32": "TF32",
-    "float32": "float32",
-}  # where a lower one is slower: the end of a mode's name, and of its title
+ROUNDED = "rounded"
+# What the end of a mode's name says, at the end of its title: a higher precision, where a lower one is slower; or that compiled code which
+# was refused for what it computes in 16 bits is compiled once more with another rounding.
+ENDS = {"tf32": "in TF32", "float32": "in float32", ROUNDED: "rounded where eager rounds"}
 
 
 def modes(context: Context, slow: bool, without: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
@@ -65,9 +65,16 @@ def modes(context: Context, slow: bool, without: Sequence[str] = ()) -> dict[str
 
 
 def mode_of(name: str) -> str:
-    """The mode without the precision that its name may end in."""
+    """The mode without what its name may end in."""
     mode, _, end = name.rpartition("-")
-    return mode if end in HIGHER else name
+    return mode if end in ENDS else name
+
+
+def rounded(context: Context, rungs: Sequence[str]) -> tuple[str, ...]:
+    """The rungs of a mode with one that rounds where eager rounds; none where that is nothing for them."""
+    compiled = "compile" in rungs
+    refused = Context(plan_of(rungs), context.numerics, context.facts, {}, context.rates, refused=True)
+    return (*rungs, "eager-rounding") if compiled and BY_NAME["eager-rounding"].applies(refused) is None else ()
 
 
 def mode_of_task(name: str, task: Task, error: str | UnsetType = UNSET) -> Mode:
@@ -84,7 +91,7 @@ def the_best(mode: Mode, modes: list[Mode]) -> Plain:
 
 def title(name: str) -> str:
     end = name.removeprefix(mode_of(name)).removeprefix("-")
-    return TITLES[mode_of(name)] + (f", in {HIGHER[end]}" if end else "")
+    return TITLES[mode_of(name)] + (f", {ENDS[end]}" if end else "")
 
 
 def _on(context: Context, names: list[str]) -> Context:

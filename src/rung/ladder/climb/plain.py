@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 
 from msgspec import UNSET
 
@@ -15,7 +16,7 @@ from rung.ladder.climb.answer import PROVISIONAL_GAIN, take_back
 from rung.ladder.climb.begin import audited
 from rung.ladder.climb.checks import checks_of, end_checks
 from rung.ladder.climb.mode_timing import Race, time_modes, traced, untouched_worker
-from rung.ladder.climb.modes import NAME, the_best, title
+from rung.ladder.climb.modes import NAME, ROUNDED, rounded, the_best, title
 from rung.ladder.climb.race import prepared_mode, race
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import distrusted
@@ -42,10 +43,10 @@ def attempt_plain(state: State) -> None:
         if record is None or not record.stack:
             record = _record(state, race(state))
         seen = _verified(state, record)
-        while record.verdict in ("reverted", "failed") and (other := _next_fastest(record)):
+        while record.verdict in ("reverted", "failed") and (other := _in_its_place(state, record)):
             take_back(state, record.stack, record.why.rstrip("."), wrong=bool(record.verification))
             record.stack = []  # the refuted one has its reason among the modes
-            record = _timed_instead(state, record, other)
+            record = _timed_instead(state, record, *other)
             seen = _verified(state, record)
     except WorkerFailed as failure:
         if record is None:
@@ -109,22 +110,27 @@ def _profiled(state: State, record: Attempt, name: str) -> None:
     champion.spare = True
 
 
-def _next_fastest(record: Attempt) -> str:
-    """The name of the fastest mode beside the one that was refuted just now, which is marked so; empty where there is none."""
-    for mode in record.modes or ():
+def _in_its_place(state: State, record: Attempt) -> tuple[str, Sequence[str]] | None:
+    """The name and the rungs of what is tried in the place of the mode that was refuted just now, which is marked so: the same with
+    another rounding, where it was refused in 16 bits alone, or the fastest of the others."""
+    modes = record.modes or []
+    in_16_bits = record.verification and record.verification.precisions == ["bf16"]
+    may_round = in_16_bits and not any(mode.name.endswith(ROUNDED) for mode in modes)
+    for mode in modes:
         if mode.rungs == record.stack:
             mode.error, mode.speedup = record.why, UNSET
-    timed = {mode.name: mode.speedup or 0.0 for mode in record.modes or ()}
-    fastest = max(timed, key=lambda name: timed[name], default="")
-    return fastest if fastest and timed[fastest] >= PROVISIONAL_GAIN else ""
+            if may_round and (rungs := rounded(state.context(), mode.rungs)):
+                return f"{mode.name}-{ROUNDED}", rungs
+    fastest = max(modes, key=lambda mode: mode.speedup or 0.0, default=None)
+    return (fastest.name, fastest.rungs) if fastest and (fastest.speedup or 0.0) >= PROVISIONAL_GAIN else None
 
 
-def _timed_instead(state: State, record: Attempt, name: str) -> Attempt:
-    """Another mode in the place of the one that was refuted, in a new worker, since its own is gone."""
+def _timed_instead(state: State, record: Attempt, name: str, rungs: Sequence[str]) -> Attempt:
+    """Another mode in the place of the one that was refuted, in a new worker: its own, if it had any, is gone."""
     progress.info("in its place: %s", title(name))
     result = Race({mode.name: mode for mode in record.modes or ()})
     untouched_worker(state)
-    task = state.racing[name] = prepared_mode(state, name, result.modes[name].rungs, "-again")
+    task = state.racing[name] = prepared_mode(state, name, rungs, "-again")
     state.pool.add(task)
     state.wait(task)
     time_modes(state, result, {name: task})
