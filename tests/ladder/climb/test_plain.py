@@ -485,6 +485,45 @@ def test_where_a_mode_is_slower_at_the_lowest_precision_the_first_ones_are_prepa
     assert racing.at_higher_precision(made, race) == {}
 
 
+RAISED = {"error": "RuntimeError: unsafe to autocast.", "failed": True}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "failed", "asked"),
+    [
+        (True, ["cuda-graph", "eager"], True),
+        (True, ["cuda-graph", "compile-and-graph"], False),  # the model as it is may run
+        (True, ["cuda-graph"], False),
+        (False, ["default"], True),
+        (False, [], False),
+    ],
+)
+def test_where_nothing_runs_at_the_lowest_precision_the_first_modes_are_prepared_at_the_next(
+    climb: Callable[..., tuple[State, Added]],
+    monkeypatch: pytest.MonkeyPatch,
+    gpu: bool,
+    failed: list[str],
+    asked: bool,
+) -> None:
+    monkeypatch.setattr(states, "usable_cores", lambda: 64)
+    made, _ = climb({**TRAINING, "gpu": gpu})
+    made.numerics = "bf16"
+    started(made)
+    said: list[Any] = []
+    made.say = said.append  # type: ignore[method-assign]
+    race = mode_timing.Race({name: mode("bf16", *MODES[name], name=name, **RAISED) for name in failed})
+    found = racing.at_higher_precision(made, race)
+    assert bool(found) == asked
+    if asked:
+        assert not any("bf16" in task.side.rungs for task in found.values())
+        assert said[-1].text.startswith(
+            "no plain mode runs with bf16: RuntimeError: unsafe to autocast; the plain modes"
+        )
+    no_memory = mode("bf16", name="eager", error="out of memory")
+    race.modes["eager"], race.without = no_memory, ()
+    assert not racing.at_higher_precision(made, race)
+
+
 @pytest.mark.parametrize(
     ("best", "held", "waiting", "needs"),
     [

@@ -307,6 +307,21 @@ def test_a_precision_at_which_a_plain_mode_was_slower_is_not_tried_again(tmp_pat
     assert not tries(made, BY_NAME["sdpa"])
 
 
+def test_a_precision_at_which_no_plain_mode_ran_is_not_tried_again(tmp_path: Path) -> None:
+    made = state(tmp_path)
+    modes = [
+        {"rungs": ["bf16", "compile"], "error": "it raised", "failed": True},
+        {"rungs": ["compile"], "speedup": 1.8},
+    ]
+    tried(made, "plain", "kept", stack=["compile"], modes=modes)
+    assert tries(made, BY_NAME["bf16"])
+    assert not tries(made, BY_NAME["tf32"])
+    del modes[0]["failed"]  # it lacked memory
+    made.attempts.clear()
+    tried(made, "plain", "kept", stack=["compile"], modes=modes)
+    assert not tries(made, BY_NAME["bf16"])
+
+
 def test_nor_is_it_while_the_plain_modes_are_still_timed(tmp_path: Path) -> None:
     made = state(tmp_path)
     timed = {"a": mode("bf16", "compile", speedup=0.6), "b": mode("tf32", "compile", speedup=1.8)}

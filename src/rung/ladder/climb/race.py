@@ -160,8 +160,8 @@ def race(state: State) -> Race:
             open_[name].yielding = True
             state.pool.add(open_[name])
 
+    open_ |= at_higher_precision(state, result)
     while open_ or later or not result.asked:
-        open_ |= at_higher_precision(state, result)
         if result.asked or not any("compile" in task.side.rungs for task in open_.values()):
             start_later()
         waited = {name: task for name, task in open_.items() if mode_of(name) not in SLOW or not result.best}
@@ -208,6 +208,7 @@ def race(state: State) -> Race:
             open_[name] = state.racing[name] = prepared_mode(state, name, result.modes[name].rungs, "-again")
             state.pool.add(open_[name], first=True)
         use_the_time(state, result)
+        open_ |= at_higher_precision(state, result)
     end_all(open_.values())
     if state.untouched and result.best:
         state.untouched.end()  # its memory is for others now
@@ -350,19 +351,39 @@ def _compiles(task: Task) -> bool:
 
 
 def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
-    """The first modes at the next higher precision, where the lowest so far made the untouched model slower: they compile before what is
-    still to be verified. A mode that leaves the launches to the host may be slow for their sake, so the graph tells where there is one.
+    """The first modes at the next higher precision, where the lowest so far made the untouched model slower, or raises in it: they compile
+    before what is still to be verified. A mode that leaves the launches to the host may be slow for their sake, so the graph tells where there is one.
     Convolutions may be slow for their layout, which compiled code chooses itself, so the mode with channels innermost is asked, too."""
     used = {name for mode in result.modes.values() for name in mode.rungs}
     lowest = next((p for p in PRECISIONS if p in used and p not in result.without), "")
+    if not lowest:
+        return {}
+    if why := _raises_at(state, result, lowest):
+        return _without(state, result, lowest, f"no plain mode runs with {lowest}: {why}")
     timed = {n: m.speedup for n, m in result.modes.items() if lowest in m.rungs and m.speedup and _tells(state, n)}
     graph = next((timed[n] for n in timed if mode_of(n) == "cuda-graph"), None)
     gain = graph if graph is not None else max(timed.values(), default=1.0)
-    if not lowest or gain >= SLOWER or not _does_something(state, lowest):
+    if gain >= SLOWER or not _does_something(state, lowest):
         return {}
     laid_out = next((n for n in state.racing if mode_of(n) == LAID_OUT and lowest in state.racing[n].side.rungs), None)
     if laid_out and (laid_out not in result.modes or timed.get(laid_out, 0.0) >= SLOWER):
         return {}
+    return _without(state, result, lowest, f"the untouched model is slower with {lowest}")
+
+
+def _raises_at(state: State, result: Race, precision: str) -> str:
+    """Why nothing runs at this precision, as a clause; empty where something does, or may. The model as it is tells, which is a mode once its
+    graph has failed. On a CPU it is none, and compiled code tells."""
+    tried = {name: mode for name, mode in result.modes.items() if precision in mode.rungs}
+    if not all(mode.failed is True for mode in tried.values()):
+        return ""
+    if state.facts.gpu:
+        tried = {name: mode for name, mode in tried.items() if mode_of(name) == "eager"}
+    return next((str(mode.error).rstrip(".") for mode in tried.values()), "")
+
+
+def _without(state: State, result: Race, lowest: str, why: str) -> dict[str, Task]:
+    """The first modes, prepared without this precision. why: as the beginning of a sentence."""
     result.without = (*result.without, lowest)
     wanted = _modes(state, False, result.without)
     first = next((name for name in wanted if "compile" in wanted[name]), "")
@@ -381,8 +402,7 @@ def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
     if first in tasks and verified:
         verify_ahead(state, first)
     if tasks:
-        text = f"the untouched model is slower with {lowest}; the plain modes are also prepared without it."
-        state.say(Warned(text))
+        state.say(Warned(f"{why}; the plain modes are also prepared without it."))
     return tasks
 
 

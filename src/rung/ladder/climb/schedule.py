@@ -21,7 +21,7 @@ Times are those that this climb has seen: how long the best took to prepare, the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rung.hardware.limits import usable_cores
@@ -250,12 +250,14 @@ def _attempts(state: State, rung: Rung) -> list[Attempt]:
     return made
 
 
-def _slowed(modes: Iterable[Mode], precision: str) -> bool:
-    """Whether a plain mode was slower at this precision than at another."""
+def _slowed(modes: Collection[Mode], precision: str) -> bool:
+    """Whether a plain mode was slower at this precision than at another, or ran at another alone."""
     timed = [(frozenset(m.rungs), m.speedup) for m in modes if m.speedup]
+    failed = [m.failed is True for m in modes if precision in m.rungs]
     at = [(rungs - {*PRECISIONS}, speedup) for rungs, speedup in timed if precision in rungs]
     others = [(rungs - {*PRECISIONS}, speedup) for rungs, speedup in timed if precision not in rungs]
-    return precision in PRECISIONS and any(a == b and slow < fast for a, slow in at for b, fast in others)
+    slower = any(a == b and slow < fast for a, slow in at for b, fast in others)
+    return precision in PRECISIONS and (slower or bool(failed and all(failed) and others))
 
 
 def _in_vain(modes: Iterable[Mode], kept: Sequence[str], name: str) -> bool:
