@@ -163,15 +163,46 @@ def test_another_workload_that_computes_the_same_is_equal(tmp_path: Path) -> Non
     assert json.loads(done.stdout)["verification"]["passed"]
 
 
+NET = """
+import torch
+
+class Net(torch.nn.Linear):
+    def forward(self, x): return super().forward(x).relu()
+"""
+OF_NET = """
+import torch
+from net import Net
+from rung import Workload
+
+def make(): return Workload("net", lambda: Net(8, 8), lambda seed: inputs(seed)[0])
+def inputs(seed): return [torch.randn(4, 8, generator=torch.Generator().manual_seed(seed))]
+"""
+
+
+def test_two_versions_are_compared_with_the_modules_beside_each(tmp_path: Path) -> None:
+    for name, activation in (("old", "relu"), ("new", "tanh")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.py").write_text(OF_NET)
+        (tmp_path / name / "ops.py").write_text("from parts import act\ndef run(x): return act(x)\n")
+        (tmp_path / name / "net.py").write_text(NET.replace("relu", activation))
+        (tmp_path / name / "parts.py").write_text(f"def act(x): return x.{activation}()\n")
+    functions = ["old/ops.py:run", "new/ops.py:run", "--call", "--inputs", "old/model.py:inputs"]
+    for asked in (["old/model.py:make", "new/model.py:make", "--verify"], functions):
+        done = rung("compare", *asked, "--budget", "1", cwd=tmp_path)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "B does not compute what A computes" in done.stdout
+
+
+def committed(folder: Path) -> None:
+    """Has the folder's files in the only revision of a repository."""
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
 @pytest.mark.parametrize("absolute", [False, True])
 def test_a_git_revision_is_compared_with_the_working_tree(absolute: bool, functions: Path) -> None:
-    def git(*arguments: str) -> None:
-        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-        subprocess.run(["git", *identity, *arguments], cwd=functions, check=True, capture_output=True)
-
-    git("init", "-q")
-    git("add", "mine.py")
-    git("commit", "-qm", "fast")
+    committed(functions)
     (functions / "mine.py").write_text(SUMS.replace("0.002", "0.05"))
     target = f"{functions}/mine.py:nap" if absolute else "mine.py:nap"
     asked = [target, "--call", "--base", "HEAD", "--budget", "1", "--json"]

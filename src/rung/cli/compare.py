@@ -182,6 +182,7 @@ def run(parsed: argparse.Namespace) -> int:
 def on_inputs(parsed: argparse.Namespace) -> Comparison | Ranking:
     """Functions with arguments, verified and timed in this process."""
     from rung.timing.compare_here import compare_here
+    from rung.workload.own_modules import OwnModules
 
     if not parsed.call:
         raise UsageError("--inputs makes the arguments of plain functions: add --call.")
@@ -196,7 +197,8 @@ def on_inputs(parsed: argparse.Namespace) -> Comparison | Ranking:
     targets = (parsed.a, parsed.b, *parsed.more)
     for k, target in enumerate(targets):
         again = targets[:k].count(target)
-        calls[f"{target} #{again + 1}" if again else target] = function(target)
+        with OwnModules(target, parsed.a).active():
+            calls[f"{target} #{again + 1}" if again else target] = function(target)
     if len(set(targets)) == 1:
         say(SAME)
     inputs = function(parsed.inputs)

@@ -28,6 +28,7 @@ from rung.verify.reference import own_precision
 from rung.verify.turns import Turns
 from rung.verify.verify import precompile, verify
 from rung.workload import Workload, load, seeded_model
+from rung.workload.own_modules import OwnModules
 
 
 class NotLoaded(Exception):
@@ -35,7 +36,10 @@ class NotLoaded(Exception):
 
 
 class VerifiedWorkload(LoadedWorkload):
-    """A loaded workload that is audited, surveyed and verified."""
+    """A loaded workload that is audited, surveyed and verified. against: another target that is its reference, as `OwnModules` and `load`
+    take it: target, options, before, folder, roots, roots_before."""
+
+    _of_reference: OwnModules | None = None
 
     def survey(self) -> dict[str, Any]:
         """The facts that decide which rungs apply, of a workload that was audited."""
@@ -47,7 +51,7 @@ class VerifiedWorkload(LoadedWorkload):
         forward may draw random numbers, which ranks do each for itself. Returns which parameters are `without_gradient`, why the workload runs on `one_shape` alone, and Inductor's settings here, which take long to
         import."""
         if against:
-            without_gradient = audit(load(against["target"], against["options"]), self.device, random=random)
+            without_gradient = audit(self._reference(**against), self.device, random=random)
             return plain(Audited(without_gradient=without_gradient, one_shape=""))
         self.workload, one_shape = probed(self.workload, self.device)
         without_gradient = audit(self.workload, self.device, random=random)
@@ -86,13 +90,12 @@ class VerifiedWorkload(LoadedWorkload):
         turns: a file of those who verify on this GPU in turns. Of several ranks each compares what it gives itself.
         Raises NotLoaded where the compiled code was not there to compare.
 
-        against: another workload (target and options) that is the reference; its weights are given to this one.
+        against: the reference; its weights are given to this workload.
         """
         expect_changes()  # the same function is built several times over, each at two shapes
         began, taken = time.perf_counter(), Turns(turns, self.device)
         if against:
-            reference = load(against["target"], against["options"])
-            found = verify(reference, self.plan, self.device, self._twin, precisions=[numerics])
+            found = verify(self._reference(**against), self.plan, self.device, self._twin, precisions=[numerics])
         elif Ranks.here.world > 1:
             found = verify_over_ranks(self._of_one, self.plan, self.device, numerics, alone=alone)
         else:
@@ -110,6 +113,12 @@ class VerifiedWorkload(LoadedWorkload):
             raise NotLoaded(said)
         record = with_fields(found.record(), seconds=time.perf_counter() - began)
         return {**plain(record), "memory": taken.memory()}
+
+    def _reference(self, target: str, options: dict[str, str], **where: Any) -> Workload:
+        """Another target's workload, which runs the modules beside its own file though this one may have others of the same names."""
+        self._of_reference = self._of_reference or OwnModules(target, **where)
+        with self._of_reference.active():
+            return self._of_reference.within(load(target, options))
 
     def _twin(self, reference: torch.nn.Module, plan: Plan) -> Step:
         """This workload's step with the weights of another's model, of the same names and shapes."""

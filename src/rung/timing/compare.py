@@ -291,7 +291,7 @@ def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> Verificat
     if a.cwd != b.cwd:
         raise UsageError("--verify compares within one revision; with --base, leave one of the two out.")
     found: list[Verification] = []
-    against = None if same else {"target": a.target, "options": a.options}
+    against = None if same else {"target": a.target, "options": a.options, "before": b.target}
     with ExitStack() as stack:
         worker = open_worker(stack, setup, b, "verify")
         worker.receive("open", setup.limits.prepare)
