@@ -193,6 +193,20 @@ def test_two_versions_are_compared_with_the_modules_beside_each(tmp_path: Path) 
         assert "B does not compute what A computes" in done.stdout
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_git_revision_is_verified_with_the_modules_that_it_had(changed: bool, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(OF_NET)
+    (tmp_path / "net.py").write_text(NET)
+    committed(tmp_path)
+    if changed:
+        (tmp_path / "net.py").write_text(NET.replace("relu", "tanh"))
+    done = rung("compare", "model.py:make", "--base", "HEAD", "--verify", "--budget", "1", "--json", cwd=tmp_path)
+    assert done.returncode == int(changed), done.stderr
+    result = json.loads(done.stdout)
+    assert result["verification"]["passed"] is not changed
+    assert (result["verdict"] == "not equal") is changed
+
+
 def committed(folder: Path) -> None:
     """Has the folder's files in the only revision of a repository."""
     identity = ("-c", "user.name=a", "-c", "user.email=a@b")

@@ -239,11 +239,17 @@ def at_revision(side: Side, revision: str) -> Iterator[Side]:
         _git(root, "worktree", "add", "--detach", str(tree), commit)
         try:
             before = side.env.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
-            path = os.pathsep.join(filter(None, [str(tree), str(tree / "src"), before]))
+            path = os.pathsep.join(filter(None, [*_roots(tree), before]))
             target = _in(tree, root.resolve(), side.target)
             yield replace(side, target=target, cwd=tree / here, env={**side.env, "PYTHONPATH": path})
         finally:
             _git(root, "worktree", "remove", "--force", str(tree))
+
+
+def _roots(folder: Path | None) -> list[str]:
+    """Where the checkout around a folder has its packages."""
+    root = _git(folder or Path.cwd(), "rev-parse", "--show-toplevel")
+    return [root, os.path.join(root, "src")]
 
 
 def _forget_checkouts(root: Path) -> None:
@@ -287,11 +293,13 @@ def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> Verificat
         raise UsageError(
             "--verify compares workloads; plain functions (--call) are timed only, unless --inputs makes arguments for them."
         )
-    same = (a.target, a.options) == (b.target, b.options)
-    if a.cwd != b.cwd:
-        raise UsageError("--verify compares within one revision; with --base, leave one of the two out.")
     found: list[Verification] = []
-    against = None if same else {"target": a.target, "options": a.options, "before": b.target}
+    against: dict[str, Any] | None = None
+    if (a.target, a.options, a.cwd) != (b.target, b.options, b.cwd):
+        against = {"target": a.target, "options": a.options, "before": b.target}
+    if against and a.cwd != b.cwd:
+        roots, before = _roots(a.cwd), _roots(b.cwd)
+        against |= {"folder": str(a.cwd or ""), "roots": roots, "roots_before": before}
     with ExitStack() as stack:
         worker = open_worker(stack, setup, b, "verify")
         worker.receive("open", setup.limits.prepare)
