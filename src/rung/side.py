@@ -27,6 +27,7 @@ class Side:
         rungs: under which it runs.
         env: variables of its processes.
         cwd: the folder in which they start.
+        revision: of git, whose checkout that folder lies in.
         call: the target names a plain function. That function is timed, not a workload.
         shape: which of the workload's input shapes is timed; the one that is measured first is 0.
         original: inputs for which a recipe does not hold, by `elements_at_most` and `elements_at_least`.
@@ -41,6 +42,7 @@ class Side:
     rungs: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     cwd: Path | None = None
+    revision: str = ""
     call: bool = False
     shape: int = 0
     original: dict[str, int] = field(default_factory=dict)

@@ -69,6 +69,8 @@ def test_a_report_has_one_case_that_passed_failed_or_says_that_nothing_is_known(
     assert [found.tag for found in case if found.tag != "system-out"] == ([child] if child else [])
     assert (suite.get("failures"), suite.get("skipped")) == (str(int(child == "failure")), str(int(child == "skipped")))
     assert case.get("name") == "work.py:make with compile against work.py:make"
+    base = replace(result(verdict), a=replace(side(), revision="main"))
+    assert 'name="work.py:make with compile against work.py:make at main"' in junit(base, why)
     assert float(str(suite.get("time"))) == 12.5
 
 

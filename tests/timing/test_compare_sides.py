@@ -205,6 +205,9 @@ def test_a_git_revision_is_verified_with_the_modules_that_it_had(changed: bool, 
     result = json.loads(done.stdout)
     assert result["verification"]["passed"] is not changed
     assert (result["verdict"] == "not equal") is changed
+    assert result["a"]["revision"] == "HEAD"
+    assert not result["a"]["env"]  # no path of a temporary folder: a test case of a CI has one name in every run
+    assert "revision" not in result["b"]
 
 
 def committed(folder: Path) -> None:

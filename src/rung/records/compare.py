@@ -23,13 +23,14 @@ from rung.records.record import SCHEMA, Part
 
 
 class ComparedSide(Part, kw_only=True):
-    """original: inputs that are left to the workload as it is, by how many elements they have."""
+    """original: inputs that are left to the workload as it is, by how many elements they have; revision: of git, whose code it is."""
 
     target: str
     options: dict[str, str]
     rungs: list[str]
     env: dict[str, str]
     original: dict[str, int] | UnsetType = UNSET
+    revision: str | UnsetType = UNSET
 
 
 class RankedPair(Part, kw_only=True):

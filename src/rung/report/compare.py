@@ -163,6 +163,7 @@ def _evidence(result: Comparison | Ranking, n: int) -> str:
 
 def _side(side: ComparedSide) -> str:
     parts = [side.target, *(f"--{k} {v}" for k, v in side.options.items())]
+    parts += [f"at {side.revision}"] if side.revision else []
     parts += [f"with {' + '.join(side.rungs)}"] if side.rungs else []
     parts += [f"{k}={v}" for k, v in side.env.items()]
     return units.clean(" ".join(parts))

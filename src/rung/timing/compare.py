@@ -241,7 +241,8 @@ def at_revision(side: Side, revision: str) -> Iterator[Side]:
             before = side.env.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
             path = os.pathsep.join(filter(None, [*_roots(tree), before]))
             target = _in(tree, root.resolve(), side.target)
-            yield replace(side, target=target, cwd=tree / here, env={**side.env, "PYTHONPATH": path})
+            env = {**side.env, "PYTHONPATH": path}
+            yield replace(side, target=target, cwd=tree / here, env=env, revision=revision)
         finally:
             _git(root, "worktree", "remove", "--force", str(tree))
 
@@ -316,12 +317,14 @@ def verified(setup: Setup, a: Side, b: Side, audited: bool = False) -> Verificat
 
 
 def _recorded(side: Side) -> ComparedSide:
+    """A side as it was asked for. The path of a revision's checkout is another in every run."""
     return ComparedSide(
         target=side.target,
         options=side.options,
         rungs=list(side.rungs),
-        env=side.env,
+        env={name: value for name, value in side.env.items() if not (side.revision and name == "PYTHONPATH")},
         original=side.original or UNSET,
+        revision=side.revision or UNSET,
     )
 
 
