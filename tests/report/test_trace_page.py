@@ -134,6 +134,24 @@ def test_a_rank_on_which_others_waited_is_marked() -> None:
     assert all(any(lane["side"] == "collectives" for lane in group["lanes"]) for group in made["groups"])
 
 
+def test_the_figures_of_several_ranks_are_means_as_in_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", str(DDP / "ranks2-slow-gpu"), "--html", str(tmp_path / "page.html")]) == 0
+    page, said = (tmp_path / "page.html").read_text(), capsys.readouterr().out
+    text = re.sub(r"<[^>]+>|\s+", " ", page)
+    step, kernels, idle = (
+        re.search(pattern, said).group(1)  # type: ignore[union-attr]
+        for pattern in (r"over 2 ranks: ([\d.]+ ms)", r"(\d+) kernels, ", r"idle +([\d.]+ ms) a step and GPU")
+    )
+    assert re.search(rf"A step +{step}", text)
+    assert re.search(rf"GPU kernels a step +{kernels}", text)
+    causes = re.findall(r"<tr><td>[a-z ]+</td><td class=\"figure\">([\d.]+) (ms|µs)</td>", page)
+    assert "Time a step and GPU" in page
+    milliseconds = sum(float(time) * (1 if unit == "ms" else 1e-3) for time, unit in causes)
+    assert milliseconds == pytest.approx(float(idle.removesuffix(" ms")), rel=0.01)
+
+
 def pages(tmp_path: Path) -> list[str]:
     evil = trace(tmp_path, names=HOSTILE)
     return [page_of(evil), diff_page_of(evil, trace(tmp_path, names=HOSTILE, slow=3.0))]

@@ -68,7 +68,8 @@ def page(found: Overview, drawn: Pictures) -> str:
         without=chart.note,
         memory=[(title, names, Markup(picture)) for title, names, picture in _memory(drawn)],
         other_numbers=_other_numbers(found, drawn),
-        causes=_causes(frames["idle"]),
+        causes=_causes(frames["idle"], max(1, _gpus(found))),
+        gpus=_gpus(found),
         below={place: [tables[name] for name in names if name in tables] for place, names in BELOW.items()},
         rest=[table for name, table in tables.items() if name not in placed],
         record=embedded_json(data),
@@ -97,24 +98,27 @@ def _window(record: Breakdown | None) -> str:
 
 def _facts(found: Overview, drawn: Pictures) -> list[tuple[str, str]]:
     span = drawn.lanes.span_ns
-    first = next((record for part in found.parts if (record := part.breakdown)), None)
-    gpus = sum(len(part.timeline) for part in found.parts)
-    step = units.duration(first.step_ns) if first else ""
+    mean = step_of(found)
+    step = units.duration(mean.step_ns) if mean else ""
     facts = [
-        ("GPU", f"{', '.join(map(units.clean, found.gpus))}{f' ({gpus} GPUs)' if gpus > 1 else ''}"),
+        ("GPU", f"{', '.join(map(units.clean, found.gpus))}{f' ({_gpus(found)} GPUs)' if _gpus(found) > 1 else ''}"),
         ("Recorded with", units.clean(found.format)),
         ("Whole recording", units.duration(span) if span else ""),
         ("Steps", str(found.steps) if found.steps > 1 else ""),
-        ("A step" if found.steps > 1 else _title(_window(first)), step),
+        ("A step" if found.steps > 1 else _title(_window(mean)), step),
         ("Ranks", str(found.ranks) if found.ranks > 1 else ""),
         ("Events", units.count(found.events)),
         (
             "GPU kernels a step" if found.steps > 1 else "GPU kernels",
-            units.count(first.kernels) if first and first.clock == "gpu" else "",
+            units.count(mean.kernels) if mean and mean.clock == "gpu" else "",
         ),
         ("Roofs by", units.clean(drawn.peaks.name) if drawn.peaks else ""),
     ]
     return [(name, value) for name, value in facts if value and value != units.NONE]
+
+
+def _gpus(found: Overview) -> int:
+    return sum(len(part.timeline) for part in found.parts)
 
 
 def _bars(found: Overview) -> list[tuple[str, list[tuple[str, str, float]]]]:
@@ -161,8 +165,8 @@ def _late(stragglers: pl.DataFrame | None) -> dict[int, str]:
     }
 
 
-def _causes(idle: pl.DataFrame) -> list[tuple[str, str, str, float]]:
-    """(cause, time, gaps, percent of all idle time) of each, the longest first. Both are of a step."""
+def _causes(idle: pl.DataFrame, gpus: int) -> list[tuple[str, str, str, float]]:
+    """(cause, time, gaps, percent of all idle time) of each, the longest first. Both are of a step, and means of the GPUs."""
     if idle.is_empty():
         return []
     sums = (
@@ -171,7 +175,7 @@ def _causes(idle: pl.DataFrame) -> list[tuple[str, str, str, float]]:
         .sort("time_ns", "cause", descending=[True, False])
     )
     return [
-        (cause, units.duration(time_ns), units.count(count), 100 * share)
+        (cause, units.duration(time_ns / gpus), units.count(count / gpus), 100 * share)
         for cause, time_ns, count, share in sums.iter_rows()
     ]
 
