@@ -13,7 +13,7 @@ from rung.cli.main import main
 from rung.recipes.recipe import Recipe, side_of
 from rung.records.bench import Bench, ClimbFigures
 from rung.records.measured import Interval
-from rung.report.bench import bench_lines
+from rung.report.bench import bench_lines, markdown_lines
 from rung.side import Side
 from rung.timing.saved import USUAL_SPREAD, held_beside, measured_by_the_climb
 
@@ -99,4 +99,7 @@ def test_bench_says_what_the_climb_measured_and_takes_its_compiled_code(
     assert (tmp_path / "cache" / "compiled").is_dir()
     text = "\n".join(bench_lines(found))
     assert "in the climb  4.20 s (4.10 s – 4.30 s) in 3 restarts, whose processes differed by up to 10%" in text
+    assert any(line.startswith("| in the climb (3 restarts) |") for line in markdown_lines(found))
+    once = with_fields(found, climb=with_fields(found.climb, restarts=1))
+    assert any(line.startswith("| in the climb (1 restart) |") for line in markdown_lines(once))
     assert "% faster; that is more than processes differ" in text

@@ -268,7 +268,8 @@ def markdown_lines(result: Bench) -> list[str]:
     of = "95% interval" if _enough(result) else "range"
     rows = [(f"median ({of})", units.duration_interval(result.time))]
     if climb:
-        rows.append((f"in the climb ({climb.restarts} restarts)", units.duration_interval(climb.time)))
+        restarts = f"{climb.restarts} restart{'s' if climb.restarts != 1 else ''}"
+        rows.append((f"in the climb ({restarts})", units.duration_interval(climb.time)))
     figures = (("mean", summary.mean), ("p90", summary.p90), ("p99", summary.p99))
     rows += [(name, units.duration_interval(figure)) for name, figure in figures if figure]
     rows += [
