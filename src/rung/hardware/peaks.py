@@ -167,9 +167,9 @@ def named(name: str) -> Peaks:
     if found is None:
         names = [row.name for row in known()]
         alike = [known for known in names if wanted and wanted in known.casefold()] or get_close_matches(name, names, 3)
-        there = f"did you mean {' or '.join(alike)}" if alike else f"there are {', '.join(names)}"
+        there = f"did you mean {' or '.join(alike)}?" if alike else f"there are {', '.join(names)}."
         raise UsageError(
-            f"no GPU named {name!r} is known; {there} (more in {user_file(*_OWN)}, as docs/internals/roofline.md says)."
+            f"no GPU named {name!r} is known; {there} To add one, write its row into {user_file(*_OWN)} (docs/how-to/add-a-gpu.md)."
         )
     return found
 
