@@ -36,10 +36,10 @@ class Check:
     def sentence(self) -> str:
         if not math.isfinite(self.error):
             return f"{self.why or f'{self.what} is not finite'} ({self.precision}, {self.case})"
-        return (
-            f"{self.what} is off by {self.error:.1e}, {self.error / max(self.noise, 1e-30):.0f}x the untouched "
-            f"model's own error of {self.noise:.1e}; {self.tolerance:.1e} is allowed ({self.precision}, {self.case})"
-        )
+        own = "the untouched model's own error"
+        beside = f"{self.error / self.noise:.0f}x {own} of {self.noise:.1e}" if self.noise else f"where {own} is 0"
+        allowed = f"{self.tolerance:.1e} is allowed ({self.precision}, {self.case})"
+        return f"{self.what} is off by {self.error:.1e}, {beside}; {allowed}"
 
 
 @dataclass
