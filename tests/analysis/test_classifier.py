@@ -229,7 +229,18 @@ KERNELS = {
     ("other", ""): ["some_kernel_that_nobody_knows", ""],
 }  # fmt: skip
 OPS = {
-    "gemm": ["aten::mm", "aten::addmm", "aten::bmm", "aten::linear", "aten::matmul", "mkldnn::_linear_pointwise"],
+    "gemm": [
+        "aten::mm",
+        "aten::addmm",
+        "aten::bmm",
+        "aten::linear",
+        "aten::matmul",
+        "mkldnn::_linear_pointwise",
+        "aten::mkldnn_rnn_layer",
+        "aten::mkldnn_rnn_layer_backward",
+        "aten::_cudnn_rnn",
+        "aten::miopen_rnn_backward",
+    ],
     "attention": ["aten::scaled_dot_product_attention", "aten::_scaled_dot_product_flash_attention_for_cpu"],
     "convolution": ["aten::conv2d", "aten::miopen_convolution", "aten::convolution_backward"],
     "normalization": ["aten::native_layer_norm", "aten::native_batch_norm_backward"],
