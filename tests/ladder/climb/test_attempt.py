@@ -323,7 +323,7 @@ def test_a_large_gain_is_verified_in_the_time_that_was_left_for_confirming(
 @pytest.mark.parametrize(
     ("modes", "why"),
     [
-        ({"modes": []}, "verified, and faster in the one restart that plain modes get before the confirmation."),
+        ({"modes": []}, "verified, and faster in one restart so far; the confirmation takes more."),
         ({}, "verified, and faster in the one restart that the budget allowed."),
     ],
 )

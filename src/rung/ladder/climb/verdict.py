@@ -108,7 +108,7 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
         return
     record.verdict, record.why = "kept", "verified, and faster with confidence."
     if record.modes is not UNSET and len(record.restarts or ()) == 1:
-        record.why = "verified, and faster in the one restart that plain modes get before the confirmation."
+        record.why = "verified, and faster in one restart so far; the confirmation takes more."
     elif record.comparison and record.comparison.cut:
         which = "the one restart" if len(record.restarts or ()) == 1 else "each restart"
         record.why = f"verified, and faster in {which} that the budget allowed."
