@@ -1,6 +1,7 @@
 """`rung.climb` of live objects: begun in a script, stopped there, and gone on with from the run directory by a process that has none of
 them."""
 
+import math
 import shutil
 import subprocess
 import sys
@@ -145,6 +146,20 @@ def test_the_recipe_is_applied_to_what_was_climbed_or_to_another_model(climbed: 
     assert applied.optimizer.defaults["fused"]
     other = Net()
     assert climbed.apply(other, **how).model is other
+
+
+def test_a_recipe_that_no_fresh_restart_confirmed_has_a_speedup(climbed: rung.Climbed) -> None:
+    data = Run(climbed.directory).data()
+    data["result"] |= {
+        "status": "verified",
+        "speedup": {"value": 1.25},
+        "over_plain": {"value": 1.0, "low": None, "high": None},
+    }
+    found = rung.Climbed(data)
+    assert found.speedup is not None
+    assert (found.speedup.value, found.speedup.low, found.speedup.high) == (1.25, 0.0, math.inf)
+    assert found.over_plain is not None
+    assert found.over_plain.value == 1.0
 
 
 def test_what_is_complete_or_kept_nothing_is_a_sentence(climbed: rung.Climbed, tmp_path: Path) -> None:

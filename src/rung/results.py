@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
@@ -13,7 +14,7 @@ from rung.measure.stats import Interval
 from rung.records import climb
 from rung.records import compare as records
 from rung.records.bench import Bench
-from rung.records.measured import Compared, Figure
+from rung.records.measured import Compared, Figure, Ratio
 from rung.records.record import plain, record_of
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Comparison(_Result[records.Comparison | records.Ranking]):
     def speedup(self) -> Interval | None:
         """Time of A over time of B, with its interval. It is above 1 where B is faster, and None for more than two sides."""
         found = self._compared
-        return Interval(**plain(found.speedup)) if found else None
+        return _interval(found.speedup) if found else None
 
     @property
     def _compared(self) -> Compared | None:
@@ -187,13 +188,14 @@ class Climbed(_Result[climb.ClimbRun]):
 
     @property
     def speedup(self) -> Interval | None:
-        """Time of the untouched model over that under the recipe; None without one."""
-        return self._interval("speedup")
+        """Time of the untouched model over that under the recipe; None without one. The interval is from 0 to infinity until fresh
+        restarts have told more."""
+        return _interval(self.document.result.speedup) if self.document.result else None
 
     @property
     def over_plain(self) -> Interval | None:
         """The same over the fastest plain mode of torch.compile; None where none was compared."""
-        return self._interval("over_plain")
+        return _interval(self.document.result.over_plain) if self.document.result else None
 
     @property
     def notes(self) -> list[str]:
@@ -237,13 +239,6 @@ class Climbed(_Result[climb.ClimbRun]):
             found.append({"rung": attempt["rung"], "verdict": attempt["verdict"], **figures, "why": attempt["why"]})
         return found
 
-    def _interval(self, name: str) -> Interval | None:
-        result = self.document.result
-        figure: Figure | None = getattr(result, name) if result else None
-        if figure is None or not isinstance(figure.low, float) or not isinstance(figure.high, float):
-            return None
-        return Interval(figure.value, figure.low, figure.high)
-
     def _repr_html_(self) -> str:
         from rung.report.notebook import panel
 
@@ -262,3 +257,11 @@ class Climbed(_Result[climb.ClimbRun]):
         gain = self.document.result and self.document.result.speedup
         name = self.document.manifest.workload.name
         return f"<Climb of {name}: {f'{interval(gain)}, {self.status}' if gain and self.kept else 'nothing kept'}>"
+
+
+def _interval(figure: Figure | Ratio | None) -> Interval | None:
+    """Any ratio is possible beyond an end that is not known: one restart does not tell how far two differ."""
+    if figure is None:
+        return None
+    low = figure.low if isinstance(figure.low, float) else 0.0
+    return Interval(figure.value, low, figure.high if isinstance(figure.high, float) else math.inf)
