@@ -76,6 +76,15 @@ def test_what_is_no_question_about_the_trace_is_one_sentence(path: Path, capsys:
     assert "Traceback" not in err
 
 
+def test_a_misspelt_name_is_answered_with_the_one_that_is_like_it(path: Path, capsys: Any) -> None:
+    assert main(["query", str(path), "select * from kernel"]) == 2
+    assert "none 'kernel'. Did you mean kernels?" in capsys.readouterr().err
+    assert main(["query", str(path), "select * from nothing_like_it"]) == 2
+    assert "Tables: events, " in capsys.readouterr().err
+    assert main(["analyze", str(path), "--show", "opps"]) == 2
+    assert capsys.readouterr().err == "rung: there is no analysis 'opps'; did you mean ops?\n"
+
+
 def test_wrong_use(path: Path) -> None:
     assert main(["query"]) == 2
     assert main(["query", str(path), "select 1", "more"]) == 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -132,8 +133,15 @@ def described(name: str) -> Described:
     return Described(lines.sub("", text).strip(), columns)
 
 
-def _place(name: str) -> tuple[object, str]:
+def check_name(name: str) -> None:
+    """Raises UsageError where no analysis has this name, with the one that is like it."""
     if name not in ANALYSES:
-        raise UsageError(f"there is no analysis {name!r}; there are {', '.join(ANALYSES)}.")
+        near = get_close_matches(name, ANALYSES, 1)
+        known = f"did you mean {near[0]}?" if near else f"there are {', '.join(ANALYSES)}."
+        raise UsageError(f"there is no analysis {name!r}; {known}")
+
+
+def _place(name: str) -> tuple[object, str]:
+    check_name(name)
     module, function = ANALYSES[name].where.split(":")
     return import_module(module), function

@@ -132,9 +132,9 @@ def _table(node: exp.Table, own: set[str], tables: Collection[str]) -> str:
     if isinstance(node.this, exp.Identifier) and not node.args.get("db") and (node.name in own or node.name in tables):
         return str(node.name)
     named = node.this.name if isinstance(node.this, exp.Func) else ".".join(part.name for part in node.parts)
-    raise UsageError(
-        f"a query reads the tables of the trace, and there is none {named!r}. Tables: {', '.join(tables)}."
-    )
+    near = difflib.get_close_matches(named, tables, 1)
+    known = f"Did you mean {near[0]}?" if near else f"Tables: {', '.join(tables)}."
+    raise UsageError(f"a query reads the tables of the trace, and there is none {named!r}. {known}")
 
 
 def _check(node: exp.Expr) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rung.analysis.analyses import ANALYSES, table
+from rung.analysis.analyses import ANALYSES, check_name, table
 from rung.cli import many_ranks, tables
 from rung.cli.common import add_command, at_least, for_tables, opened, say
 from rung.cli.slurm import add_options as add_job_options
@@ -195,8 +195,7 @@ def check(parsed: argparse.Namespace) -> Callable[[Any, Path], Any] | None:
     if parsed.csv and (parsed.json or len(parsed.paths) > 1 or len(parsed.show or ()) != 1):
         raise UsageError("--csv writes one table: give one PATH, one --show NAME, and no --json.")
     for name in parsed.show or ():
-        if name not in ANALYSES:
-            raise UsageError(f"there is no analysis {name!r}: choose from {', '.join(ANALYSES)}.")
+        check_name(name)
     return writer(parsed.write) if parsed.write else None
 
 
