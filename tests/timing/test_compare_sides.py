@@ -11,7 +11,7 @@ from climbing import MICRO, rung
 from rung.cli.main import main
 from rung.records.compare import ComparedSide
 from rung.side import Side
-from rung.timing.compare import document, failure, idle
+from rung.timing.compare import document, failure, idle, unseen_variables
 from rung.timing.timed import Warmed
 
 SUMS = """
@@ -121,6 +121,15 @@ def test_a_restart_has_the_ratio_of_the_verdict(log_ratio: float, says: str) -> 
     from rung.timing.compare import _ratio
 
     assert _ratio(log_ratio) == says
+
+
+def test_variables_whose_effect_on_results_was_not_compared_are_named() -> None:
+    sides = {"A": Side("x"), "B": Side("x", env={"ACT": "tanh"}), "C": Side("x", rungs=("compile",))}
+    assert unseen_variables(sides) == [
+        "B was compared with A in one process, under its own ACT: what that changes in the results was not looked at"
+    ]
+    base = {"A": Side("x", env={"PYTHONPATH": "/tmp/tree"}, revision="main"), "B": Side("x")}
+    assert not unseen_variables(base)
 
 
 def test_what_a_stopped_comparison_had_seen_is_said() -> None:

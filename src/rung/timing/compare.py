@@ -139,7 +139,7 @@ def compare(
         waited=lowered(found.waited),
         cpu_time=record_of(Compared, cpu) if cpu else None,
         restarts=[lowered(r) for r in duel.samples],
-        warnings=[*found.warnings, *idle(named, duel.warm[0])],
+        warnings=[*found.warnings, *idle(named, duel.warm[0]), *(unseen_variables(named) if verify else [])],
         environment=environments[-1],
         differs=differences([plain(environment) for environment in environments]),
         seconds=time.monotonic() - began,
@@ -217,6 +217,20 @@ def idle(sides: Mapping[str, Side], warm: Mapping[str, Warmed]) -> list[str]:
         for name in (n for n, count in applied.get("matches", {}).items() if not count and n in sides[side].rungs):
             said.append(f"{side}: {found_nothing(name, applied['skipped'])}")
     return said
+
+
+def unseen_variables(sides: Mapping[str, Side]) -> list[str]:
+    """What to say of sides that were verified: in one process, which has one set of variables."""
+    first, *others = (set(_recorded(side).env.items()) for side in sides.values())
+    differ = (
+        (name, sorted({key for key, _ in env ^ first})) for name, env in zip(list(sides)[1:], others, strict=True)
+    )
+    return [
+        f"{name} was compared with A in one process, under its own {', '.join(keys)}: what "
+        f"{'that changes' if len(keys) == 1 else 'those change'} in the results was not looked at"
+        for name, keys in differ
+        if keys
+    ]
 
 
 def lowered(record: Mapping[str, T]) -> dict[str, T]:
