@@ -48,6 +48,14 @@ def test_queued_kernels_set_the_pace_of_a_busy_gpu(tmp_path):
     assert b["saved_share"] == pytest.approx(200 / 350)
 
 
+def test_a_launch_long_before_the_first_kernel_holds_nothing_back(tmp_path):
+    """The GPU still did what was launched before the recording, so that the first launch seems to take long."""
+    trace = made(tmp_path, ("a", 0, 500, 100, 7), ("b", 5, 600, 200, 7), ("c", 10, 800, 50, 7))
+    saved_by = dict(what_if(trace).select("name", "saved_share").iter_rows())
+    assert saved_by["a"] == pytest.approx(95 / 350)  # b was called 5 µs after it
+    assert saved_by["b"] == pytest.approx(200 / 350)
+
+
 def test_the_host_sets_the_pace_where_the_gpu_waits_for_launches(tmp_path):
     trace = made(tmp_path, ("a", 0, 10, 5, 7), ("b", 100, 110, 5, 7), ("c", 200, 210, 5, 7))
     table = critical_path(trace)

@@ -120,10 +120,13 @@ def event_graph(trace: Trace) -> Graph:
 
 
 def _clipped(graph: Graph, low: int, high: int) -> Graph:
-    """The graph from the first GPU event to the end of the last: what the host did outside of that is no time of theirs."""
+    """The graph from the first GPU event to the end of the last: what the host did outside of that is no time of theirs. Of the latency of
+    a launch before it, only what was left then counts."""
     nodes = graph.nodes.with_columns(pl.col("time").clip(low, high))
     apart = nodes["time"].gather(graph.edges["target"]) - nodes["time"].gather(graph.edges["source"])
-    edges = graph.edges.with_columns(weight=pl.min_horizontal("weight", apart))
+    passed = (low - graph.nodes["time"].gather(graph.edges["source"])).clip(0)
+    left = (graph.edges["weight"] - passed).clip(0)
+    edges = graph.edges.with_columns(weight=pl.min_horizontal(left, apart))
     return Graph(nodes, edges.filter(pl.col("weight") >= 0), graph.of)
 
 
