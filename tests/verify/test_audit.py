@@ -81,6 +81,10 @@ def micro_batches(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return total
 
 
+def test_a_batch_without_rows_is_not_said_to_ignore_its_seed() -> None:
+    assert "inputs(1) has no elements" in refused(inputs=lambda seed: torch.randn(0, WIDTH))
+
+
 def test_a_forward_that_calls_backward_itself_is_told_to_leave_it_out() -> None:
     said = refused(forward=micro_batches, loss=lambda output, batch: output)
     assert "calls backward() itself" in said

@@ -143,6 +143,9 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
     refuse_uncopyable(step.model, workload.name)
     first, second = workload.inputs(1), workload.inputs(2)
     refuse_other_arguments(workload, step.model, first)
+    tensors = [part for part in pytree.tree_leaves(first) if isinstance(part, torch.Tensor)]
+    if tensors and not any(tensor.numel() for tensor in tensors):
+        raise WorkloadError(f"workload {workload.name!r}: inputs(1) has no elements; give a batch of one row or more.")
     if same(first, second):
         raise WorkloadError(
             f"workload {workload.name!r}: inputs(1) and inputs(2) are equal; inputs must depend on the seed."
