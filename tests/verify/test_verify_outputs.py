@@ -387,6 +387,35 @@ def test_what_was_timed_is_held_against_float64_or_in_bfloat16_against_float32(
     assert bool(said) is bool(off)
 
 
+class ForFloat32(nn.Module):
+    """What a kernel that is made for float32 does elsewhere; the gradient of the bias is nothing but rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.reversed, self.scale = nn.Linear(8, 4), False, 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dtype != torch.float32:
+            raise TypeError("this is for float32")
+        y: torch.Tensor = self.linear(x.flip(0) if self.reversed else x)
+        centered = self.scale * (y - y.mean(0, keepdim=True))
+        return centered.flip(0) if self.reversed else centered
+
+
+@pytest.mark.parametrize(("scale", "off"), [(1.0, False), (1.001, True)])
+def test_what_has_no_float64_is_judged_by_its_rounding_while_it_is_timed(scale: float, off: bool) -> None:
+    workload = linear(loss=lambda y, batch: y.square().mean(), model=ForFloat32)
+    workload = replace(workload, inputs=lambda seed: torch.randn(33, 8, generator=torch.Generator().manual_seed(seed)))
+    step, watched = Step(workload, seeded_model(workload), Plan(), CPU), witness.Watched()
+    step.model.reversed, step.model.scale = True, scale  # another order of the same sums, or another result
+    for seed in (1, 2, 3):
+        batch = workload.inputs(seed)
+        watched.before(step, batch)
+        watched.after(step, step(batch))
+    said = witness.against_the_untouched(workload, Plan(), CPU, watched)
+    assert bool(said) is off, said
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
 def test_weights_are_moved_where_they_are_and_each_by_numbers_of_its_own(device: str) -> None:
     weights = {name: torch.ones(1000, dtype=torch.float64, device=device) for name in ("a", "b")}
