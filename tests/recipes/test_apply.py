@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 import rung
-from rung.engine.dynamo import SHAPES
+from rung.engine import process_wide
+from rung.engine.dynamo import HOOKS_UNSEEN, SHAPES
 from rung.errors import InputError, UsageError
 from rung.hardware.device import cpu
 from rung.recipes.recipe import Recipe
@@ -24,7 +25,9 @@ from rung.workload import Workload
 
 
 @pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
+def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is compiled yet, and no recipe holds Dynamo's settings."""
+    monkeypatch.setattr(process_wide.CHANGES, "_holders", 0)
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -427,3 +430,20 @@ def test_a_layer_that_is_unfrozen_later_and_not_stepped_is_warned_of_once(
         train.step(x)
     assert torch.equal(before, model[0].weight) is not taken_up
     assert [str(w.message)[:25] for w in recwarn.list] == ([] if taken_up else ["2 parameters get gradient"])
+
+
+def test_one_of_two_models_that_is_undone_leaves_dynamos_settings_to_the_other() -> None:
+    config = torch._dynamo.config
+    with config.patch({HOOKS_UNSEEN: True, "cache_size_limit": 8}), torch.no_grad():
+        models, x = [Blocks(), Blocks()], torch.randn(2, 4, 16)
+        first, second = (rung.apply(model, "sdpa") for model in models)
+        second(x)
+        first.undo()
+        for linear in (models[1].blocks[1].k, models[1].blocks[0].q):
+            linear.register_forward_hook(lambda module, args, output: output + 1)
+            torch.testing.assert_close(second(x), models[1](x))
+        second(torch.randn(3, 4, 16))
+        assert config.cache_size_limit == SHAPES
+        second.undo()
+        assert getattr(config, HOOKS_UNSEEN)
+        assert config.cache_size_limit == 8

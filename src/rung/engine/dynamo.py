@@ -192,21 +192,28 @@ def varying(tensors: Iterable[torch.Tensor], dimensions: Iterable[Iterable[int]]
 
 
 HOOKS_UNSEEN = "skip_nnmodule_hook_guards"  # by default a hook that is registered after the first call is not run
+LIMITS = ("cache_size_limit", "recompile_limit")
 
 
-def expect_changes() -> dict[str, int]:
+def expect_changes() -> None:
     """Has Dynamo expect that shapes, settings and hooks change: one function is compiled for so many of them, at least, before it gives
-    up, and anew where a module gets a hook. Returns what was set otherwise, as it was."""
-    before: dict[str, int] = {}
-    if getattr(torch._dynamo.config, HOOKS_UNSEEN, False):
-        before[HOOKS_UNSEEN] = True
-        setattr(torch._dynamo.config, HOOKS_UNSEEN, False)
-    for name in ("cache_size_limit", "recompile_limit"):
-        limit = getattr(torch._dynamo.config, name, SHAPES)
-        if limit < SHAPES:
-            before[name] = limit
-            setattr(torch._dynamo.config, name, SHAPES)
-    return before
+    up, and anew where a module gets a hook."""
+    now = expected_changes()
+    expect_again({name: max(value, SHAPES) if name in LIMITS else False for name, value in now.items()})
+
+
+def expected_changes() -> dict[str, int]:
+    """How Dynamo's settings are that `expect_changes` sets, as far as this torch has them."""
+    config = torch._dynamo.config
+    return {name: getattr(config, name) for name in (HOOKS_UNSEEN, *LIMITS) if hasattr(config, name)}
+
+
+def expect_again(settings: dict[str, int]) -> None:
+    """Sets what `expected_changes` gave, where it is otherwise."""
+    now = expected_changes()
+    for name, value in settings.items():
+        if value != now[name]:
+            setattr(torch._dynamo.config, name, value)
 
 
 def open_sizes() -> contextlib.AbstractContextManager[Any]:

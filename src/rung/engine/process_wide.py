@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from rung.engine.dynamo import expect_again, expect_changes, expected_changes
 from rung.hardware.device import matmul_precision_name
 from rung.plan import Plan
 
@@ -63,11 +64,20 @@ def _search(on: bool) -> None:
     torch.backends.cudnn.benchmark = on
 
 
+def _expect(before: dict[str, int] | None) -> None:
+    expect_changes() if before is None else expect_again(before)
+
+
 TF32 = Setting(matmul_precision_name, torch.set_float32_matmul_precision, "high")
 CONVOLUTION_SEARCH = Setting(lambda: torch.backends.cudnn.benchmark, _search, True)
+CHANGES = Setting(expected_changes, _expect, wanted=None)  # where Dynamo's settings are a thread's own, of that one
 
 
 def settings_of(plan: Plan) -> list[Setting]:
     """The settings that a plan is in effect with."""
-    asked = [(TF32, plan.tf32), (CONVOLUTION_SEARCH, plan.cudnn_benchmark)]
+    asked = [
+        (TF32, plan.tf32),
+        (CONVOLUTION_SEARCH, plan.cudnn_benchmark),
+        (CHANGES, plan.compiles or bool(plan.passes)),
+    ]
     return [setting for setting, on in asked if on]

@@ -122,7 +122,6 @@ class Applied:
         self._weights = weights = OwnDtype(model)
         # Shapes, modes and hooks are compiled for apart; beyond the limit, Dynamo would leave a function uncompiled.
         self._expects = plan.compiles or bool(plan.passes)
-        self._limits = self._expect_changes()
         function = inner = forward_in_bf16 if plan.bf16 else forward
         if plan.channels_last:
 
@@ -272,14 +271,13 @@ class Applied:
             self._step.undo()
         while self._held:
             self._held.pop().release()
-        for name, limit in self._limits.items():
-            setattr(torch._dynamo.config, name, limit)
         self._expects = False
 
-    def _expect_changes(self) -> dict[str, int]:
+    def _expect_changes(self) -> None:
         """In each thread, whose settings of Dynamo are its own in newer torch, and before a new shape is compiled."""
         self._thread.expects_changes = True
-        return expect_changes() if self._expects else {}
+        if self._expects:
+            expect_changes()
 
 
 class _Thread(threading.local):
