@@ -68,6 +68,16 @@ def test_attention_is_switched_by_the_model_and_back() -> None:
     assert switches(model)["attention"] == "eager"
 
 
+def test_a_model_that_was_switched_twice_is_switched_back_in_any_order() -> None:
+    model, wanted = llama(), (("attention", "sdpa"), ("cache", "static"))
+    before = switches(model)
+    first, second = Switched(model, wanted), Switched(model, wanted)
+    first.undo()
+    assert switches(model) == dict(wanted)
+    second.undo()
+    assert switches(model) == before
+
+
 def test_the_switched_model_is_verified_and_says_that_it_is() -> None:
     plan = BY_NAME["model-sdpa"].change(Plan())
     found = verify(PLAIN, plan, CPU).record()

@@ -271,6 +271,20 @@ def test_what_a_step_has_bound_to_the_model_is_undone_too() -> None:
     assert [vars(block) for block in model] == before
 
 
+def test_several_recipes_of_one_model_are_undone_in_any_order() -> None:
+    """Also where one of them is gone, and was never undone."""
+    model = Blocks()
+    before = [dict(vars(block)) for block in model.blocks]
+    rung.apply(model, "compile-regions")
+    gc.collect()
+    first, second = (rung.apply(model, "compile-regions") for _ in range(2))
+    compiled = [block._compiled_call_impl for block in model.blocks]
+    first.undo()
+    assert [block._compiled_call_impl for block in model.blocks] == compiled
+    second.undo()
+    assert [vars(block) for block in model.blocks] == before
+
+
 def test_regions_of_a_model_without_repeated_blocks_are_warned_of() -> None:
     with pytest.warns(UserWarning, match="^compile-regions found no list of equal blocks"):
         rung.apply(Two(), ["compile-regions"])(torch.randn(4, 8))

@@ -26,6 +26,7 @@ from rung.engine.dynamo import (
 )
 from rung.engine.linears import EightBits
 from rung.engine.parts import Shapes, ranks, shapes_of, sizes, tensors_of
+from rung.engine.places import Places
 from rung.engine.regions import blocks
 from rung.engine.switches import Switched, switches
 from rung.plan import Plan
@@ -42,6 +43,14 @@ class Renewed(enum.Enum):
     STEP = enum.auto()  # what was recorded is of another one
 
 
+def _set_call(block: torch.nn.Module, call: Callable[..., Any] | None) -> None:
+    block._compiled_call_impl = call
+    if call is None:  # as the class has it
+        del block._compiled_call_impl
+
+
+# What torch calls in the place of a block's own call.
+BLOCK_CALLS = Places(lambda block: block._compiled_call_impl, _set_call)
 MOST_SHAPES = 1024  # calls that are remembered by their shapes; beyond, all are looked at anew
 
 
@@ -98,9 +107,6 @@ class Compiled:
         self._eight_bits: EightBits | None = None
         self.surgeon: Surgeon | None = None
         self._regions: list[torch.nn.Module] = []
-        self._own_compiled: list[
-            tuple[torch.nn.Module, dict[str, Any]]
-        ] = []  # blocks, with what their owner had compiled of them
         self._seen: list[tuple[Any, ...]] = []
         self._adapters = _Adapters()
         self._adapted = -1  # how many graphs there were when adapters were looked for
@@ -189,9 +195,8 @@ class Compiled:
     def undo(self) -> None:
         if self.surgeon:
             self.surgeon.undo()
-        for block, own in self._own_compiled:
-            vars(block).pop("_compiled_call_impl", None)
-            vars(block).update(own)
+        for block in self._regions:
+            BLOCK_CALLS.take(block, self)
         if self._channels_last:
             self._channels_last.undo()
         self._switched.undo()
@@ -325,11 +330,9 @@ class Compiled:
         run = self._whole(self.surgeon)
         if plan.regions and self._graphs:
             self._regions = blocks(self._model)
-            self._own_compiled = self._own_compiled or [
-                (block, {k: v for k, v in vars(block).items() if k == "_compiled_call_impl"}) for block in self._regions
-            ]
-            for block in self._regions:
-                block.compile(backend=self._graphs.watched, dynamic=False)
+            for block in self._regions:  # as `Module.compile` does
+                call = torch.compile(block._call_impl, backend=self._graphs.watched, dynamic=False)
+                BLOCK_CALLS.put(block, call, self)
             return self._in_context(self._function)
         return run
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from rung.engine.places import Places
 from rung.errors import WorkloadError
 
 
@@ -32,29 +33,35 @@ class Switched:
     """The model with its own switches set, until `undo`. Raises what the model raises: Gemma 2 refuses SDPA."""
 
     def __init__(self, model: nn.Module, wanted: tuple[tuple[str, str], ...]) -> None:
-        self._undo: list[Callable[[], Any]] = []
+        self._model, self._wanted = model, wanted
         for name, value in wanted:
-            before = switches(model).get(name)
-            if before is None:
+            if name not in switches(model):
                 raise WorkloadError(
                     f"{type(model).__name__} has no switch of its own for its {name}: leave that rung out."
                 )
-            if name == "attention":
-                _attention(model, value)
-                self._undo.append(lambda before=before: _attention(model, before))  # type: ignore[misc]
-            else:
-                generation: Any = model.generation_config
-                old = generation.cache_implementation
-                generation.cache_implementation = value
-                self._undo.append(lambda g=generation, old=old: setattr(g, "cache_implementation", old))  # type: ignore[misc]
+            SWITCHES[name].put(model, value, self)
 
     def undo(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+        for name, _ in self._wanted:
+            SWITCHES[name].take(self._model, self)
 
 
-def _attention(model: Any, value: str) -> None:
+def _set_attention(model: Any, value: str) -> None:
     model.set_attn_implementation(value)
+
+
+def _cache(model: Any) -> str | None:
+    return model.generation_config.cache_implementation  # type: ignore[no-any-return]
+
+
+def _set_cache(model: Any, value: str | None) -> None:
+    model.generation_config.cache_implementation = value
+
+
+SWITCHES = {
+    "attention": Places(lambda model: switches(model)["attention"], _set_attention),
+    "cache": Places(_cache, _set_cache),
+}
 
 
 def generates(run: Callable[[], Any], model: nn.Module) -> bool:
