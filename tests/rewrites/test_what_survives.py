@@ -5,12 +5,13 @@ Each either survives the rewrites, with its values and gradients, or is left alo
 
 import copy
 import gc
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import rung
 from rung.rewrites import PASSES, Surgeon, chunked, cross_entropy
@@ -276,3 +277,26 @@ def test_parameters_can_be_swapped_after_a_graph_was_rewritten(passes, checkpoin
     other = nn.Parameter(torch.randn(WIDTH, WIDTH), requires_grad=checkpointed)
     torch.utils.swap_tensors(model.q.weight, other)
     assert torch.allclose(compiled(x), model(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("how", [{"use_reentrant": True}, {"use_reentrant": False}, {"context_fn": "recompute"}])
+def test_dropout_in_a_checkpointed_region_has_one_mask(how):
+    """What is recomputed for the backward reads the numbers that the forward drew."""
+    if how.get("context_fn"):
+        contexts = partial(
+            create_selective_checkpoint_contexts, lambda *args, **kwargs: CheckpointPolicy.MUST_RECOMPUTE
+        )
+        how = {"use_reentrant": False, "context_fn": contexts}
+    x, model = (
+        torch.randn(2, 5, WIDTH, requires_grad=True),
+        nn.Sequential(Attention(), nn.Dropout(0.5), nn.Linear(WIDTH, WIDTH)),
+    )
+
+    def gradient(run):
+        torch.manual_seed(3)
+        return torch.autograd.grad(run(x).square().sum(), x)[0]
+
+    surgeon = Surgeon(["fused-qkv", "sdpa"], "eager")
+    compiled = torch.compile(lambda x: checkpoint(model, x, **how), backend=surgeon, dynamic=False)
+    torch.testing.assert_close(gradient(compiled), gradient(model))
+    assert surgeon.rewritten["sdpa"] == 1

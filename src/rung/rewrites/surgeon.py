@@ -25,6 +25,7 @@ from rung.rewrites.attention.sdpa import fuse_attention, fuse_flex
 from rung.rewrites.attention.short import run_short
 from rung.rewrites.batch_norm import fold_batch_norm
 from rung.rewrites.cache import write_in_place
+from rung.rewrites.checkpoints import checkpoint_as_written
 from rung.rewrites.convolution_epilogues import join_relu
 from rung.rewrites.counts import NAMES, attention, count, products
 from rung.rewrites.cross_entropy import fuse_cross_entropy
@@ -253,8 +254,10 @@ class Surgeon:
 
     def compiled(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """The rewritten graph, handed over."""
-        run: Callable[..., Any] = gm.forward
-        if self.inner != "eager":
+        if self.inner == "eager":
+            checkpoint_as_written(gm)
+            run: Callable[..., Any] = gm.forward
+        else:
             from torch._inductor.compile_fx import compile_fx
 
             run = compile_fx(gm, inputs, config_patches={**self.inductor_options, **_hooks(self.within)} or None)

@@ -1,0 +1,33 @@
+"""Checkpointed regions of a graph that is run as it was captured, without a compiler.
+
+Dynamo makes an operator of `torch.utils.checkpoint.checkpoint` that leaves random numbers to Inductor. Run as it is, it draws others in what is
+recomputed than in the forward, so that a dropout there makes gradients wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils.checkpoint import checkpoint
+
+
+def checkpoint_as_written(gm: fx.GraphModule) -> None:
+    """Has all regions of the graph checkpointed as the program itself would."""
+    operator = torch.ops.higher_order.tag_activation_checkpoint
+    for part in [module for module in gm.modules() if isinstance(module, fx.GraphModule)]:
+        regions = part.graph.find_nodes(op="call_function", target=operator)
+        for node in regions:
+            node.target = _checkpointed
+        if regions:
+            part.recompile()
+
+
+def _checkpointed(body: fx.GraphModule, *args: Any, preserve_rng_state: bool = True, **options: Any) -> Any:
+    # While a graph is captured, nobody reads the state of a generator.
+    capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    options |= {"use_reentrant": False, "preserve_rng_state": preserve_rng_state and not capturing}
+    if (contexts := body.meta.get("_checkpoint_context_fn")) is not None:
+        options["context_fn"] = contexts
+    return checkpoint(body, *args, **options)
