@@ -446,6 +446,25 @@ def test_a_layer_that_is_unfrozen_later_and_not_stepped_is_warned_of_once(
     assert [str(w.message)[:25] for w in recwarn.list] == ([] if taken_up else ["2 parameters get gradient"])
 
 
+@pytest.mark.parametrize("when", [0, 1, 5])
+def test_weights_that_are_exchanged_later_and_not_stepped_are_warned_of_once(
+    when: int, recwarn: pytest.WarningsRecorder
+) -> None:
+    model = nn.Linear(8, 4)
+    train = rung.apply(
+        model,
+        [],
+        loss=lambda output, batch: output.square().mean(),
+        optimizer=lambda given: torch.optim.SGD(given, lr=0.1),
+    )
+    for k in range(16):
+        if k == when:
+            assert not recwarn.list
+            model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+        train.step(torch.randn(4, 8))
+    assert [str(w.message)[:25] for w in recwarn.list] == ["2 parameters get gradient"]
+
+
 def test_one_of_two_models_that_is_undone_leaves_dynamos_settings_to_the_other() -> None:
     config = torch._dynamo.config
     with config.patch({HOOKS_UNSEEN: True, "cache_size_limit": 8}), torch.no_grad():

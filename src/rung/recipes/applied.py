@@ -106,6 +106,9 @@ class Applied:
         self._thread = _Thread()
         # First: what it binds to the model in place is set aside after what the calls bind, in `aside`.
         self._step = Step(workload, model, plan, device, self._expect_changes, dynamic) if workload else None
+        # After it, which may shard the model's parameters. By identity: a weak reference would keep them from being swapped.
+        self._handed = {id(p) for p in model.parameters() if p.requires_grad} if made else set()
+        self._steps = 0
         self.pending = pending
         self._told = not (plan.passes or plan.regions)
         self._rungs, self._named = frozenset(rungs), named
@@ -226,11 +229,14 @@ class Applied:
                 return self(**batch) if isinstance(batch, dict) else call_model(self, batch)
         self._warn_of_another_optimizer()
         if self._frozen:
-            self._warn_of_thawed(self._frozen)
+            self._warn_of_unstepped(self._frozen)
         if not self._thread.expects_changes:
             self._expect_changes()
         loss, output = self._step(batch)
         self._tell(self._step)
+        self._steps += 1
+        if self._handed and not self._steps & (self._steps - 1):  # after step 1, 2, 4, 8: the whole model is looked at
+            self._warn_of_unstepped(p for p in self.model.parameters() if id(p) not in self._handed)
         return output if loss is None else (loss, output)
 
     def _warn_of_another_optimizer(self) -> None:
@@ -242,17 +248,18 @@ class Applied:
                 stacklevel=3,
             )
 
-    def _warn_of_thawed(self, frozen: list[torch.nn.Parameter]) -> None:
-        """Once, where what was frozen when `optimizer=` was called, and was not handed to it, gets gradients."""
-        thawed = [p for p in frozen if p.requires_grad and p.grad is not None]
-        if not thawed:
+    def _warn_of_unstepped(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Once, where any of these, which `optimizer=` was not handed, gets gradients and is in no group."""
+        trained = [p for p in parameters if p.requires_grad and p.grad is not None]
+        if not trained:
             return
         self._frozen = []
         held = set(map(id, stepped(self.optimizer)))
-        if lost := sum(id(p) not in held for p in thawed):
+        if lost := sum(id(p) not in held for p in trained):
+            self._handed = set()
             warnings.warn(
-                f"{lost} parameters get gradients and are in no group of the optimizer: optimizer= was handed what was trainable then. "
-                "Unfreeze before rung.apply, or give them to .optimizer.add_param_group.",
+                f"{lost} parameters get gradients and are in no group of the optimizer: optimizer= was handed what the model had, and trained, then. "
+                "Unfreeze or exchange them before rung.apply, or give them to .optimizer.add_param_group.",
                 stacklevel=3,
             )
 
