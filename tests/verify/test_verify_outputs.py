@@ -416,6 +416,51 @@ def test_what_has_no_float64_is_judged_by_its_rounding_while_it_is_timed(scale: 
     assert bool(said) is off, said
 
 
+class Logits(nn.Module):
+    """Layers as after long training, which are next to certain of what `_nearly_one` draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dtype != torch.float32:
+            raise TypeError("this is for float32")
+        y: torch.Tensor = self.linear(x)
+        return y
+
+
+def _nearly_one(seed: int) -> torch.Tensor:
+    drawn = torch.Generator().manual_seed(seed)
+    x = 0.01 * torch.randn(33, 8, generator=drawn)
+    x[torch.arange(33), torch.randint(4, (33,), generator=drawn)] += 1
+    return x
+
+
+def _classes(batch: torch.Tensor) -> torch.Tensor:
+    return batch[:, :4].argmax(-1)
+
+
+@pytest.mark.parametrize(("scale", "off"), [(1.0, False), (1.5, True)])
+def test_without_float64_what_training_made_small_may_be_off_by_what_was_lost_of_it(scale: float, off: bool) -> None:
+    """The gradients are what is left of probabilities next to one."""
+    workload = linear(model=Logits, loss=lambda y, batch: nn.functional.cross_entropy(y, _classes(batch)))
+    workload = replace(workload, inputs=_nearly_one)
+
+    def otherwise(y: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+        certain = torch.softmax(y, -1)[torch.arange(len(y)), _classes(batch)]
+        return -scale * certain.log().mean()
+
+    step = Step(replace(workload, loss=otherwise), seeded_model(workload), Plan(), CPU)
+    with torch.no_grad():
+        step.model.linear.weight.copy_(12 * torch.eye(4, 8))
+    watched, batch = witness.Watched(), workload.inputs(1)
+    watched.before(step, batch)
+    watched.after(step, step(batch))
+    said = witness.against_the_untouched(workload, Plan(), CPU, watched)
+    assert bool(said) is off, said
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
 def test_weights_are_moved_where_they_are_and_each_by_numbers_of_its_own(device: str) -> None:
     weights = {name: torch.ones(1000, dtype=torch.float64, device=device) for name in ("a", "b")}

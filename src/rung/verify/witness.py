@@ -22,11 +22,11 @@ from rung.hardware.device import Device, synchronize
 from rung.plan import Plan
 from rung.verify.distances import COMPRESSED
 from rung.verify.draws import draws
-from rung.verify.observe import Row, Seen, equal, identical, missing, noted, observe, own_copy, rows
+from rung.verify.observe import GRADIENT, Row, Seen, equal, identical, missing, noted, observe, own_copy, rows
 from rung.verify.perturb import distinct, state
 from rung.verify.randomness import active
 from rung.verify.reference import Reference, jittered, own_precision
-from rung.verify.tolerance import judge
+from rung.verify.tolerance import FLOOR, judge
 from rung.workload import Batch, Workload, seeded_model
 from rung.workload.base import copied
 
@@ -118,18 +118,31 @@ def against_the_untouched(
     found: list[Row] = []
     if watched.cases and draws(partial(observe, baseline, *watched.cases[0][:2]), device):
         return []
+    faded: dict[str, float] = {}
     for k, (weights, batch, theirs) in enumerate(watched.cases):
         truth = reference.run(weights, batch)
-        # In full precision a reference in float32 is the untouched model itself. Then weights moved by an ulp show what it is off by.
-        shows = reference.name == "float64" or numerics != "exact"
-        mine = observe(baseline, weights if shows else jittered(weights, k), batch)
+        if reference.name == "float64" or numerics != "exact":
+            mine = observe(baseline, weights, batch)
+        else:  # the reference is the untouched model itself
+            mine = observe(baseline, jittered(weights, k), batch)
+            for what, tolerance in _faded(truth, observe(baseline, state(model), batch)).items():
+                faded[what] = max(tolerance, faded.get(what, 0.0))
         if not gradients:
             truth, mine, theirs = (replace(seen, gradients={}, was_finite=None) for seen in (truth, mine, theirs))
         if truth.finite and mine.finite:
             said += missing(mine, theirs, CASE)
             found += rows(truth, mine, theirs, CASE)
-    bad = [c for c in judge(found, numerics) if not c.error <= SLACK * c.tolerance]
+    judged = [replace(c, tolerance=max(c.tolerance, faded.get(c.what, 0.0))) for c in judge(found, numerics)]
+    bad = [c for c in judged if not c.error <= SLACK * c.tolerance]
     return said + [c.sentence() for c in sorted(bad, key=lambda c: -c.error / c.tolerance)]
+
+
+def _faded(now: Seen, first: Seen) -> dict[str, float]:
+    """How far off a loss and gradients may be, as a share of their size, once training has made them small: by as much as would be rounding
+    of what they were on the model's first weights. One minus a probability next to one keeps none of its digits, and weights moved by an ulp do not show that."""
+    sizes = {row.what: row.size for row in rows(first, first, first, CASE)}
+    small = [row for row in rows(now, now, now, CASE) if row.what == "loss" or row.what.startswith(GRADIENT)]
+    return {row.what: FLOOR["exact"] * sizes.get(row.what, 0.0) / row.size for row in small if row.size}
 
 
 def unseen(step: Step, batches: Sequence[Batch], make: Callable[[int], Batch], device: Device) -> float | None:
