@@ -6,6 +6,7 @@ Each class carries the exit code of the command line. Code 1 is no error but an 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import importlib.metadata
 import importlib.util
@@ -13,7 +14,9 @@ import os
 import re
 import traceback
 import types
+from pathlib import Path
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk, or somebody's share of it
 EXIT_CODES = {
     0: "done",
     1: "the answer is no: not equal, slower than allowed, or registers spilled",
@@ -43,6 +46,12 @@ class InputError(RungError):
     """A file or directory could not be read as what it should be."""
 
     exit_code = 3
+
+
+def not_written(path: str | Path, error: OSError, otherwise: str) -> InputError:
+    """otherwise: what to do, beside making room where that is what is missing."""
+    room = "free some space or " if error.errno in FULL else ""
+    return InputError(f"{path} could not be written: {error.strerror or error}; {room}{otherwise}.")
 
 
 class WorkloadError(RungError):

@@ -276,6 +276,15 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **said: str) -> No
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
+@pytest.mark.parametrize("limit", ["30", "30:00", "2:00:00", "1-12", "1-12:30:00", "UNLIMITED"])
+def test_a_time_limit_is_one_that_sbatch_takes(cluster: Path, limit: str) -> None:
+    job = ["bench", "tiny-transformer", "--slurm", "1", "--dry-run"]
+    assert f"#SBATCH --time={limit}\n" in run(*job, "--walltime", limit).stdout
+    done = run(*job, "--walltime", f"{limit}x")
+    assert done.returncode == 2
+    assert f"'{limit}x' is no time limit; write minutes, 30:00, 2:00:00 or 1-12" in done.stderr
+
+
 def test_the_script_of_a_dry_run_is_the_one_that_runs(cluster: Path) -> None:
     given = ["bench", "tiny-transformer", "--slurm", "2", "--nproc-per-node", "8", "--partition=gpu", "--account", "me",
              "--walltime", "30:00", "--sbatch", "--constraint=mi300 --exclusive", "--dry-run"]  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import importlib
 import json
 import os
@@ -19,7 +18,7 @@ from rung import __version__
 from rung.cli import completion
 from rung.cli.output import visible_output, write_in_any_encoding
 from rung.config import TABLES, Setting, settings_of
-from rung.errors import EXIT_CODES, NO_TORCH, InputError, RungError, UsageError, first_line
+from rung.errors import EXIT_CODES, FULL, NO_TORCH, InputError, RungError, UsageError, first_line
 from rung.text import visible
 
 # By what a user wants to do. `rung --help` and docs/reference/cli.md have this order.
@@ -59,7 +58,6 @@ GROUPS = {
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 BUG = 70  # Python's own 1 would say "worse" to who only reads the code
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import itertools
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -31,6 +32,16 @@ OURS = (
 )  # each with a value  # fmt: skip
 
 
+# As man sbatch has it: minutes, minutes:seconds, hours:minutes:seconds, and after days- hours, with minutes and seconds behind it.
+LIMIT = re.compile(r"(\d+-)?\d+(:\d+){0,2}|unlimited|infinite", re.IGNORECASE)
+
+
+def _limit(text: str) -> str:
+    if text and not LIMIT.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time limit; write minutes, 30:00, 2:00:00 or 1-12")
+    return text
+
+
 def add_options(parser: argparse.ArgumentParser, dry_run: bool = True) -> None:
     """dry_run: whether the command has no --dry-run of its own."""
     group = parser.add_argument_group("in a SLURM job")
@@ -42,7 +53,9 @@ def add_options(parser: argparse.ArgumentParser, dry_run: bool = True) -> None:
     )
     group.add_argument("--partition", default="", metavar="NAME", help="the partition (default: the cluster's)")
     group.add_argument("--account", default="", metavar="NAME", help="the account to charge")
-    group.add_argument("--walltime", default="", metavar="TIME", help="the time limit, as in 30:00 or 2:00:00")
+    group.add_argument(
+        "--walltime", type=_limit, default="", metavar="TIME", help="the time limit, as in 30:00 or 2:00:00"
+    )
     group.add_argument(
         "--sbatch",
         default="",

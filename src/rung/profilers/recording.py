@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec import UNSET
 
-from rung.errors import InputError, UsageError
+from rung.errors import UsageError, not_written
 from rung.launch.gather import Gathering
 from rung.profilers import collect, rank_sensors, run
 from rung.profilers.plan import ANSWER, PLAN, SAMPLES, Plan
@@ -89,8 +89,7 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{error.filename or folder} could not be written: {error.strerror}; free some space or choose "
-                         "another --out.") from None  # fmt: skip
+        raise not_written(error.filename or folder, error, "choose another --out") from None
 
 
 def _sampling(folder: Path, rate: float) -> tuple[Sampling | None, list[str]]:

@@ -12,7 +12,6 @@ Every file is written beside its place, flushed to the disk and renamed into it.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import math
@@ -28,7 +27,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from rung.errors import InputError, UsageError
+from rung.errors import InputError, UsageError, not_written
 from rung.files import read_text
 from rung.program import program
 from rung.records.climb import Attempt, Baseline, ClimbRun, DryRun, Manifest, Result
@@ -63,7 +62,7 @@ def write_whole(path: Path, text: str, otherwise: str = "choose another --out") 
             path.write_text(text, encoding="utf-8")
             return
     except OSError as error:
-        raise _not_written(path, error, otherwise) from error
+        raise not_written(path, error, otherwise) from error
     # Of a link, and /dev/stdout is one, what it stands for.
     _put(path, Path(os.path.realpath(path)), text, otherwise)
 
@@ -84,7 +83,7 @@ def _put(path: Path, place: Path, text: str, otherwise: str) -> None:
         with contextlib.suppress(OSError):  # on a read-only disk, or where the folder is a file, that cannot be, either
             partial.unlink()
         if isinstance(error, OSError):
-            raise _not_written(path, error, otherwise) from error
+            raise not_written(path, error, otherwise) from error
         raise
 
 
@@ -100,13 +99,6 @@ def _remove_abandoned(folder: Path, begin: str) -> None:
 def is_partial(name: str) -> bool:
     """Whether a file of this name is one that Rung was writing when it was killed, or still writes."""
     return re.fullmatch(r"\..*\.[0-9a-f]{16}\.partial", name) is not None
-
-
-def _not_written(path: Path, error: OSError, otherwise: str) -> InputError:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return InputError(
-        f"{path} could not be written: {error.strerror}; {'free some space or ' if full else ''}{otherwise}."
-    )
 
 
 def to_json(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import BinaryIO, cast
 
 import polars as pl
 
-from rung.errors import InputError
+from rung.errors import not_written
 from rung.trace.ranks import NO_RANK
 from rung.trace.table import GPU_KINDS, Trace
 
@@ -52,9 +52,7 @@ def whole(path: Path) -> Iterator[BinaryIO]:
                 os.fsync(written.fileno())
             os.replace(partial, file)
         except OSError as error:
-            raise InputError(
-                f"{path} could not be written ({error.strerror or error}): free some space or choose another place."
-            ) from error
+            raise not_written(path, error, "choose another place") from error
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ import cloudpickle
 import torch
 from torch.utils import _pytree as pytree
 
-from rung.errors import InputError, UsageError
+from rung.errors import InputError, UsageError, not_written
 from rung.files import check_regular
 from rung.workload.base import Batch, Workload, call_model
 from rung.workload.by_value import Copies, Reader, may_be_written
@@ -115,9 +115,7 @@ def write(workload: Workload, folder: Path) -> str:
         (partial / FILE).write_text(text, encoding="utf-8")
         partial.rename(folder)
     except OSError as error:
-        raise InputError(
-            f"{folder} could not be written: {error.strerror or error}; free some space or choose another out=."
-        ) from error
+        raise not_written(folder, error, "choose another out=") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return f"{folder.resolve() / FILE}:{NAME}"
