@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rung
-from rung.engine import cuda_graph, dynamo
+from rung.engine import cuda_graph, dynamo, process_wide
 from rung.engine.compiled import Renewed
 from rung.engine.cuda_graph import MOST_SHAPES, PROOFS, WARM_CALLS, GraphedStep
 from rung.engine.guards import MOST, ModelGuards
@@ -657,7 +657,8 @@ def test_each_state_has_its_graph_and_one_with_a_hook_has_none(recorded: Callabl
 
 
 @torch._dynamo.config.patch(skip_nnmodule_hook_guards=True)  # as it is in a fresh process
-def test_a_hook_that_comes_late_is_run_by_what_was_compiled() -> None:
+def test_a_hook_that_comes_late_is_run_by_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_wide.CHANGES, "_holders", 0)  # recipes of other tests were never undone
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(3, 4)
     applied = rung.apply(model, ["fused-gate-up"])
     with pytest.warns(UserWarning, match="fused-gate-up rewrote nothing"):

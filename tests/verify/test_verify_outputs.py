@@ -441,22 +441,30 @@ def _classes(batch: torch.Tensor) -> torch.Tensor:
     return batch[:, :4].argmax(-1)
 
 
-@pytest.mark.parametrize(("scale", "off"), [(1.0, False), (1.5, True)])
-def test_without_float64_what_training_made_small_may_be_off_by_what_was_lost_of_it(scale: float, off: bool) -> None:
-    """The gradients are what is left of probabilities next to one."""
+@pytest.mark.parametrize(
+    ("known", "new", "off"),
+    [(1.0, 1.0, False), (1.5, 1.0, True), (0.0, 1.0, True), (1.0, 1.001, True), (1.0, 0.0, True)],
+)
+def test_without_float64_what_training_made_small_may_be_off_by_what_was_lost_of_it(
+    known: float, new: float, off: bool
+) -> None:
+    """Gradients on a batch that is known are what is left of probabilities next to one. Nothing is lost on another batch. known, new: times
+    what they have to be there."""
     workload = linear(model=Logits, loss=lambda y, batch: nn.functional.cross_entropy(y, _classes(batch)))
-    workload = replace(workload, inputs=_nearly_one)
+    workload = replace(workload, inputs=lambda seed: _nearly_one(seed) * (1 if seed == 1 else -1))
+    scale = {1: known, 2: new}
 
     def otherwise(y: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
-        certain = torch.softmax(y, -1)[torch.arange(len(y)), _classes(batch)]
-        return -scale * certain.log().mean()
+        right = torch.softmax(y, -1)[torch.arange(len(y)), _classes(batch)]
+        return -scale[1 if batch.max() > 0.5 else 2] * right.log().mean()
 
-    step = Step(replace(workload, loss=otherwise), seeded_model(workload), Plan(), CPU)
-    with torch.no_grad():
-        step.model.linear.weight.copy_(12 * torch.eye(4, 8))
-    watched, batch = witness.Watched(), workload.inputs(1)
-    watched.before(step, batch)
-    watched.after(step, step(batch))
+    step, watched = Step(replace(workload, loss=otherwise), seeded_model(workload), Plan(), CPU), witness.Watched()
+    for seed in (1, 2):
+        with torch.no_grad():
+            step.model.linear.weight.copy_(12 * torch.eye(4, 8))
+        batch = workload.inputs(seed)
+        watched.before(step, batch)
+        watched.after(step, step(batch))
     said = witness.against_the_untouched(workload, Plan(), CPU, watched)
     assert bool(said) is off, said
 

@@ -32,7 +32,8 @@ class Row:
     """One quantity of one case: a candidate's error and the untouched model's own, both against the reference and over its size.
 
     beside: of a gradient, the median over all gradients of the case of the untouched model's error, over the size of this one;
-    why: what an infinite error means, as a sentence, where it is not that something is not finite; kink: what kinks may change of it;
+    why: what an infinite error means, as a sentence, where it is not that something is not finite; kink: what kinks may change of it, or digits
+    that training lost (`rung.verify.witness`);
     few: whether it is of so few numbers that its errors are a matter of luck (`rung.verify.tolerance`); size: what errors are a share of, 0.0
     where that is the same in all cases.
     """

@@ -37,6 +37,7 @@ SECONDS = (
     10.0  # that they may take, however long a step is; where they seem to differ three times as long, for PAIRS of them
 )
 SLACK = 3.0  # times verification's tolerances: of two cases only, on weights as training left them
+MOST_LOST = 0.3  # with SLACK, less than all of it: what is not computed at all is refused
 CASE = "while it was timed"
 
 
@@ -118,31 +119,31 @@ def against_the_untouched(
     found: list[Row] = []
     if watched.cases and draws(partial(observe, baseline, *watched.cases[0][:2]), device):
         return []
-    faded: dict[str, float] = {}
     for k, (weights, batch, theirs) in enumerate(watched.cases):
-        truth = reference.run(weights, batch)
+        truth, lost = reference.run(weights, batch), {}
         if reference.name == "float64" or numerics != "exact":
             mine = observe(baseline, weights, batch)
         else:  # the reference is the untouched model itself
             mine = observe(baseline, jittered(weights, k), batch)
-            for what, tolerance in _faded(truth, observe(baseline, state(model), batch)).items():
-                faded[what] = max(tolerance, faded.get(what, 0.0))
+            lost = _lost(truth, observe(baseline, state(model), batch))
         if not gradients:
             truth, mine, theirs = (replace(seen, gradients={}, was_finite=None) for seen in (truth, mine, theirs))
         if truth.finite and mine.finite:
             said += missing(mine, theirs, CASE)
-            found += rows(truth, mine, theirs, CASE)
-    judged = [replace(c, tolerance=max(c.tolerance, faded.get(c.what, 0.0))) for c in judge(found, numerics)]
-    bad = [c for c in judged if not c.error <= SLACK * c.tolerance]
+            compared = rows(truth, mine, theirs, CASE)
+            found += [replace(row, kink=max(row.kink, lost.get(row.what, 0.0))) for row in compared]
+    bad = [c for c in judge(found, numerics) if not c.error <= SLACK * c.tolerance]
     return said + [c.sentence() for c in sorted(bad, key=lambda c: -c.error / c.tolerance)]
 
 
-def _faded(now: Seen, first: Seen) -> dict[str, float]:
-    """How far off a loss and gradients may be, as a share of their size, once training has made them small: by as much as would be rounding
-    of what they were on the model's first weights. One minus a probability next to one keeps none of its digits, and weights moved by an ulp do not show that."""
-    sizes = {row.what: row.size for row in rows(first, first, first, CASE)}
+def _lost(now: Seen, first: Seen) -> dict[str, float]:
+    """How far off the loss and each gradient may be, as a share of its size and by its name, once training has made it small: as much as would be
+    rounding of its size on the model's first weights, and at most MOST_LOST. One minus a probability next to one keeps few of its digits, and
+    weights moved by an ulp do not show that."""
+    before = {row.what: row.size for row in rows(first, first, first, CASE)}
     small = [row for row in rows(now, now, now, CASE) if row.what == "loss" or row.what.startswith(GRADIENT)]
-    return {row.what: FLOOR["exact"] * sizes.get(row.what, 0.0) / row.size for row in small if row.size}
+    shares = {row.what: FLOOR["exact"] * before.get(row.what, 0.0) / row.size for row in small if row.size}
+    return {what: min(share, MOST_LOST) for what, share in shares.items()}
 
 
 def unseen(step: Step, batches: Sequence[Batch], make: Callable[[int], Batch], device: Device) -> float | None:
