@@ -45,7 +45,7 @@ class Renewed(enum.Enum):
 
 def _set_call(block: torch.nn.Module, call: Callable[..., Any] | None) -> None:
     block._compiled_call_impl = call
-    if call is None:  # as the class has it
+    if call is None:  # the class has None; without an entry of its own, the block is as it was before
         del block._compiled_call_impl
 
 

@@ -25,9 +25,8 @@ def checkpoint_as_written(gm: fx.GraphModule) -> None:
 
 
 def _checkpointed(body: fx.GraphModule, *args: Any, preserve_rng_state: bool = True, **options: Any) -> Any:
-    # While a graph is captured, nobody reads the state of a generator.
-    capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-    options |= {"use_reentrant": False, "preserve_rng_state": preserve_rng_state and not capturing}
+    # While a whole step is captured, torch refuses to read a generator's state. That is better than other random numbers in what is recomputed.
+    options |= {"use_reentrant": False, "preserve_rng_state": preserve_rng_state}
     if (contexts := body.meta.get("_checkpoint_context_fn")) is not None:
         options["context_fn"] = contexts
     return checkpoint(body, *args, **options)

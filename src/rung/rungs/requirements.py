@@ -71,7 +71,7 @@ HALF = unless(
 REFUSED = unless(
     "compiled code that verification refused",
     lambda c: c.refused,
-    "it makes nothing faster: it is for compiled code that verification refused for what it computes in 16 bits.",
+    "it makes nothing faster: a climb adds it to a plain mode that verification refused in 16 bits.",
 )
 KNOWN_SIZES = unless(
     "",

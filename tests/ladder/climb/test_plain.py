@@ -11,7 +11,7 @@ import pytest
 from attempt_records import attempt, mode
 from known_facts import facts_of
 from made_up import MANIFEST, PASSED, STEP, Added, answered, leave, state, warm
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from rung.ladder.answers import Untouched
 from rung.ladder.climb import checks, mode_checks, mode_timing, plain
@@ -27,7 +27,7 @@ from rung.measure import Restart
 from rung.plan import Numerics, Plan
 from rung.records.analyze import Breakdown
 from rung.records.climb import Attempt, Mode
-from rung.records.measured import Figure, Witness
+from rung.records.measured import Figure, Verification, Witness
 from rung.records.record import record_of
 from rung.records.workload import Facts
 from rung.rungs import BY_NAME, Context, plan_of
@@ -519,6 +519,10 @@ def test_where_nothing_runs_at_the_lowest_precision_the_first_modes_are_prepared
         assert said[-1].text.startswith(
             "no plain mode runs with bf16: RuntimeError: unsafe to autocast; the plain modes"
         )
+    made.known = structs.replace(made.facts, hooked="a layer")  # so that nothing can be a graph
+    made.racing = {name: task for name, task in made.racing.items() if "compile" in task.side.rungs}
+    race = mode_timing.Race({"default": mode("bf16", "compile", name="default", **RAISED)})
+    assert racing.at_higher_precision(made, race)
     no_memory = mode("bf16", name="eager", error="out of memory")
     race.modes["eager"], race.without = no_memory, ()
     assert not racing.at_higher_precision(made, race)
@@ -783,7 +787,8 @@ def test_compiled_training_in_16_bits_may_round_where_eager_does(
     facts: dict[str, Any], rungs: tuple[str, ...], may: bool
 ) -> None:
     context = Context(Plan(), "bf16", facts_of(facts), {}, {})
-    assert rounded(context, rungs) == ((*rungs, "eager-rounding") if may else ())
+    assert rounded(context, "x", rungs, ["x"]) == (("x-rounded", (*rungs, "eager-rounding")) if may else None)
+    assert rounded(context, "x", rungs, ["y-rounded"]) is None  # it is compiled anew once
     assert BY_NAME["eager-rounding"].applies(replace(context, plan=plan_of(IN_16_BITS)))  # by itself it is never tried
 
 
@@ -799,13 +804,9 @@ def test_what_is_refused_in_16_bits_alone_is_compiled_once_more_with_another_rou
     race.answers = [Answer(IN_16_BITS, "provisional", Figure(value=2.0))]
     made.ahead = verifying(made, IN_16_BITS, ["exact", "bf16"], "01-plain-compile-and-graph")
     for task in made.ahead:
-        if (part := checks.part_of(task)) in refusing:
-            task.answers["verify"] = {
-                **PASSED,
-                "passed": False,
-                "precisions": [part],
-                "failures": ["a gradient is off"],
-            }
+        part = checks.part_of(task)
+        no = {"passed": False, "failures": ["a gradient is off"]} if part in refusing else {}
+        task.answers["verify"] = {**PASSED, "precisions": [part], **no}
     assert mode_checks.withdraw_wrong(made, race)
     anew = racing.rounded_anew(made, race)
     assert {name: task.side.rungs for name, task in anew.items()} == (
@@ -815,6 +816,10 @@ def test_what_is_refused_in_16_bits_alone_is_compiled_once_more_with_another_rou
     assert {task.side.rungs for task in made.ahead} == ({ROUNDED} if again else set())  # verified while it compiles
     assert racing.rounded_anew(made, race) == {}
     assert title("compile-and-graph-rounded").endswith("as one CUDA or HIP graph, rounded where eager rounds")
+    assert title("default-float32-rounded") == "torch.compile, in float32, rounded where eager rounds"
+    made.racing.clear()  # as in another sitting, which has read what was timed
+    race.rounding, race.modes["compile-and-graph-rounded"] = ["compile-and-graph"], timed(ROUNDED, 1.9)
+    assert racing.rounded_anew(made, race) == {}
 
 
 @pytest.mark.parametrize(
@@ -828,15 +833,55 @@ def test_what_the_last_look_refuses_in_16_bits_is_rounded_otherwise_before_the_n
     made.numerics = "bf16"
     fastest, other = timed(IN_16_BITS, 2.0, "compile-and-graph"), timed(("bf16", "compile"), 1.5, "default")
     record = attempt(
-        rung="plain", stack=fastest.rungs, modes=[fastest, other], why="a gradient is off.",
+        rung="plain", stack=fastest.rungs, modes=[fastest, other], why="a gradient is off.", prepared_seconds=40.0,
         verification={**PASSED, "passed": False, "precisions": precisions, "failures": ["a gradient is off"]},
     )  # fmt: skip
     assert plain._in_its_place(made, record) == first
     assert record.modes
     assert record.modes[0].error == "a gradient is off."
+    leave(made, 50.0)  # too little to compile and to verify it
+    record.modes[0].error = UNSET
+    assert plain._in_its_place(made, record) == ("default", ["bf16", "compile"])
     record.modes = [record.modes[0], timed(ROUNDED, 1.9, "compile-and-graph-rounded"), other]
     record.stack = list(ROUNDED)
     assert plain._in_its_place(made, record) == ("default", ["bf16", "compile"])  # it is compiled anew once
+
+
+@pytest.mark.parametrize(("gain", "best"), [(1.9, "compile-and-graph-rounded"), (1.3, "default"), (1.01, "default")])
+def test_what_is_rounded_otherwise_is_the_answer_only_where_no_other_mode_is_faster(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, gain: float, best: str
+) -> None:
+    made, _ = climb(TRAINING)
+    made.numerics = "bf16"
+    fastest, other = timed(IN_16_BITS, 2.0, "compile-and-graph"), timed(("bf16", "compile"), 1.5, "default")
+    tried: list[str] = []
+
+    def times(state: State, result: mode_timing.Race, done: dict[str, Task]) -> None:
+        for name, task in done.items():
+            result.modes[name] = timed(task.side.rungs, gain if name.endswith("rounded") else 1.5, name)
+            result.best = name
+
+    def verified(state: State, record: Attempt) -> Any:
+        assert record.plain
+        tried.append(record.plain.name)
+        wrong = record.plain.name == "compile-and-graph"
+        record.verdict, record.why = "reverted" if wrong else "inconclusive", "a gradient is off."
+        record.verification = record_of(Verification, {**PASSED, "passed": not wrong, "precisions": ["bf16"]})
+        return None, None
+
+    def record_of_race(state: State, found: Any) -> Attempt:
+        modes = [*found.modes.values()] if found else [fastest, other]
+        of = next(mode for mode in modes if not found or mode.name == found.best)
+        return attempt(rung="plain", stack=of.rungs, modes=modes, plain=the_best(of, []))
+
+    monkeypatch.setattr(plain, "race", lambda state: None)
+    monkeypatch.setattr(plain, "_record", record_of_race)
+    monkeypatch.setattr(plain, "untouched_worker", lambda state: None)
+    monkeypatch.setattr(made, "wait", lambda task: None)
+    monkeypatch.setattr(plain, "time_modes", times)
+    monkeypatch.setattr(plain, "_verified", verified)
+    plain.attempt_plain(made)
+    assert tried == ["compile-and-graph", best]
 
 
 @pytest.mark.parametrize(("kept", "said"), [(["compile"], True), (["capture"], False)])

@@ -48,12 +48,12 @@ class Race:
     task: Task | None = None
     asked: bool = False  # whether the audit has told which further modes there are
     until: float = math.inf  # when modes that take minutes are given up, by the monotonic clock
-    without: tuple[str, ...] = ()  # precisions at which a mode was slower than the untouched model
+    without: tuple[str, ...] = ()  # precisions at which a mode was slower than the untouched model, or none ran
     # Of the modes that were the best for a while, as they were timed.
     answers: list[Answer] = field(default_factory=list)
     dropped: bool = False  # whether the best was withdrawn, and nothing was begun for it yet
     refused: list[list[str]] = field(default_factory=list)  # the rungs of modes that compute something else
-    rounding: list[str] = field(default_factory=list)  # names of those that do so in 16 bits alone
+    rounding: list[str] = field(default_factory=list)  # names of those that 16 bits refused, and full precision did not
     died: bool = False  # whether the untouched model was started again once
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import UNSET, UnsetType
 
@@ -38,8 +38,8 @@ MODES = {
 }
 SLOW = ("max-autotune",)  # takes minutes
 ROUNDED = "rounded"
-# What the end of a mode's name says, at the end of its title: a higher precision, where a lower one is slower; or that compiled code which
-# was refused for what it computes in 16 bits is compiled once more with another rounding.
+# What an end of a mode's name says, at the end of its title: a higher precision, where a lower one is slower or raises; or that compiled code
+# which was refused for what it computes in 16 bits is compiled once more with another rounding.
 ENDS = {"tf32": "in TF32", "float32": "in float32", ROUNDED: "rounded where eager rounds"}
 
 
@@ -65,16 +65,20 @@ def modes(context: Context, slow: bool, without: Sequence[str] = ()) -> dict[str
 
 
 def mode_of(name: str) -> str:
-    """The mode without what its name may end in."""
+    """The mode without what its name ends in."""
     mode, _, end = name.rpartition("-")
-    return mode if end in ENDS else name
+    return mode_of(mode) if end in ENDS else name
 
 
-def rounded(context: Context, rungs: Sequence[str]) -> tuple[str, ...]:
-    """The rungs of a mode with one that rounds where eager rounds; none where that is nothing for them."""
-    compiled = "compile" in rungs
+def rounded(
+    context: Context, name: str, rungs: Sequence[str], seen: Iterable[str]
+) -> tuple[str, tuple[str, ...]] | None:
+    """The name and the rungs of the mode in the place of one that was refused in 16 bits, which rounds where eager rounds. None where that is
+    nothing for it, or one of the modes `seen`, by name, does so already."""
     refused = Context(plan_of(rungs), context.numerics, context.facts, {}, context.rates, refused=True)
-    return (*rungs, "eager-rounding") if compiled and BY_NAME["eager-rounding"].applies(refused) is None else ()
+    if "compile" not in rungs or any(one.endswith(ROUNDED) for one in seen):
+        return None
+    return None if BY_NAME["eager-rounding"].applies(refused) else (f"{name}-{ROUNDED}", (*rungs, "eager-rounding"))
 
 
 def mode_of_task(name: str, task: Task, error: str | UnsetType = UNSET) -> Mode:
@@ -90,8 +94,8 @@ def the_best(mode: Mode, modes: list[Mode]) -> Plain:
 
 
 def title(name: str) -> str:
-    end = name.removeprefix(mode_of(name)).removeprefix("-")
-    return TITLES[mode_of(name)] + (f", {ENDS[end]}" if end else "")
+    ends = name.removeprefix(mode_of(name)).split("-")[1:]
+    return ", ".join([TITLES[mode_of(name)], *(ENDS[end] for end in ends)])
 
 
 def _on(context: Context, names: list[str]) -> Context:

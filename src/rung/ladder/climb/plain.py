@@ -18,6 +18,7 @@ from rung.ladder.climb.checks import checks_of, end_checks
 from rung.ladder.climb.mode_timing import Race, time_modes, traced, untouched_worker
 from rung.ladder.climb.modes import NAME, ROUNDED, rounded, the_best, title
 from rung.ladder.climb.race import prepared_mode, race
+from rung.ladder.climb.schedule import verifying_seconds
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import distrusted
 from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed, slowed_by_others, warn_if_disturbed
@@ -47,6 +48,9 @@ def attempt_plain(state: State) -> None:
             take_back(state, record.stack, record.why.rstrip("."), wrong=bool(record.verification))
             record.stack = []  # the refuted one has its reason among the modes
             record = _timed_instead(state, record, *other)
+            fastest = _fastest(record)
+            if fastest and other[0].endswith(ROUNDED) and fastest.name != other[0]:
+                record = _timed_instead(state, record, fastest.name, fastest.rungs)
             seen = _verified(state, record)
     except WorkerFailed as failure:
         if record is None:
@@ -112,17 +116,25 @@ def _profiled(state: State, record: Attempt, name: str) -> None:
 
 def _in_its_place(state: State, record: Attempt) -> tuple[str, Sequence[str]] | None:
     """The name and the rungs of what is tried in the place of the mode that was refuted just now, which is marked so: the same with
-    another rounding, where it was refused in 16 bits alone, or the fastest of the others."""
+    another rounding, where 16 bits refused it and time is left for that; or the fastest of the others."""
     modes = record.modes or []
-    in_16_bits = record.verification and record.verification.precisions == ["bf16"]
-    may_round = in_16_bits and not any(mode.name.endswith(ROUNDED) for mode in modes)
+    took = record.prepared_seconds or 0.0
+    time_left = state.left() > took + verifying_seconds(state, record.stack, took)
+    in_16_bits = bool(record.verification and record.verification.precisions == ["bf16"])
     for mode in modes:
         if mode.rungs == record.stack:
             mode.error, mode.speedup = record.why, UNSET
-            if may_round and (rungs := rounded(state.context(), mode.rungs)):
-                return f"{mode.name}-{ROUNDED}", rungs
-    fastest = max(modes, key=lambda mode: mode.speedup or 0.0, default=None)
-    return (fastest.name, fastest.rungs) if fastest and (fastest.speedup or 0.0) >= PROVISIONAL_GAIN else None
+            seen = [other.name for other in modes]
+            if in_16_bits and time_left and (found := rounded(state.context(), mode.name, mode.rungs, seen)):
+                return found
+    fastest = _fastest(record)
+    return (fastest.name, fastest.rungs) if fastest else None
+
+
+def _fastest(record: Attempt) -> Mode | None:
+    """The fastest mode that is worth a try."""
+    fastest = max(record.modes or [], key=lambda mode: mode.speedup or 0.0, default=None)
+    return fastest if fastest and (fastest.speedup or 0.0) >= PROVISIONAL_GAIN else None
 
 
 def _timed_instead(state: State, record: Attempt, name: str, rungs: Sequence[str]) -> Attempt:

@@ -1,7 +1,7 @@
 """The plain modes of torch.compile side by side: each is prepared in a worker of its own and timed as soon as it is ready.
 
 Each runs at the lowest precision that the climb's numeric contract permits, with the fused optimizer. Where one of them is slower so
-than the untouched model, as convolutions in bfloat16 may be, they are prepared at the next higher precision, too. They need a few
+than the untouched model, as convolutions in bfloat16 may be, or none of them runs, they are prepared at the next higher precision, too. They need a few
 facts of the workload, not its survey, and all of them prepare side by side.
 """
 
@@ -33,7 +33,6 @@ from rung.ladder.climb.modes import (
     LAID_OUT,
     MODES,
     NAME,
-    ROUNDED,
     SLOW,
     mode_of,
     mode_of_task,
@@ -281,15 +280,14 @@ def _give_up_refused(result: Race, open_: dict[str, Task], later: dict[str, Task
 
 
 def rounded_anew(state: State, result: Race) -> dict[str, Task]:
-    """A mode in the place of the first that was refused in 16 bits alone: it rounds where eager rounds, and is verified while it compiles.
+    """A mode in the place of the first that was refused in 16 bits, and not in full precision: it rounds where eager rounds, and is verified
+    while it compiles.
 
     On an H200, a gradient of deberta-v3-base in bfloat16 was off by 0.88 with torch.compile, by 0.11 in eager, and by 0.08 with this rounding
     (docs/zoo.md, "Rounding")."""
-    if any(name.endswith(ROUNDED) for name in state.racing):
-        return {}
     for name in result.rounding:
-        other, rungs = f"{name}-{ROUNDED}", rounded(state.context(), result.modes[name].rungs)
-        if rungs:
+        if found := rounded(state.context(), name, result.modes[name].rungs, {*state.racing, *result.modes}):
+            other, rungs = found
             task = state.racing[other] = state.pool.add(prepared_mode(state, other, rungs), first=True)
             if verifies_beside(state, task.memory):
                 verify_ahead(state, other)
@@ -373,11 +371,11 @@ def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
 
 def _raises_at(state: State, result: Race, precision: str) -> str:
     """Why nothing runs at this precision, as a clause; empty where something does, or may. The model as it is tells, which is a mode once its
-    graph has failed. On a CPU it is none, and compiled code tells."""
+    graph has failed. Where neither is there, as on a CPU or where the step cannot be a graph, compiled code tells."""
     tried = {name: mode for name, mode in result.modes.items() if precision in mode.rungs}
     if not all(mode.failed is True for mode in tried.values()):
         return ""
-    if state.facts.gpu:
+    if any(mode_of(name) in ("cuda-graph", "eager") for name in (*state.racing, *tried)):
         tried = {name: mode for name, mode in tried.items() if mode_of(name) == "eager"}
     return next((str(mode.error).rstrip(".") for mode in tried.values()), "")
 

@@ -242,15 +242,16 @@ def _attempts(state: State, rung: Rung) -> list[Attempt]:
     made = [
         a
         for a in state.attempts
-        if a.log and ((rung.name in (a.rung, *(a.without or ())) and not a.cut) or _slowed(a.modes or (), rung.name))
+        if a.log
+        and ((rung.name in (a.rung, *(a.without or ())) and not a.cut) or _gives_nothing(a.modes or (), rung.name))
     ]
     racing = state.begun.get("plain")
-    if racing and _slowed(racing.modes.values(), rung.name):
+    if racing and _gives_nothing(racing.modes.values(), rung.name):
         made.append(Attempt(number=1, rung="plain", against=state.best_name, verdict=""))
     return made
 
 
-def _slowed(modes: Collection[Mode], precision: str) -> bool:
+def _gives_nothing(modes: Collection[Mode], precision: str) -> bool:
     """Whether a plain mode was slower at this precision than at another, or ran at another alone."""
     timed = [(frozenset(m.rungs), m.speedup) for m in modes if m.speedup]
     failed = [m.failed is True for m in modes if precision in m.rungs]
