@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import fx
+from torch._higher_order_ops.wrap import tag_activation_checkpoint
 from torch.utils.checkpoint import checkpoint
 
 
 def checkpoint_as_written(gm: fx.GraphModule) -> None:
     """Has all regions of the graph checkpointed as the program itself would."""
-    operator = torch.ops.higher_order.tag_activation_checkpoint
     for part in [module for module in gm.modules() if isinstance(module, fx.GraphModule)]:
-        regions = part.graph.find_nodes(op="call_function", target=operator)
+        regions = part.graph.find_nodes(op="call_function", target=tag_activation_checkpoint)
         for node in regions:
             node.target = _checkpointed
         if regions:
