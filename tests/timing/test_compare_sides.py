@@ -188,18 +188,40 @@ def inputs(seed): return [torch.randn(4, 8, generator=torch.Generator().manual_s
 """
 
 
-def test_two_versions_are_compared_with_the_modules_beside_each(tmp_path: Path) -> None:
-    for name, activation in (("old", "relu"), ("new", "tanh")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "model.py").write_text(OF_NET)
-        (tmp_path / name / "ops.py").write_text("from parts import act\ndef run(x): return act(x)\n")
-        (tmp_path / name / "net.py").write_text(NET.replace("relu", activation))
-        (tmp_path / name / "parts.py").write_text(f"def act(x): return x.{activation}()\n")
-    functions = ["old/ops.py:run", "new/ops.py:run", "--call", "--inputs", "old/model.py:inputs"]
+def versions(folder: Path, **activations: str) -> None:
+    """A folder for each, whose files have the same names."""
+    for name, activation in activations.items():
+        (folder / name).mkdir()
+        (folder / name / "model.py").write_text(OF_NET)
+        (folder / name / "ops.py").write_text("def run(x):\n    from parts import act\n    return act(x)\n")
+        (folder / name / "net.py").write_text(NET.replace("relu", activation))
+        (folder / name / "parts.py").write_text(f"def act(x): return x.{activation}()\n")
+
+
+@pytest.mark.parametrize("inputs", ["old", "new"])
+def test_two_versions_are_compared_with_the_modules_beside_each(inputs: str, tmp_path: Path) -> None:
+    versions(tmp_path, old="relu", new="tanh")
+    functions = ["old/ops.py:run", "new/ops.py:run", "--call", "--inputs", f"{inputs}/model.py:inputs"]
     for asked in (["old/model.py:make", "new/model.py:make", "--verify"], functions):
         done = rung("compare", *asked, "--budget", "1", cwd=tmp_path)
         assert done.returncode == 1, done.stdout + done.stderr
         assert "B does not compute what A computes" in done.stdout
+
+
+@pytest.mark.parametrize("b", ["old/ops.py:again", "new/ops.py:run"])
+def test_functions_that_import_when_they_are_called_are_timed(b: str, tmp_path: Path) -> None:
+    versions(tmp_path, old="relu", new="relu")
+    (tmp_path / "inp.py").write_text(
+        "import torch\ndef inputs(seed): return [torch.randn(4, generator=torch.Generator().manual_seed(seed))]\n"
+    )
+    with (tmp_path / "old" / "ops.py").open("a") as ops:
+        ops.write("again = run\n")
+    asked = ["old/ops.py:run", b, "--call", "--inputs", "inp.py:inputs"]
+    done = rung("compare", *asked, "--budget", "1", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    assert result["verification"]["passed"]
+    assert result["times"]["b"]["value"] > 0
 
 
 @pytest.mark.parametrize("changed", [False, True])

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rung.cli.compare import function
 from rung.workload import load
 from rung.workload.load import find
-from rung.workload.own_modules import OwnModules
+from rung.workload.own_modules import InTurn, OwnModules
 
 TARGET = """
 import torch
@@ -55,6 +56,25 @@ def test_each_target_runs_the_modules_beside_its_file(versions: Path) -> None:
     assert old()[2] is new()[2]  # what lies in the folder of both is loaded once
     assert sys.modules["net"].__file__ == str(versions / "new" / "net.py")
     assert str(versions / "old") not in sys.path
+
+
+def test_functions_that_take_turns_import_their_own_when_they_are_called(versions: Path) -> None:
+    targets = ["new/target.py:answer", "old/target.py:answer", "new/target.py:make"]
+    path = sys.path[:]
+    with InTurn(targets) as in_turn:
+        new, old, make = (in_turn.load(target, function) for target in targets)
+        for _ in range(2):
+            assert old()[:2] == (1, 1)
+            assert new()[:2] == (2, 2)
+            assert make().inputs(0).tolist() == [2, 2]
+    assert sys.path == path
+
+
+def test_functions_of_one_folder_are_called_as_they_are(versions: Path) -> None:
+    with InTurn(["old/target.py:answer", "old/target.py:make"]) as in_turn:
+        answer = in_turn.load("old/target.py:answer", function)
+        assert answer is function("old/target.py:answer")
+        assert answer()[:2] == (1, 1)
 
 
 def test_a_function_of_the_workload_that_imports_when_it_is_called_gets_its_own(versions: Path) -> None:

@@ -182,7 +182,7 @@ def run(parsed: argparse.Namespace) -> int:
 def on_inputs(parsed: argparse.Namespace) -> Comparison | Ranking:
     """Functions with arguments, verified and timed in this process."""
     from rung.timing.compare_here import compare_here
-    from rung.workload.own_modules import OwnModules
+    from rung.workload.own_modules import InTurn
 
     if not parsed.call:
         raise UsageError("--inputs makes the arguments of plain functions: add --call.")
@@ -195,22 +195,22 @@ def on_inputs(parsed: argparse.Namespace) -> Comparison | Ranking:
     no_rest(parsed.rest)
     calls: dict[str, Callable[..., Any]] = {}
     targets = (parsed.a, parsed.b, *parsed.more)
-    for k, target in enumerate(targets):
-        again = targets[:k].count(target)
-        with OwnModules(target, parsed.a).active():
-            calls[f"{target} #{again + 1}" if again else target] = function(target)
-    if len(set(targets)) == 1:
-        say(SAME)
-    inputs = function(parsed.inputs)
-    with live(parsed.budget):
-        return compare_here(
-            calls,
-            margin=parsed.same_within,
-            seconds=parsed.budget or HERE,
-            device=parsed.device,
-            inputs=inputs,
-            gradients=parsed.gradients,
-        )
+    with InTurn(targets) as versions:
+        for k, target in enumerate(targets):
+            again = targets[:k].count(target)
+            calls[f"{target} #{again + 1}" if again else target] = versions.load(target, function)
+        if len(set(targets)) == 1:
+            say(SAME)
+        inputs = versions.load(parsed.inputs, function)
+        with live(parsed.budget):
+            return compare_here(
+                calls,
+                margin=parsed.same_within,
+                seconds=parsed.budget or HERE,
+                device=parsed.device,
+                inputs=inputs,
+                gradients=parsed.gradients,
+            )
 
 
 def function(target: str) -> Callable[..., Any]:
