@@ -16,6 +16,7 @@ from torch import nn
 
 import rung
 from rung.engine import process_wide
+from rung.engine.compiled import BLOCK_CALLS
 from rung.engine.dynamo import HOOKS_UNSEEN, SHAPES
 from rung.errors import InputError, UsageError
 from rung.hardware.device import cpu
@@ -285,6 +286,32 @@ def test_several_recipes_of_one_model_are_undone_in_any_order() -> None:
     assert [vars(block) for block in model.blocks] == before
 
 
+def test_what_the_user_compiled_after_a_recipe_was_dropped_is_what_was_there_before() -> None:
+    model = Blocks()
+    rung.apply(model, "compile-regions")
+    gc.collect()
+    for block in model.blocks:
+        block.compile()
+    compiled = [block._compiled_call_impl for block in model.blocks]
+    rung.apply(model, "compile-regions").undo()
+    assert [block._compiled_call_impl for block in model.blocks] == compiled
+
+
+def test_a_model_with_blocks_under_a_recipe_is_copied_and_saved_as_it_is(tmp_path: Path) -> None:
+    model, x = Blocks(), torch.randn(2, 4, 16)
+    applied = rung.apply(model, "compile-regions")
+    torch.save(model, tmp_path / "model.pt")
+    copies = [copy.copy(model.blocks[0]), copy.deepcopy(model.blocks[0])]
+    copies.append(torch.load(tmp_path / "model.pt", weights_only=False).blocks[0])
+    for copied in copies:
+        BLOCK_CALLS.put(copied, lambda x: "its own", model)
+        assert copied(x) == "its own"
+    applied.undo()
+    for copied in copies:
+        BLOCK_CALLS.take(copied, model)
+        torch.testing.assert_close(copied(x), model.blocks[0](x))
+
+
 def test_regions_of_a_model_without_repeated_blocks_are_warned_of() -> None:
     with pytest.warns(UserWarning, match="^compile-regions found no list of equal blocks"):
         rung.apply(Two(), ["compile-regions"])(torch.randn(4, 8))
@@ -328,6 +355,17 @@ def test_a_model_that_nobody_holds_any_more_is_freed(trains: bool) -> None:
     del model, applied
     gc.collect()
     assert weight() is None
+
+
+def test_blocks_that_their_owner_had_compiled_are_freed_under_a_recipe_that_was_dropped() -> None:
+    model = Blocks()
+    weights = [weakref.ref(block.q.weight) for block in model.blocks]
+    for block in model.blocks:
+        block.compile()
+    rung.apply(model, "compile-regions")
+    del model, block
+    gc.collect()
+    assert [weight() for weight in weights] == [None, None]
 
 
 @pytest.mark.filterwarnings("ignore:sdpa rewrote nothing")

@@ -50,7 +50,7 @@ def _set_call(block: torch.nn.Module, call: Callable[..., Any] | None) -> None:
 
 
 # What torch calls in the place of a block's own call.
-BLOCK_CALLS = Places(lambda block: block._compiled_call_impl, _set_call)
+BLOCK_CALLS = Places("call", lambda block: block._compiled_call_impl, _set_call)
 MOST_SHAPES = 1024  # calls that are remembered by their shapes; beyond, all are looked at anew
 
 

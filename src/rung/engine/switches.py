@@ -59,8 +59,8 @@ def _set_cache(model: Any, value: str | None) -> None:
 
 
 SWITCHES = {
-    "attention": Places(lambda model: switches(model)["attention"], _set_attention),
-    "cache": Places(_cache, _set_cache),
+    "attention": Places("attention", lambda model: switches(model)["attention"], _set_attention),
+    "cache": Places("cache", _cache, _set_cache),
 }
 
 
