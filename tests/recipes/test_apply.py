@@ -518,3 +518,13 @@ def test_one_of_two_models_that_is_undone_leaves_dynamos_settings_to_the_other()
         second.undo()
         assert getattr(config, HOOKS_UNSEEN)
         assert config.cache_size_limit == 8
+
+
+def test_a_setting_of_dynamos_that_the_user_changes_under_a_recipe_stays() -> None:
+    config = torch._dynamo.config
+    with config.patch({HOOKS_UNSEEN: True, "cache_size_limit": 164}):
+        applied = rung.apply(Blocks(), "sdpa")
+        config.cache_size_limit = 5000
+        applied.undo()
+        assert config.cache_size_limit == 5000
+        assert getattr(config, HOOKS_UNSEEN)

@@ -198,22 +198,28 @@ LIMITS = ("cache_size_limit", "recompile_limit")
 def expect_changes() -> None:
     """Has Dynamo expect that shapes, settings and hooks change: one function is compiled for so many of them, at least, before it gives
     up, and anew where a module gets a hook."""
-    now = expected_changes()
-    expect_again({name: max(value, SHAPES) if name in LIMITS else False for name, value in now.items()})
+    now = change_settings()
+    for name, value in _for_changes(now).items():
+        if value != now[name]:
+            setattr(torch._dynamo.config, name, value)
 
 
-def expected_changes() -> dict[str, int]:
-    """How Dynamo's settings are that `expect_changes` sets, as far as this torch has them."""
+def change_settings() -> dict[str, int]:
+    """The present values of Dynamo's settings that `expect_changes` writes, as far as this torch has them."""
     config = torch._dynamo.config
     return {name: getattr(config, name) for name in (HOOKS_UNSEEN, *LIMITS) if hasattr(config, name)}
 
 
-def expect_again(settings: dict[str, int]) -> None:
-    """Sets what `expected_changes` gave, where it is otherwise."""
-    now = expected_changes()
-    for name, value in settings.items():
-        if value != now[name]:
+def restore_change_settings(before: dict[str, int]) -> None:
+    """Undoes `expect_changes`. Settings that the user has changed since stay. before: what `change_settings` gave."""
+    now, written = change_settings(), _for_changes(before)
+    for name, value in before.items():
+        if now[name] == written[name] != value:
             setattr(torch._dynamo.config, name, value)
+
+
+def _for_changes(settings: dict[str, int]) -> dict[str, int]:
+    return {name: max(value, SHAPES) if name in LIMITS else False for name, value in settings.items()}
 
 
 def open_sizes() -> contextlib.AbstractContextManager[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rung.engine.dynamo import expect_again, expect_changes, expected_changes
+from rung.engine.dynamo import change_settings, expect_changes, restore_change_settings
 from rung.hardware.device import matmul_precision_name
 from rung.plan import Plan
 
@@ -64,13 +64,14 @@ def _search(on: bool) -> None:
     torch.backends.cudnn.benchmark = on
 
 
-def _expect(before: dict[str, int] | None) -> None:
-    expect_changes() if before is None else expect_again(before)
+def _expect_changes(before: dict[str, int] | None) -> None:
+    expect_changes() if before is None else restore_change_settings(before)
 
 
 TF32 = Setting(matmul_precision_name, torch.set_float32_matmul_precision, "high")
 CONVOLUTION_SEARCH = Setting(lambda: torch.backends.cudnn.benchmark, _search, True)
-CHANGES = Setting(expected_changes, _expect, wanted=None)  # where Dynamo's settings are a thread's own, of that one
+# Where Dynamo's settings are a thread's own, of that one.
+CHANGES = Setting(change_settings, _expect_changes, wanted=None)
 
 
 def settings_of(plan: Plan) -> list[Setting]:
