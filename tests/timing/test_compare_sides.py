@@ -123,10 +123,20 @@ def test_a_restart_has_the_ratio_of_the_verdict(log_ratio: float, says: str) -> 
     assert _ratio(log_ratio) == says
 
 
-def test_variables_whose_effect_on_results_was_not_compared_are_named() -> None:
-    sides = {"A": Side("x"), "B": Side("x", env={"ACT": "tanh"}), "C": Side("x", rungs=("compile",))}
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "differ"),
+    [
+        ({}, {"ACT": "tanh"}, "ACT changes"),
+        ({"ACT": "tanh"}, {}, "ACT changes"),
+        ({"ACT": "tanh", "N": "1"}, {"ACT": "relu"}, "ACT, N change"),
+    ],
+)
+def test_variables_whose_effect_on_results_was_not_compared_are_named(
+    of_a: dict[str, str], of_b: dict[str, str], differ: str
+) -> None:
+    sides = {"A": Side("x", env=of_a), "B": Side("x", env=of_b), "C": Side("x", rungs=("compile",), env=of_a)}
     assert unseen_variables(sides) == [
-        "B was compared with A in one process, under its own ACT: what that changes in the results was not looked at"
+        f"A and B were verified in one process with B's variables, so what {differ} in the results was not compared"
     ]
     base = {"A": Side("x", env={"PYTHONPATH": "/tmp/tree"}, revision="main"), "B": Side("x")}
     assert not unseen_variables(base)

@@ -220,14 +220,14 @@ def idle(sides: Mapping[str, Side], warm: Mapping[str, Warmed]) -> list[str]:
 
 
 def unseen_variables(sides: Mapping[str, Side]) -> list[str]:
-    """What to say of sides that were verified: in one process, which has one set of variables."""
+    """What to say of sides that were verified and differ in variables: each was verified in one process with A, which had that side's."""
     first, *others = (set(_recorded(side).env.items()) for side in sides.values())
     differ = (
         (name, sorted({key for key, _ in env ^ first})) for name, env in zip(list(sides)[1:], others, strict=True)
     )
     return [
-        f"{name} was compared with A in one process, under its own {', '.join(keys)}: what "
-        f"{'that changes' if len(keys) == 1 else 'those change'} in the results was not looked at"
+        f"A and {name} were verified in one process with {name}'s variables, so what {', '.join(keys)} "
+        f"{'changes' if len(keys) == 1 else 'change'} in the results was not compared"
         for name, keys in differ
         if keys
     ]
