@@ -201,7 +201,7 @@ def on_inputs(parsed: argparse.Namespace) -> Comparison | Ranking:
             calls[f"{target} #{again + 1}" if again else target] = versions.load(target, function)
         if len(set(targets)) == 1:
             say(SAME)
-        inputs = versions.load(parsed.inputs, function)
+        inputs = versions.load_inputs(parsed.inputs, function)
         with live(parsed.budget):
             return compare_here(
                 calls,

@@ -109,9 +109,8 @@ class InTurn:
         self._exit.close()
 
     def load(self, target: str, load: Callable[[str], Callable[..., T]]) -> Callable[..., T]:
-        """The function that `load` gives of this target, which runs with the target's modules. Where its file lies in the folder of none of
-        the targets, it runs with the first one's."""
-        modules = self._modules.get(self._folders(target), self._modules[self._folders(self._first)])
+        """The function that `load` gives of this target, which runs with the target's modules."""
+        modules = self._modules[self._folders(target)]
         self._activate(modules)
         function = load(target)
         if len(self._modules) == 1:
@@ -122,6 +121,24 @@ class InTurn:
             if self._active is not modules:
                 self._activate(modules)
             return function(*arguments, **named)
+
+        return call
+
+    def load_inputs(self, target: str, load: Callable[[str], Callable[..., T]]) -> Callable[..., T]:
+        """The function that makes inputs for all of them. It runs with the modules of the targets in whose folder its file lies, if it does. What was
+        active is active again after it: a call that is timed behind it exchanges nothing."""
+        if self._folders(target) not in self._modules:
+            return load(target)
+        function = self.load(target, load)
+
+        @wraps(function)
+        def call(*arguments: Any, **named: Any) -> T:
+            before = self._active
+            try:
+                return function(*arguments, **named)
+            finally:
+                if before:
+                    self._activate(before)
 
         return call
 
