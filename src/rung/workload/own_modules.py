@@ -97,8 +97,8 @@ class InTurn:
     """
 
     def __init__(self, targets: Sequence[str]) -> None:
-        self._first, self._here = targets[0], os.getcwd()
-        self._modules = {self._folders(target): OwnModules(target, self._first) for target in targets}
+        self._here = os.getcwd()
+        self._modules = {self._folders(target): OwnModules(target, targets[0]) for target in targets}
         self._active: OwnModules | None = None
         self._exit = ExitStack()
 

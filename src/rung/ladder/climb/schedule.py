@@ -252,7 +252,7 @@ def _attempts(state: State, rung: Rung) -> list[Attempt]:
 
 
 def _gives_nothing(modes: Collection[Mode], precision: str) -> bool:
-    """Whether a plain mode was slower at this precision than at another, or ran at another alone."""
+    """Whether a plain mode was slower at this precision than at another, or none ran at it and some ran at another."""
     timed = [(frozenset(m.rungs), m.speedup) for m in modes if m.speedup]
     failed = [m.failed is True for m in modes if precision in m.rungs]
     at = [(rungs - {*PRECISIONS}, speedup) for rungs, speedup in timed if precision in rungs]
