@@ -22,6 +22,7 @@ from rung.rewrites.attention.short import short_attention
 from rung.rewrites.chunked import linear_cross_entropy
 from rung.rewrites.convolution_epilogues import convolution_relu
 from rung.rewrites.epilogues import linear_gelu, linear_relu, linear_tanh_gelu
+from rung.rewrites.gelu_between import gelu_between, tanh_gelu_between
 from rung.rewrites.graph import kernel_ops
 from rung.rewrites.graph.normalize import kind
 from rung.rewrites.grouped_mm import combine, expert_linear
@@ -195,6 +196,16 @@ RESIDUAL = Workload(
     model=lambda: Residual().eval(),
     inputs=lambda seed: torch.randn(2, 8, 4, 4, generator=torch.Generator().manual_seed(seed)),
 )
+
+
+FED_FORWARD = Workload(
+    name="fed forward",
+    model=lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8), nn.Linear(8, 16), nn.GELU("tanh"), nn.Linear(16, 8)),
+    inputs=lambda seed: torch.randn(3, 8, generator=torch.Generator().manual_seed(seed)),
+    loss=lambda output, batch: output.square().mean(),
+    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    mode="train",
+)  # fmt: skip
 
 
 class Residual(nn.Module):
@@ -461,7 +472,7 @@ def activation(target, **changed):
             node.target = changed.get("function", target)
             if "bias" in changed:
                 with graph.inserting_before(node):
-                    node.args = (*node.args[:2], graph.call_function(changed["bias"], (node.args[2],)))
+                    node.args = (*node.args[:2], graph.call_function(changed["bias"], (node.args[2],)), *node.args[3:])
 
     return change
 
@@ -681,6 +692,9 @@ MUTATIONS = {
     "activation-epilogue: ReLU": (RESIDUAL, "activation-epilogue", activation(linear_tanh_gelu, function=linear_relu)),
     "gelu-epilogue: by tanh in float32": (RESIDUAL, "gelu-epilogue", activation(linear_gelu, function=linear_tanh_gelu)),
     "gelu-epilogue: no activation": (RESIDUAL, "gelu-epilogue", activation(linear_gelu, function=F.linear)),
+    "gelu-epilogue: in training, a bias missing": (FED_FORWARD, "gelu-epilogue", activation(gelu_between, bias=torch.zeros_like)),
+    "gelu-epilogue: in training, by tanh in float32": (FED_FORWARD, "gelu-epilogue", activation(gelu_between, function=tanh_gelu_between)),
+    "activation-epilogue: in training, the other GELU": (FED_FORWARD, "activation-epilogue", activation(tanh_gelu_between, function=gelu_between)),
     "convolution-epilogue: sum forgotten": (RESIDUAL, "convolution-epilogue", sum_forgotten),
     "convolution-epilogue: ReLU before the sum": (RESIDUAL, "convolution-epilogue", sum_cut_off_before),
     "convolution-epilogue: bias missing": (RESIDUAL, "convolution-epilogue", convolution_bias_missing),

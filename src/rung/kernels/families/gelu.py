@@ -1,0 +1,93 @@
+"""Two linear layers with GELU in between, for training: GELU and its gradient are computed as products are written.
+
+Going forward, the first product is written as it is and through GELU. Going back, the product that gives the gradient of GELU's result is
+multiplied by the derivative before it is written. Without that, each is a kernel that reads what a product wrote and writes it again.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from rung.kernels import cublaslt
+from rung.kernels.once import once
+from rung.kernels.ops import operator
+
+
+def _forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    made, product = _forward_fake(x, weight, bias)
+    if not cublaslt.multiply(_in_lines(x), _in_lines(weight).t(), made, cublaslt.GELU_AUX_BIAS, product, bias):
+        product = F.linear(x, weight, bias)
+        made = F.gelu(product, approximate="tanh")
+    return made, product
+
+
+def _forward_fake(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    made = x.new_empty(x.shape[0], weight.shape[0])
+    return made, torch.empty_like(made)
+
+
+def _backward(slope: torch.Tensor, weight: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
+    made = _backward_fake(slope, weight, product)
+    if not cublaslt.multiply(_in_lines(slope), _in_lines(weight), made, cublaslt.DGELU, product):
+        made = torch.ops.aten.gelu_backward(slope @ weight, product, approximate="tanh")
+    return made
+
+
+def _backward_fake(slope: torch.Tensor, weight: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(product)
+
+
+def _in_lines(matrix: torch.Tensor) -> torch.Tensor:
+    return matrix if 1 in matrix.stride() else matrix.contiguous()
+
+
+gelu_product = operator("gelu_product", _forward, _forward_fake, opaque=True)
+gelu_product_backward = operator("gelu_product_backward", _backward, _backward_fake, opaque=True)
+
+
+class _Between(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        up: torch.Tensor,
+        up_bias: torch.Tensor,
+        down: torch.Tensor,
+        down_bias: torch.Tensor | None,
+    ) -> torch.Tensor:
+        activation, product = gelu_product(x, up, up_bias)
+        ctx.save_for_backward(x, up, down, activation, product)
+        return F.linear(activation, down, down_bias)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: torch.Tensor) -> Any:
+        x, up, down, activation, product = ctx.saved_tensors
+        slope, wanted = slopes[0], ctx.needs_input_grad
+        with torch.no_grad():
+            found: list[torch.Tensor | None] = [None] * 5
+            if any(wanted[:3]):
+                inner = gelu_product_backward(slope, down, product)
+                found[0] = inner @ up if wanted[0] else None
+                found[1] = inner.t() @ x if wanted[1] else None
+                found[2] = inner.sum(0) if wanted[2] else None
+            found[3] = slope.t() @ activation if wanted[3] else None
+            found[4] = slope.sum(0) if wanted[4] else None
+        return once(found)
+
+
+def gelu_between(
+    x: torch.Tensor,
+    up: torch.Tensor,
+    up_bias: torch.Tensor,
+    down: torch.Tensor,
+    down_bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """F.linear(F.gelu(F.linear(x, up, up_bias), approximate="tanh"), down, down_bias), with gradients.
+
+    x [M, K], up [N, K], up_bias [N], down [P, N], down_bias [P], of one dtype and device -> [M, P]. On an NVIDIA GPU in 16 bits GELU and
+    its derivative are epilogues of products of cuBLASLt; elsewhere, and where N is no multiple of 8, they are torch's. Keeps [M, N] twice for
+    the gradient, as eager does. There is no second derivative.
+    """
+    made: torch.Tensor = _Between.apply(x, up, up_bias, down, down_bias)
+    return made
