@@ -3,7 +3,9 @@
     python benchmarks/kernels/epilogues.py
 
 Microseconds on the GPU at hand, bfloat16, of the GPU alone. *alone*: the product or convolution without what follows it. Errors are of the result
-of a product and GELU against float64. `rung.rewrites.convolution_epilogues.ALIGNED` comes from this.
+of a product and GELU against float64. `rung.rewrites.convolution_epilogues.ALIGNED` comes from this. *In training* the product is kept for GELU's
+gradient as well, and going back the product with the second layer's weight is multiplied by the derivative. *By columns*: weights as GPT-2
+has them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from gpu import timed
 
+from rung.kernels.families.gelu import gelu_product, gelu_product_backward
 from rung.rewrites.convolution_epilogues import convolution_relu
 from rung.rewrites.epilogues import linear_gelu, linear_relu
 
@@ -57,6 +60,29 @@ def product(rows: int, inputs: int, outputs: int) -> list[str]:
     return [*(str(timed(call)) for call in calls), *(f"{each:.2e}" for each in off)]
 
 
+def trained(rows: int, inputs: int, outputs: int, by_columns: bool) -> list[str]:
+    def laid(*size: int) -> torch.Tensor:
+        made = torch.randn(*(size[::-1] if by_columns else size), device="cuda", dtype=torch.bfloat16) / size[1] ** 0.5
+        return made.t() if by_columns else made
+
+    x, bias, slope = (
+        torch.randn(*size, device="cuda", dtype=torch.bfloat16) for size in ((rows, inputs), (outputs,), (rows, inputs))
+    )
+    up, down = laid(outputs, inputs), laid(inputs, outputs)
+
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        product = F.linear(x, up, bias)
+        return F.gelu(product), product
+
+    forward, product = compiled(both), F.linear(x, up, bias)
+    backward = compiled(lambda slope: torch.ops.aten.gelu_backward(slope @ down, product))
+    calls = (
+        lambda: F.linear(x, up, bias), lambda: forward(x), lambda: gelu_product(x, up, bias),
+        lambda: slope @ down, lambda: backward(slope), lambda: gelu_product_backward(slope, down, product),
+    )  # fmt: skip
+    return [str(timed(call)) for call in calls]
+
+
 def convolution(batch: int, channels: int, outputs: int, pixels: int, window: int, groups: int) -> list[str]:
     def laid(*size: int) -> torch.Tensor:
         return torch.randn(*size, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last)
@@ -90,6 +116,13 @@ def main() -> None:
     )
     for sizes in PRODUCTS:
         print(f"| {' × '.join(map(str, sizes))} | {' | '.join(product(*sizes))} |", flush=True)
+    print(
+        "\n| in training | product alone | GELU | epilogue | going back alone | GELU | epilogue |\n|---|---|---|---|---|---|---|"
+    )
+    for sizes in (*PRODUCTS, (4096, 768, 3072)):
+        for by_columns in (False, True) if sizes[1] == 768 else (False,):
+            name = f"{' × '.join(map(str, sizes))}{', by columns' if by_columns else ''}"
+            print(f"| {name} | {' | '.join(trained(*sizes, by_columns))} |", flush=True)
     print("\n| convolution | alone | ReLU | epilogue | sum and ReLU | epilogue |\n|---|---|---|---|---|---|")
     for batch, channels, outputs, pixels, window, groups in CONVOLUTIONS:
         name = f"{batch} × {channels} × {pixels}² to {outputs}, {window} × {window}" + (
