@@ -15,6 +15,7 @@ from torch import fx
 
 from rung.hardware.aiter import Product
 from rung.rewrites.added import Added, examples
+from rung.rewrites.attention.biased import add_bias
 from rung.rewrites.attention.copies import drop_copies
 from rung.rewrites.attention.decoding import fuse_decoding
 from rung.rewrites.attention.flex import fuse_calls
@@ -54,6 +55,7 @@ _RUNNERS: dict[str, _Pass] = {
     "sdpa": fuse_attention,
     "triton-decode-attention": fuse_decoding,
     "sdpa-no-mask": drop_masks,
+    "biased-attention": add_bias,
     "short-attention": run_short,
     "tf32-attention": fuse_float32,
     "flex-for-sdpa": fuse_calls,
@@ -95,6 +97,7 @@ WITHIN = {
 _INSTEAD = {
     "flex-attention": ("sdpa",),
     "triton-decode-attention": ("sdpa-no-mask",),
+    "biased-attention": ("short-attention", "flex-for-sdpa"),
     "tf32-attention": ("flex-for-sdpa",),
     "fused-cross-entropy": ("triton-cross-entropy",),
     "aiter-gemm": ("activation-epilogue", "gelu-epilogue"),

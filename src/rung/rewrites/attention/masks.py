@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from rung.rewrites.graph.constants import evaluate
-from rung.rewrites.graph.normalize import argument, computed, kind, number, value
+from rung.rewrites.graph.normalize import argument, called, computed, kind, number, value
 
 # exp() of this is 0 beside any sane score, in every dtype.
 VERY_NEGATIVE = -1e4
@@ -156,28 +156,26 @@ def as_argument(graph: fx.Graph, masks: list[Mask], dtype: torch.dtype, scores: 
         if mask.form in ("add", "sub"):
             node = mask.node
             if mask.form == "sub":
-                node = graph.call_function(torch.neg, (node,))
-                node.meta["example_value"] = -value(mask.node)  # type: ignore[operator]
+                node = computed(graph, torch.neg, node)
             parts.append(_narrowed(graph, node, dtype))
         elif len(masks) == 1 and math.isinf(mask.fill):
             keep = mask.form == "keep"
-            parts.append(mask.node if keep else graph.call_function(torch.logical_not, (mask.node,)))
+            parts.append(mask.node if keep else computed(graph, torch.logical_not, mask.node))
         else:
             # Beside what is added, the fill itself: how far below it what is added lies decides which keys are left.
             closed = _closed(dtype) if all_flags else max(mask.fill, torch.finfo(dtype).min)
             parts.append(_as_float(graph, mask, closed, dtype))
     total = parts[0]
     for part in parts[1:]:
-        total = graph.call_function(torch.add, (total, part))
+        total = computed(graph, torch.add, total, part)
     if len(parts) > 1 and all_flags:
         # What is closed twice is no further away than what is closed once.
-        total = graph.call_function(torch.clamp, (total,), {"min": _closed(dtype)})
+        total = computed(graph, torch.clamp, total, _closed(dtype))
     shape = torch.broadcast_shapes(*(tuple(v.shape) for m in masks if (v := value(m.node)) is not None))
     if len(shape) < 4:
-        total = graph.call_method("reshape", (total, *(1,) * (4 - len(shape)), *shape))
+        total = called(graph, "reshape", total, *(1,) * (4 - len(shape)), *shape)
     if shape[-1:] != scores[-1:]:  # one value for all keys: the kernels want a dense last dimension
-        total = graph.call_method("expand", (total, -1, -1, scores[-2], scores[-1]))
-        total = graph.call_method("contiguous", (total,))
+        total = called(graph, "contiguous", called(graph, "expand", total, -1, -1, scores[-2], scores[-1]))
     return total
 
 
@@ -205,7 +203,9 @@ def _as_float(graph: fx.Graph, mask: Mask, fill: float, dtype: torch.dtype) -> f
     closed = graph.call_function(torch.full, ((), fill), device)
     opened = graph.call_function(torch.zeros, ((),), device)
     pair = (closed, opened) if mask.form == "drop" else (opened, closed)
-    return graph.call_function(torch.where, (mask.node, *pair))
+    made, flags = graph.call_function(torch.where, (mask.node, *pair)), value(mask.node)
+    made.meta["example_value"] = flags.new_empty(flags.shape, dtype=dtype)  # type: ignore[union-attr]
+    return made
 
 
 def _closed(dtype: torch.dtype) -> float:
@@ -221,5 +221,5 @@ def _narrowed(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> fx.Node:
         return node
     if tensor is not None and torch.finfo(tensor.dtype).max > torch.finfo(dtype).max:
         # The lowest fp32 number would become -inf, and a fully closed row NaN.
-        node = graph.call_function(torch.clamp, (node,), {"min": torch.finfo(dtype).min})
-    return graph.call_method("to", (node, dtype))
+        node = computed(graph, torch.clamp, node, torch.finfo(dtype).min)
+    return called(graph, "to", node, dtype)

@@ -1,0 +1,145 @@
+"""SDPA calls with an added bias become calls of the kernel, in 16 bits: by plain PyTorch here, and once by itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from known_facts import facts_of
+from torch import nn
+
+from rung.plan import Plan
+from rung.rewrites import Surgeon
+from rung.rewrites.attention.biased import WIDEST
+from rung.rewrites.graph import kernel_ops
+from rung.rungs import BY_NAME, Context, plan_of
+
+BATCH, HEADS, QUERIES, KEYS, WIDTH = 4, 2, 9, 12, 8
+told: list[tuple[Any, ...]] = []
+
+
+def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor, scale: float) -> tuple[torch.Tensor, None]:  # fmt: skip
+    told.append((tuple(bias.shape), bias.dtype, round(scale, 4)))
+    made = F.scaled_dot_product_attention(q, k, v, bias, scale=scale)
+    return made.transpose(1, 2).contiguous().transpose(1, 2), None
+
+
+plain.namespace = "rung"  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def _as_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    told.clear()
+    monkeypatch.setattr(kernel_ops, "obstacle", lambda *tensors: "")
+    monkeypatch.setattr(kernel_ops, "operator", {"biased_attention": plain}.__getitem__)
+
+
+class Attention(nn.Module):
+    """call: of queries, keys, values and the bias."""
+
+    def __init__(self, call: Callable[..., torch.Tensor], *bias: int, width: int = WIDTH) -> None:
+        super().__init__()
+        self.call, self.bias = call, nn.Parameter(torch.randn(*bias))
+        self.q, self.k, self.v = (nn.Linear(4, HEADS * width) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        q, k, v = (
+            layer(each).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for layer, each in ((self.q, x), (self.k, y), (self.v, y))
+        )
+        return self.call(q, k, v, self.bias).transpose(1, 2).flatten(2)
+
+
+def sdpa(**options: Any) -> Callable[..., torch.Tensor]:
+    return lambda q, k, v, bias: F.scaled_dot_product_attention(q, k, v, bias, **options)
+
+
+def by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return (q @ k.mT * 0.3 + bias).softmax(-1) @ v
+
+
+def check(model: nn.Module, passes: tuple[str, ...] = ("sdpa", "biased-attention"), amp: bool = True, trains: bool = True) -> Surgeon:  # fmt: skip
+    surgeon = Surgeon(list(passes), "eager")
+    run = torch.compile(model, backend=surgeon, dynamic=False)
+    inputs = torch.randn(BATCH, QUERIES, 4), torch.randn(BATCH, KEYS, 4)
+    with torch.autocast("cpu", torch.bfloat16, enabled=amp), torch.set_grad_enabled(trains):
+        want, got = model(*inputs), run(*inputs)
+    near = {"rtol": 3e-2, "atol": 3e-2} if amp else {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(got, want, **near)
+    assert got.stride() == want.stride()
+    if trains:
+        slope = torch.randn_like(want)
+        gradients = [torch.autograd.grad(made, list(model.parameters()), slope) for made in (got, want)]
+        scale = 1 + float(max(each.abs().max() for each in gradients[1]))
+        torch.testing.assert_close(*gradients, rtol=near["rtol"], atol=near["atol"] * scale)
+    return surgeon
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize(
+    "bias",
+    [(1, HEADS, QUERIES, KEYS), (BATCH, HEADS, QUERIES, KEYS), (BATCH, 1, QUERIES, KEYS), (HEADS, QUERIES, KEYS), (QUERIES, KEYS)],
+)  # fmt: skip
+def test_a_call_with_a_bias_is_one_of_the_kernel(bias: tuple[int, ...], trains: bool) -> None:
+    assert check(Attention(sdpa(scale=0.3), *bias), trains=trains).rewritten == {"biased-attention": 1}
+    assert told == [((1,) * (4 - len(bias)) + bias, torch.bfloat16, 0.3)]
+
+
+def test_one_that_is_written_by_hand_is_a_call_first() -> None:
+    assert plan_of(["biased-attention"]).passes == ("sdpa", "biased-attention")
+    found = check(Attention(by_hand, 1, HEADS, QUERIES, KEYS)).rewritten
+    assert found == {"sdpa": 1, "biased-attention": 1}
+
+
+def test_in_float32_it_stays_torchs() -> None:
+    assert check(Attention(sdpa(), 1, HEADS, QUERIES, KEYS), amp=False).rewritten == {"biased-attention": 1}
+    assert not told
+
+
+def test_short_attention_leaves_what_it_took() -> None:
+    passes = ("biased-attention", "short-attention")
+    assert check(Attention(sdpa(), 1, HEADS, QUERIES, KEYS), passes).rewritten == {"biased-attention": 1}
+
+
+WHOLE = (1, HEADS, QUERIES, KEYS)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (lambda: Attention(lambda q, k, v, bias: F.scaled_dot_product_attention(q, k, v), *WHOLE), ""),
+        (lambda: Attention(lambda q, k, v, bias: F.scaled_dot_product_attention(q, k, v, bias > 0), *WHOLE), ""),
+        (lambda: Attention(sdpa(dropout_p=0.5), *WHOLE), "it has dropout"),
+        (lambda: Attention(sdpa(), BATCH, 1, 1, KEYS), "one row for all queries"),
+        (lambda: Attention(lambda q, k, v, bias: F.scaled_dot_product_attention(q, k, v, bias.expand(1, 1, QUERIES, KEYS)), KEYS), "one row"),
+        (lambda: Attention(sdpa(), *WHOLE, width=2 * WIDEST), f"the kernel takes up to {WIDEST}"),
+    ],
+    ids=["no mask", "truths", "dropout", "of keys", "expanded", "wide"],
+)  # fmt: skip
+def test_others_are_left_with_a_reason(model: Callable[[], nn.Module], why: str) -> None:
+    surgeon = Surgeon(["biased-attention"], "eager")
+    made = model()
+    torch.compile(made, backend=surgeon, dynamic=False)(torch.randn(BATCH, QUERIES, 4), torch.randn(BATCH, KEYS, 4))
+    assert not surgeon.rewritten
+    assert (why in surgeon.skipped[0]) if why else not surgeon.skipped
+
+
+@pytest.mark.parametrize(
+    ("facts", "plan", "why"),
+    [
+        ({}, Plan(compile=True), ""),
+        ({"dtype": "torch.float32"}, Plan(compile=True), "nothing runs in 16 bits"),
+        ({"dtype": "torch.float32"}, Plan(compile=True, bf16=True), ""),
+        ({}, Plan(), "it needs torch.compile"),
+        ({"matches": {}}, Plan(compile=True), "no attention with a bias"),
+    ],
+)
+def test_when_it_applies(facts: dict[str, Any], plan: Plan, why: str) -> None:
+    known = {"gpu": True, "arch": "gfx942", "mode": "train", "dtype": "torch.bfloat16", "matches": {"biased-attention": 3}}  # fmt: skip
+    refused = BY_NAME["biased-attention"].applies(
+        Context(plan, "bf16", facts_of({**known, **facts}), {"attention": 9.0}, {})
+    )
+    assert (why in str(refused)) if why else refused is None
