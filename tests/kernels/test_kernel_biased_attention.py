@@ -81,8 +81,12 @@ def test_infinite_biases_hide_keys_and_a_query_that_sees_none_gets_zeros(how: st
 @pytest.mark.parametrize("wide", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_a_bias_has_a_dtype_of_its_own(wide: torch.dtype, device: str) -> None:
     q, k, v = drawn(2, 2, 20, 20, 16, dtype=torch.float16, device=device)
-    close(q, k, v, tensor(1, 2, 20, 20, dtype=wide, device=device), tolerance=1.6e-2 if wide == torch.bfloat16 else None)
-    close(q, k, v, tensor(2, 2, 20, 20, dtype=wide, device=device), tolerance=1.6e-2 if wide == torch.bfloat16 else None)
+    close(
+        q, k, v, tensor(1, 2, 20, 20, dtype=wide, device=device), tolerance=1.6e-2 if wide == torch.bfloat16 else None
+    )
+    close(
+        q, k, v, tensor(2, 2, 20, 20, dtype=wide, device=device), tolerance=1.6e-2 if wide == torch.bfloat16 else None
+    )
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

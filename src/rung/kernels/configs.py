@@ -76,7 +76,9 @@ def biased_attention(part: str, m: int, n: int, width: int, exact: bool) -> dict
         return {"BLOCK_M": rows, "BLOCK_N": keys, "num_warps": 4, "num_stages": 2}
     if part == "forward" and m > 256 and width <= 64:
         return {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
-    if part == "q" and n <= 256 and width <= 64:  # all keys in one block: the gradient of the bias is summed in registers
+    if (
+        part == "q" and n <= 256 and width <= 64
+    ):  # all keys in one block: the gradient of the bias is summed in registers
         keys = max(16, power_of_2(n, 256))
         return {"BLOCK_M": 64, "BLOCK_N": keys, "num_warps": 8 if keys > 64 else 4, "num_stages": 1}
     return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
