@@ -111,8 +111,9 @@ def biased_attention_backward_q(
     GRAD_BIAS += head * gb_head
     if BIAS_GRADIENT == "sum":
         summed = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for sequence in range(first, tl.minimum(first + each, sequences)):
-        batch = tl.cast(sequence, tl.int64)
+    # One turn, known to the compiler, is no loop: nothing is kept in registers from one turn to the next.
+    for turn in range(0, tl.minimum(each, sequences - first) if BIAS_GRADIENT == "sum" else 1):
+        batch = first.to(tl.int64) + turn
         q = _rows(Q + batch * q_batch + head * q_head, q_row, row, m, DIM, WIDTH, EXACT)
         slope = _rows(SLOPE + batch * s_batch + head * s_head, s_row, row, m, V_DIM, V_WIDTH, EXACT)
         out = _rows(OUT + batch * o_batch + head * o_head, o_row, row, m, V_DIM, V_WIDTH, EXACT)
@@ -131,6 +132,9 @@ def biased_attention_backward_q(
             score = _exponents(product, factor, of_head, row[:, None], key[None, :], m, columns, bias_row, bias_key)
             score = tl.where(key[None, :] < n, score, float("-inf"))
             weight = tl.exp2(score - lse[:, None])
+            if WHOLE:
+                grad_v = _product(tl.trans(weight.to(slope.dtype)), slope, EXACT)
+                _store(GRAD_V + batch * gv_batch + head * gv_head, gv_row, key, n, grad_v, V_DIM, V_WIDTH)
             grad_score = weight * (_product(slope, tl.trans(v), EXACT) - delta[:, None])
             if BIAS_GRADIENT == "sum":
                 summed += grad_score
@@ -141,8 +145,6 @@ def biased_attention_backward_q(
                 )  # fmt: skip
             grad = _added(grad_score, k, grad, EXACT)
             if WHOLE:
-                grad_v = _product(tl.trans(weight.to(slope.dtype)), slope, EXACT)
-                _store(GRAD_V + batch * gv_batch + head * gv_head, gv_row, key, n, grad_v, V_DIM, V_WIDTH)
                 grad_k = _product(tl.trans(grad_score.to(q.dtype)), q, EXACT) * single(scale)
                 _store(GRAD_K + batch * gk_batch + head * gk_head, gk_row, key, n, grad_k, DIM, WIDTH)
         _store(GRAD_Q + batch * gq_batch + head * gq_head, gq_row, row, m, grad * single(scale), DIM, WIDTH)
