@@ -152,10 +152,11 @@ def test_the_same_input_gives_the_same_bits(device: str) -> None:
 @pytest.mark.parametrize("batch", [1, 64, 1024])
 @pytest.mark.parametrize("programs", [1, 48, 1000])
 def test_sequences_are_shared_out_so_that_the_gpu_is_full(batch: int, programs: int) -> None:
-    each = configs.sequences(batch, programs, 132)
+    each = configs.sequences(batch, programs, 132, 32)
     splits = -(-batch // each)
     assert 1 <= each <= batch
     assert splits == batch or splits * programs >= 2 * 132
+    assert configs.sequences(batch, programs, 132, 64) == 1
 
 
 def test_what_does_not_fit_is_refused(device: str) -> None:

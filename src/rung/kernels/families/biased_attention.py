@@ -31,9 +31,10 @@ def _dense(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(x if x.stride(-1) == 1 and x.shape[2] * x.stride(2) < 2**31 else x.contiguous() for x in given)
 
 
-def _tokens_first(batch: int, heads: int, length: int, dim: int, like: torch.Tensor) -> torch.Tensor:
-    """Memory [batch, length, heads, dim] as [batch, heads, length, dim], so that joining the heads copies nothing."""
-    return like.new_empty((batch, length, heads, dim)).transpose(1, 2)
+def _tokens_first(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """[batch, heads, tokens, dim] for x [batch, heads, tokens, ...], in memory with heads inside tokens: joining them copies nothing."""
+    batch, heads, tokens, _ = x.shape
+    return x.new_empty((batch, tokens, heads, dim)).transpose(1, 2)
 
 
 def _padded(n: int) -> int:
@@ -95,8 +96,7 @@ def _attend_fake(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The result, and for each query the logarithm to base 2 of the sum of its exponentials."""
-    out = _tokens_first(*q.shape[:3], v.shape[3], q)
-    return out, q.new_empty(q.shape[:3], dtype=torch.float32)
+    return _tokens_first(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 def _back(
@@ -113,11 +113,14 @@ def _back(
     blocks = triton.cdiv(m, config["BLOCK_M"])
     one = n <= config["BLOCK_N"]  # block of keys
     whole = one and m <= config["BLOCK_M"]
-    each, how, part = _bias_parts(q, bias, grad_bias, n, one, blocks, bias_learns)
+    each, how, part = 1, "none", q  # which nothing is written to
+    if bias_learns:
+        width = max(sizes["WIDTH"], sizes["V_WIDTH"])
+        each, how, part = _bias_parts(q, bias, grad_bias, n, heads * blocks if one else 0, width)
     delta = torch.empty_like(lse)
     wrap_triton(biased_attention_backward_q)[(heads * blocks * triton.cdiv(batch, each),)](
         q, k, v, readable, slope, out, lse, delta, grad_q, grad_k, grad_v, part,
-        batch, heads, m, n, columns, part.shape[3] if bias_learns else 0, each, scale,
+        batch, heads, m, n, columns, part.shape[3], each, scale,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *_strides(readable), *slope.stride()[:3], *out.stride()[:3],
         *grad_q.stride()[:3], *grad_k.stride()[:3], *grad_v.stride()[:3],
         *(part.stride()[:3] if bias_learns else (0, 0, 0)),
@@ -131,25 +134,23 @@ def _back(
             *grad_k.stride()[:3], *grad_v.stride()[:3], **sizes, **config,
         )  # fmt: skip
     if bias_learns and part is not grad_bias:
-        summed = [k for k in (0, 1) if bias.shape[k] == 1]
+        summed = [axis for axis in (0, 1) if bias.shape[axis] == 1]
         total = part[..., :n].sum(summed, keepdim=True, dtype=torch.float32)
         grad_bias = total.to(bias.dtype).contiguous()
     return grad_q, grad_k, grad_v, grad_bias
 
 
 def _bias_parts(
-    q: torch.Tensor, bias: torch.Tensor, grad_bias: torch.Tensor, n: int, one: bool, blocks: int, learns: bool
+    q: torch.Tensor, bias: torch.Tensor, grad_bias: torch.Tensor, n: int, programs: int, width: int
 ) -> tuple[int, str, torch.Tensor]:
-    """How many sequences a program goes through, what it does with the gradients of their scores, and where it writes them."""
+    """How many sequences a program goes through, what it does with the gradients of their scores, and where it writes them.
+    programs: those that a sequence needs, 0 where a program cannot sum."""
     batch, heads, m, _ = q.shape
-    if not learns:
-        return 1, "none", q
     if bias.shape[0] == batch and bias.shape[1] == heads:
         return 1, "each", grad_bias
-    if one and bias.shape[0] == 1:
-        each = configs.sequences(batch, heads * blocks, configs.units(q.device))
-        parts, dtype = triton.cdiv(batch, each), torch.float32
-        return each, "sum", q.new_empty((parts, heads, m, _padded(n)), dtype=dtype)
+    each = configs.sequences(batch, programs, configs.units(q.device), width) if programs and bias.shape[0] == 1 else 1
+    if each > 1:
+        return each, "sum", q.new_empty((triton.cdiv(batch, each), heads, m, _padded(n)), dtype=torch.float32)
     return 1, "each", q.new_empty((batch, heads, m, _padded(n)))
 
 
@@ -157,7 +158,7 @@ def _back_fake(
     slope: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor, out: torch.Tensor,
     lse: torch.Tensor, scale: float, bias_learns: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    grads = [_tokens_first(*x.shape, x) for x in (q, k, v)]
+    grads = [_tokens_first(x, x.shape[3]) for x in (q, k, v)]
     return grads[0], grads[1], grads[2], bias.new_empty(bias.shape if bias_learns else (0,))
 
 

@@ -112,7 +112,7 @@ def biased_attention_backward_q(
     if BIAS_GRADIENT == "sum":
         summed = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     # One turn, known to the compiler, is no loop: nothing is kept in registers from one turn to the next.
-    for turn in range(0, tl.minimum(each, sequences - first) if BIAS_GRADIENT == "sum" else 1):
+    for turn in range(tl.minimum(each, sequences - first) if BIAS_GRADIENT == "sum" else 1):
         batch = first.to(tl.int64) + turn
         q = _rows(Q + batch * q_batch + head * q_head, q_row, row, m, DIM, WIDTH, EXACT)
         slope = _rows(SLOPE + batch * s_batch + head * s_head, s_row, row, m, V_DIM, V_WIDTH, EXACT)

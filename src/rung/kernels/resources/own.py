@@ -12,7 +12,7 @@ from rung.records.kernels import Function
 
 class Launch(NamedTuple):
     """name: as `rung kernels` shows it; family: the file; kernel: the function; about: the shape it stands for; only: the one
-    architecture that it is made for."""
+    architecture that its configuration is made for."""
 
     name: str
     family: str
@@ -89,7 +89,8 @@ def _decode_attention(warp: int, type: str) -> Iterator[Launch]:
 
 
 def _biased_attention(warp: int, type: str) -> Iterator[Launch]:
-    """Of vision transformers: windows, where one kernel finds all gradients, and whole images. All sequences share the bias."""
+    """Of vision transformers: windows, where one kernel finds all gradients, and whole images. All sequences share the bias. The blocks
+    are chosen for sm90; the kernels run elsewhere, too."""
     family, heads, exact = "biased_attention", 12, type == "*fp32"
 
     def launch(kernel: str, part: str, pointers: str, strided: str, more: dict[str, Any]) -> Launch:
@@ -97,7 +98,7 @@ def _biased_attention(warp: int, type: str) -> Iterator[Launch]:
         values = {**dict.fromkeys(pointers.split(), type), **strides, **shared, **more, "LSE": "*fp32"}
         config = configs.biased_attention(part, length, length, dim, exact)
         about = f"{heads} heads of {dim}, {length} tokens"
-        return Launch(f"{family}_{kernel}", f"{family}_kernels", f"{family}_{kernel}", about, values | config)
+        return Launch(f"{family}_{kernel}", f"{family}_kernels", f"{family}_{kernel}", about, values | config, "sm90")
 
     for length, dim in ((49, 32), (197, 64)):
         padded = -(-length // 16) * 16
@@ -108,7 +109,7 @@ def _biased_attention(warp: int, type: str) -> Iterator[Launch]:
         }  # fmt: skip
         yield launch("forward", "forward", "Q K V BIAS OUT", "q k v o", {})
         blocks = configs.biased_attention("q", length, length, dim, exact)
-        one = length <= blocks["BLOCK_N"]
+        one = length <= blocks["BLOCK_N"]  # of keys: the gradient of the bias is summed
         whole = one and length <= blocks["BLOCK_M"]
         more = {
             "GRAD_BIAS": "*fp32" if one else type, "DELTA": "*fp32", "sequences": 64, "grad_columns": padded,
