@@ -135,8 +135,8 @@ def _back(
         )  # fmt: skip
     if bias_learns and part is not grad_bias:
         summed = [axis for axis in (0, 1) if bias.shape[axis] == 1]
-        total = part[..., :n].sum(summed, keepdim=True, dtype=torch.float32)
-        grad_bias = total.to(bias.dtype).contiguous()
+        total = part.sum(summed, keepdim=True, dtype=torch.float32)  # of whole rows, which lie side by side
+        grad_bias = total[..., :n].to(bias.dtype).contiguous()
     return grad_q, grad_k, grad_v, grad_bias
 
 
