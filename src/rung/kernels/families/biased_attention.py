@@ -87,7 +87,8 @@ def _attend(
     config = _config("forward", q, k, sizes)
     wrap_triton(biased_attention_forward)[(batch * heads * triton.cdiv(m, config["BLOCK_M"]),)](
         q, k, v, bias, out, lse, heads, m, k.shape[2], columns, scale,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *_strides(bias), *out.stride()[:3], **sizes, **config,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *_strides(bias), *out.stride()[:3],
+        ONE=k.shape[2] <= config["BLOCK_N"], **sizes, **config,
     )  # fmt: skip
     return out, lse
 
@@ -135,8 +136,8 @@ def _back(
         )  # fmt: skip
     if bias_learns and part is not grad_bias:
         summed = [axis for axis in (0, 1) if bias.shape[axis] == 1]
-        total = part.sum(summed, keepdim=True, dtype=torch.float32)  # of whole rows, which lie side by side
-        grad_bias = total[..., :n].to(bias.dtype).contiguous()
+        total = part[..., :n].sum(summed, keepdim=True, dtype=torch.float32)  # one kernel under Inductor
+        grad_bias = total.to(bias.dtype).contiguous()
     return grad_q, grad_k, grad_v, grad_bias
 
 

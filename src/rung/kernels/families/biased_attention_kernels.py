@@ -52,7 +52,7 @@ def _exponents(product, factor, BIAS, row, key, m, columns, bias_row, bias_key):
 def biased_attention_forward(
     Q, K, V, BIAS, OUT, LSE, heads, m, n, columns, scale, q_batch, q_head, q_row, k_batch, k_head, k_row,
     v_batch, v_head, v_row, bias_batch, bias_head, bias_row, bias_key, o_batch, o_head, o_row,
-    DIM: tl.constexpr, V_DIM: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, EXACT: tl.constexpr,
+    ONE: tl.constexpr, DIM: tl.constexpr, V_DIM: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, EXACT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     # Blocks of one head follow one another, and find its keys in the cache. One axis: the others end at 65,535.
@@ -68,7 +68,7 @@ def biased_attention_forward(
     total = tl.zeros([BLOCK_M], tl.float32)
     out = tl.zeros([BLOCK_M, V_WIDTH], tl.float32)
     factor = single(scale) * 1.4426950408889634  # log2(e)
-    for at in range(0, n, BLOCK_N):
+    for at in range(0, BLOCK_N if ONE else n, BLOCK_N):  # one turn, known to the compiler, is no loop
         key = at + tl.arange(0, BLOCK_N)
         k = _rows(K, k_row, key, n, DIM, WIDTH, EXACT)
         v = _rows(V, v_row, key, n, V_DIM, V_WIDTH, EXACT)
