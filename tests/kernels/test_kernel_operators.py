@@ -30,10 +30,14 @@ def cases(device: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
         "rope": (kernels.rope, (t(2, 4, 3, 8).transpose(1, 2), t(4, 4, grad=False), t(4, 4, grad=False))),
         "cross_entropy": (kernels.cross_entropy, (t(4, 10), target)),
         "decode_attention": (kernels.decode_attention, tuple(t(2, 4, n, 16, grad=False) for n in (1, 70, 70))),
+        "biased_attention": (
+            kernels.biased_attention,
+            (*(t(5, 2, n, 16) for n in (9, 13, 13)), t(1, 2, 9, 13)),
+        ),
     }
 
 
-NAMES = ["rope", "cross_entropy", "decode_attention"]
+NAMES = ["rope", "cross_entropy", "decode_attention", "biased_attention"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -127,8 +131,9 @@ def test_fakes_tell_shapes_dtypes_and_strides(name: str, device: str) -> None:
 
 def test_a_compiler_sees_the_kernels_themselves() -> None:
     """Away from the interpreter a traced operator comes apart: one kernel forward, one backward (of attention of one
-    query: two forward; of attention with gradients a copy more, and a kernel and a copy for each of the three), and no
-    copies made of what they write to. An opaque operator stays whole."""
+    query: two forward; of attention with gradients a copy more, and a kernel and a copy for each of the three; of attention
+    with a bias two backward, where one block does not hold all), and no copies made of what they write to. An opaque operator
+    stays whole."""
     if not HAS_TRITON:
         pytest.skip("Triton is not installed")
     if torch.__version__ < (2, 7):
@@ -139,6 +144,7 @@ def test_a_compiler_sees_the_kernels_themselves() -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found.pop("float32_attention") == {"triton_kernel_wrapper_functional": 8}
+    assert found.pop("biased_attention_blocks") == {"triton_kernel_wrapper_functional": 3}
     assert found.pop("k_major") == {"rung.k_major.default": 1}
     assert set(found) == set(NAMES)
     for name, seen in found.items():

@@ -44,6 +44,14 @@ def t(*shape: int, grad: bool = True, dtype: torch.dtype = torch.bfloat16) -> to
 CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]]]] = {
     "rope": (kernels.rope, lambda: (t(2, 8, 4, 64).transpose(1, 2), t(8, 64, grad=False), t(8, 64, grad=False))),
     "cross_entropy": (kernels.cross_entropy, lambda: (t(8, 500), torch.empty(8, dtype=torch.int64))),
+    "biased_attention": (
+        kernels.biased_attention,
+        lambda: (*(t(8, 49, 4, 32).transpose(1, 2) for _ in range(3)), t(1, 4, 49, 49, dtype=torch.float32)),
+    ),
+    "biased_attention_blocks": (
+        kernels.biased_attention,
+        lambda: (*(t(8, 300, 4, 64).transpose(1, 2) for _ in range(3)), t(1, 4, 300, 300)),
+    ),
     "float32_attention": (
         lambda q, k, v: q * float32_attention.apply(2 * q, k, v, True, 0.1, True)[0],
         lambda: tuple(t(2, heads, 200, 64, dtype=torch.float32) for heads in (4, 2, 2)),

@@ -1,4 +1,5 @@
-"""Triton kernels that rungs put into a model: rotary embedding and cross-entropy with their gradients, attention of one query without.
+"""Triton kernels that rungs put into a model: rotary embedding, cross-entropy and attention with a bias
+with their gradients, attention of one query without.
 
 Each function is differentiable but that one, compiles without a graph break (`torch.ops.rung.*`), and has a plain-PyTorch twin of the
 same name in `rung.kernels.reference`. Importing this loads neither torch nor Triton; the first use does.
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rung.kernels.functional import (
+        biased_attention,
         cross_entropy,
         decode_attention,
         rope,
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "available",
+    "biased_attention",
     "cross_entropy",
     "decode_attention",
     "rope",

@@ -2,8 +2,8 @@
 
 Plain rules. These kernels wait for memory; what matters is that a thread has 16 bytes or more in
 flight, that nothing spills and that enough programs fit a multiprocessor, which `rung kernels inspect` shows for every
-architecture. A warp is 64 threads on AMD's CDNA and 32 elsewhere, so the rules count threads. Of the kernels that AMD's
-GPUs run, only attention of one query has a matrix product, and that one is of 16 rows: `matrix_instr_nonkdim` has nothing to choose. `waves_per_eu` stays unset: the
+architecture. A warp is 64 threads on AMD's CDNA and 32 elsewhere, so the rules count threads. Of the kernels that have
+configurations for AMD's GPUs, only attention of one query has a matrix product, and that one is of 16 rows: `matrix_instr_nonkdim` has nothing to choose. `waves_per_eu` stays unset: the
 others need 64 registers or fewer, which leave room for 8 waves, as many as a SIMD holds.
 """
 
@@ -63,6 +63,35 @@ def float32_attention(part: str, dim: int, tf32: bool) -> dict[str, Any]:
         "k": {"M": 128, "N": 32, "STAGES": 2, "num_warps": 8},
         "v": {"M": 128, "N": 32, "STAGES": 3, "num_warps": 8},
     }[part]
+
+
+def biased_attention(part: str, m: int, n: int, width: int, exact: bool) -> dict[str, Any]:
+    """Attention with a bias: blocks of queries (BLOCK_M) and keys (BLOCK_N). part: forward; q, which also finds the gradient of the
+    bias; kv. m, n: queries, keys; width: of a head, to the next power of 2. exact: in float32, on the plain units. Chosen by what
+    the compiler says of sm90; 64 rows are those of 4 warps, as a matrix product of Hopper has 16 a warp."""
+    if exact and part == "q":  # four operands stay in registers: more threads have fewer each
+        return {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 8, "num_stages": 1}
+    if exact:
+        side = 16 if width > 64 else 32
+        return {"BLOCK_M": side, "BLOCK_N": side, "num_warps": 4, "num_stages": 1}
+    if m <= 64 and n <= 64 and width <= 64:  # windows of an image: one block, and in backward one kernel
+        rows, keys = (max(16, power_of_2(length, 64)) for length in (m, n))
+        return {"BLOCK_M": rows, "BLOCK_N": keys, "num_warps": 4, "num_stages": 2}
+    if part == "forward" and m > 256:
+        return {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3 if width <= 64 else 2}
+    if part == "kv" and width > 64:
+        return {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+    return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+
+
+def sequences(batch: int, programs: int, unit_count: int, width: int) -> int:
+    """Of how many sequences a program of `biased_attention` sums the gradient of the bias, where one sequence needs so many programs:
+    as few as leave every multiprocessor four programs, so that the last ones do not have the GPU for themselves. 1: none, each
+    sequence is written and they are added up later. That is for wide heads, beside which the sum finds no registers."""
+    if width > 32:
+        return 1
+    splits = max(1, -(-4 * unit_count // max(1, programs)))
+    return max(1, -(-batch // splits))
 
 
 def rotation(heads: int, half: int, warp: int) -> dict[str, Any]:

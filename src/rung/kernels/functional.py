@@ -7,12 +7,14 @@ otherwise. All in float64 are computed in float64, as a check of a gradient want
 import torch
 
 from rung.errors import UsageError
+from rung.kernels.families import biased_attention as _biased_attention
 from rung.kernels.families import cross_entropy as _cross_entropy
 from rung.kernels.families import decode_attention as _decode_attention
 from rung.kernels.families import rope as _rope
 from rung.kernels.ops import check
 
 REDUCTIONS = ("mean", "sum", "none")
+_WIDEST = 128  # elements of a head that `biased_attention` takes
 
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, interleaved: bool = False) -> torch.Tensor:
@@ -63,6 +65,33 @@ def decode_attention(
     if torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)):
         raise UsageError("decode_attention: it has no gradient; call it under torch.no_grad().")
     return _decode_attention.apply(q, k, v, keep, q.shape[3] ** -0.5 if scale is None else float(scale))
+
+
+def biased_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor, scale: float | None = None
+) -> torch.Tensor:
+    """softmax(scale * q k^T + bias) v, as torch's scaled_dot_product_attention has it with a float mask that may learn.
+
+    q: (batch, heads, m, d); k: (batch, heads, n, d); v: (batch, heads, n, e), of one dtype, d and e at most 128. bias: (batch
+    or 1, heads or 1, m or 1, n or 1) of any dtype but float64; -inf hides a key, and a query that sees none gets zeros. scale: 1 /
+    sqrt(d) where it is None. The result and the gradients of q, k and v have heads inside tokens in memory.
+    """
+    check("biased_attention", q=q, k=k, v=v, bias=bias)
+    fits = q.ndim == k.ndim == v.ndim == 4 and q.shape[:2] == k.shape[:2] and k.shape[:3] == v.shape[:3]
+    if not fits or q.shape[3] != k.shape[3] or q.shape[3] > _WIDEST or v.shape[3] > _WIDEST:
+        raise UsageError(
+            f"biased_attention: q {_text(q)}, k {_text(k)} and v {_text(v)} do not fit: "
+            f"(batch, heads, m, d), (batch, heads, n, d) and (batch, heads, n, e), d and e at most {_WIDEST}."
+        )
+    if q.dtype == torch.float64:
+        raise UsageError("biased_attention: there is none in float64; rung.kernels.reference.biased_attention is.")
+    if not q.dtype == k.dtype == v.dtype:
+        raise UsageError(f"biased_attention: q is {q.dtype}, k {k.dtype} and v {v.dtype}; give one dtype.")
+    scores = (*q.shape[:3], k.shape[2])
+    if bias.ndim != 4 or any(size not in (1, whole) for size, whole in zip(bias.shape, scores, strict=True)):
+        raise UsageError(f"biased_attention: bias is {_text(bias)}; it must broadcast to {scores}, in four dimensions.")
+    bias = bias.expand(*bias.shape[:2], *scores[2:])
+    return _biased_attention.apply(q, k, v, bias, q.shape[3] ** -0.5 if scale is None else float(scale))[0]
 
 
 def cross_entropy(

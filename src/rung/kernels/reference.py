@@ -33,6 +33,14 @@ def decode_attention(
     return (weights @ v.to(wide)).to(q.dtype).reshape(*q.shape[:3], v.shape[3])
 
 
+def biased_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor, scale: float | None = None
+) -> torch.Tensor:
+    wide = torch.promote_types(q.dtype, torch.float32)
+    mask = bias.to(wide).expand(*q.shape[:3], k.shape[2])
+    return F.scaled_dot_product_attention(q.to(wide), k.to(wide), v.to(wide), mask, scale=scale).to(q.dtype)
+
+
 def cross_entropy(
     logits: torch.Tensor, target: torch.Tensor, *, ignore_index: int = -100, label_smoothing: float = 0.0,
     reduction: str = "mean",

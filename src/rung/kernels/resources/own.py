@@ -12,7 +12,7 @@ from rung.records.kernels import Function
 
 class Launch(NamedTuple):
     """name: as `rung kernels` shows it; family: the file; kernel: the function; about: the shape it stands for; only: the one
-    architecture that it is made for."""
+    architecture that its configuration is made for."""
 
     name: str
     family: str
@@ -32,6 +32,7 @@ def launches(warp: int) -> list[Launch]:
         *_k_major(warp),
         *_in_types(_cross_entropy, warp),
         *_in_types(_decode_attention, warp),
+        *_in_types(_biased_attention, warp),
         *_float32_attention(),
     ]
 
@@ -87,6 +88,40 @@ def _decode_attention(warp: int, type: str) -> Iterator[Launch]:
         yield Launch("decode_attention_whole", "decode_attention", "decode_attention_whole", about, whole)
 
 
+def _biased_attention(warp: int, type: str) -> Iterator[Launch]:
+    """Of vision transformers: windows, where one kernel finds all gradients, and whole images. All sequences share the bias. The blocks
+    are chosen for sm90; the kernels run elsewhere, too."""
+    family, heads, exact = "biased_attention", 12, type == "*fp32"
+
+    def launch(kernel: str, part: str, pointers: str, strided: str, more: dict[str, Any]) -> Launch:
+        strides = {f"{t}_{axis}": heads * dim for t in strided.split() for axis in ("batch", "head", "row")}
+        values = {**dict.fromkeys(pointers.split(), type), **strides, **shared, **more, "LSE": "*fp32"}
+        config = configs.biased_attention(part, length, length, dim, exact)
+        about = f"{heads} heads of {dim}, {length} tokens"
+        return Launch(f"{family}_{kernel}", f"{family}_kernels", f"{family}_{kernel}", about, values | config, "sm90")
+
+    for length, dim in ((49, 32), (197, 64)):
+        padded = -(-length // 16) * 16
+        shared = {
+            "heads": heads, "m": length, "n": length, "columns": padded, "scale": 0.125, "bias_batch": 0,
+            "bias_head": length * padded, "bias_row": padded, "bias_key": 1,
+            "DIM": dim, "V_DIM": dim, "WIDTH": dim, "V_WIDTH": dim, "EXACT": exact,
+        }  # fmt: skip
+        forward = configs.biased_attention("forward", length, length, dim, exact)
+        yield launch("forward", "forward", "Q K V BIAS OUT", "q k v o", {"ONE": length <= forward["BLOCK_N"]})
+        blocks = configs.biased_attention("q", length, length, dim, exact)
+        one = length <= blocks["BLOCK_N"]  # of keys: the gradient of the bias is summed
+        whole = one and length <= blocks["BLOCK_M"]
+        more = {
+            "GRAD_BIAS": "*fp32" if one else type, "DELTA": "*fp32", "sequences": 64, "grad_columns": padded,
+            "each": 6 if one else 1, "gb_batch": heads * length * padded, "gb_head": length * padded, "gb_row": padded,
+            "BIAS_GRADIENT": "sum" if one else "each", "ONE": one, "WHOLE": whole,
+        }  # fmt: skip
+        yield launch("backward_q", "q", "Q K V BIAS SLOPE OUT GRAD_Q GRAD_K GRAD_V", "q k v s o gq gk gv", more)
+        if not whole:
+            yield launch("backward_kv", "kv", "Q K V BIAS SLOPE GRAD_K GRAD_V", "q k v s gk gv", {"DELTA": "*fp32"})
+
+
 def _float32_attention() -> Iterator[Launch]:
     heads, kv_heads = 32, 8
 
@@ -109,6 +144,7 @@ def _float32_attention() -> Iterator[Launch]:
 
 
 _COMPUTES = {
+    "biased_attention": "attention with a float bias that may learn; gradients of the bias, too",
     "rope": "rotary position embedding; half-split or interleaved pairs",
     "cross_entropy": "softmax cross-entropy; ignore_index, label smoothing",
     "decode_attention": "attention of one query a head to a cache; grouped heads, a mask over keys; forward only",

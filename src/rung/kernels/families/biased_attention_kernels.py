@@ -1,0 +1,195 @@
+"""The kernels of `biased_attention.py`: softmax(scale * q k^T + bias) v and its gradients.
+
+q: [batch, heads, m, d]; k: [batch, heads, n, d]; v: [batch, heads, n, e]. Exponentials are powers of 2, and so is what LSE
+keeps: log2 of the sum of a query's exponentials, infinite for a query that sees no key, whose weights and gradients are 0.
+"""
+
+import triton
+import triton.language as tl
+
+from rung.kernels.families.operands import single
+
+
+@triton.jit
+def _rows(X, stride, row, length, DIM: tl.constexpr, WIDTH: tl.constexpr, EXACT: tl.constexpr):
+    column = tl.arange(0, WIDTH)
+    mask = row[:, None] < length
+    if DIM < WIDTH:
+        mask = mask & (column[None, :] < DIM)
+    x = tl.load(X + row[:, None] * stride + column[None, :], mask=mask, other=0.0)
+    if EXACT:
+        x = x.to(tl.float32)
+    return x
+
+
+@triton.jit
+def _store(Y, stride, row, length, y, DIM: tl.constexpr, WIDTH: tl.constexpr):
+    column = tl.arange(0, WIDTH)
+    mask = row[:, None] < length
+    if DIM < WIDTH:
+        mask = mask & (column[None, :] < DIM)
+    tl.store(Y + row[:, None] * stride + column[None, :], y.to(Y.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _product(a, b, EXACT: tl.constexpr):
+    return tl.dot(a, b, input_precision="ieee" if EXACT else None)
+
+
+@triton.jit
+def _added(a, b, c, EXACT: tl.constexpr):
+    return tl.dot(a.to(b.dtype), b, c, input_precision="ieee" if EXACT else None)
+
+
+@triton.jit
+def _exponents(product, factor, BIAS, row, key, m, columns, bias_row, bias_key):
+    # log2(e) times the scores; row and key are given as [M, 1] and [1, N], or as [1, M] and [N, 1]
+    bias = tl.load(BIAS + row * bias_row + key * bias_key, mask=(row < m) & (key < columns), other=0.0)
+    return product * factor + bias.to(tl.float32) * 1.4426950408889634
+
+
+@triton.jit
+def biased_attention_forward(
+    Q, K, V, BIAS, OUT, LSE, heads, m, n, columns, scale, q_batch, q_head, q_row, k_batch, k_head, k_row,
+    v_batch, v_head, v_row, bias_batch, bias_head, bias_row, bias_key, o_batch, o_head, o_row,
+    ONE: tl.constexpr, DIM: tl.constexpr, V_DIM: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, EXACT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    # Blocks of one head follow one another, and find its keys in the cache. One axis: the others end at 65,535.
+    blocks = tl.cdiv(m, BLOCK_M)
+    pair = (tl.program_id(0) // blocks).to(tl.int64)
+    batch, head = pair // heads, pair % heads
+    row = tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    K += batch * k_batch + head * k_head
+    V += batch * v_batch + head * v_head
+    BIAS += batch * bias_batch + head * bias_head
+    q = _rows(Q + batch * q_batch + head * q_head, q_row, row, m, DIM, WIDTH, EXACT)
+    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    out = tl.zeros([BLOCK_M, V_WIDTH], tl.float32)
+    factor = single(scale) * 1.4426950408889634  # log2(e)
+    for at in range(0, BLOCK_N if ONE else n, BLOCK_N):  # one turn, known to the compiler, is no loop
+        key = at + tl.arange(0, BLOCK_N)
+        k = _rows(K, k_row, key, n, DIM, WIDTH, EXACT)
+        v = _rows(V, v_row, key, n, V_DIM, V_WIDTH, EXACT)
+        product = _product(q, tl.trans(k), EXACT)
+        score = _exponents(product, factor, BIAS, row[:, None], key[None, :], m, columns, bias_row, bias_key)
+        score = tl.where(key[None, :] < n, score, float("-inf"))
+        new = tl.maximum(top, tl.max(score, 1))
+        base = tl.where(new == float("-inf"), 0.0, new)  # no key was seen yet
+        weight = tl.exp2(score - base[:, None])
+        shrunk = tl.exp2(top - base)
+        total = total * shrunk + tl.sum(weight, 1)
+        out = _added(weight, v, out * shrunk[:, None], EXACT)
+        top = new
+    out = out / tl.where(total == 0.0, 1.0, total)[:, None]
+    _store(OUT + batch * o_batch + head * o_head, o_row, row, m, out, V_DIM, V_WIDTH)
+    tl.store(LSE + pair * m + row, tl.where(total == 0.0, float("inf"), top + tl.log2(total)), mask=row < m)
+
+
+@triton.jit
+def biased_attention_backward_q(
+    Q, K, V, BIAS, SLOPE, OUT, LSE, DELTA, GRAD_Q, GRAD_K, GRAD_V, GRAD_BIAS,
+    sequences, heads, m, n, columns, grad_columns, each, scale,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
+    bias_batch, bias_head, bias_row, bias_key, s_batch, s_head, s_row, o_batch, o_head, o_row,
+    gq_batch, gq_head, gq_row, gk_batch, gk_head, gk_row, gv_batch, gv_head, gv_row, gb_batch, gb_head, gb_row,
+    BIAS_GRADIENT: tl.constexpr, ONE: tl.constexpr, WHOLE: tl.constexpr,
+    DIM: tl.constexpr, V_DIM: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, EXACT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    # A block of queries of one head, in `each` sequences. BIAS_GRADIENT: none; each: written for each sequence; sum: of a
+    # program's sequences, which ONE block of keys allows. WHOLE: all queries and all keys are here, so their gradients are, too.
+    # DELTA: for each query the sum of SLOPE * OUT, which the other kernel reads.
+    blocks = tl.cdiv(m, BLOCK_M)
+    pair = tl.program_id(0) // blocks
+    part = (pair // heads).to(tl.int64)
+    head = (pair % heads).to(tl.int64)
+    row = tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    factor = single(scale) * 1.4426950408889634  # log2(e)
+    first = pair // heads * each
+    GRAD_BIAS += head * gb_head
+    if BIAS_GRADIENT == "sum":
+        summed = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    # One turn, known to the compiler, is no loop: nothing is kept in registers from one turn to the next.
+    for turn in range(tl.minimum(each, sequences - first) if BIAS_GRADIENT == "sum" else 1):
+        batch = first.to(tl.int64) + turn
+        q = _rows(Q + batch * q_batch + head * q_head, q_row, row, m, DIM, WIDTH, EXACT)
+        slope = _rows(SLOPE + batch * s_batch + head * s_head, s_row, row, m, V_DIM, V_WIDTH, EXACT)
+        out = _rows(OUT + batch * o_batch + head * o_head, o_row, row, m, V_DIM, V_WIDTH, EXACT)
+        delta = tl.sum(slope.to(tl.float32) * out.to(tl.float32), 1)
+        of_rows = (batch * heads + head) * m + row
+        lse = tl.load(LSE + of_rows, mask=row < m, other=float("inf"))
+        if not WHOLE:
+            tl.store(DELTA + of_rows, delta, mask=row < m)
+        grad = tl.zeros([BLOCK_M, WIDTH], tl.float32)
+        for at in range(0, BLOCK_N if ONE else n, BLOCK_N):
+            key = at + tl.arange(0, BLOCK_N)
+            k = _rows(K + batch * k_batch + head * k_head, k_row, key, n, DIM, WIDTH, EXACT)
+            v = _rows(V + batch * v_batch + head * v_head, v_row, key, n, V_DIM, V_WIDTH, EXACT)
+            product = _product(q, tl.trans(k), EXACT)
+            of_head = BIAS + batch * bias_batch + head * bias_head
+            score = _exponents(product, factor, of_head, row[:, None], key[None, :], m, columns, bias_row, bias_key)
+            score = tl.where(key[None, :] < n, score, float("-inf"))
+            weight = tl.exp2(score - lse[:, None])
+            if WHOLE:
+                grad_v = _product(tl.trans(weight.to(slope.dtype)), slope, EXACT)
+                _store(GRAD_V + batch * gv_batch + head * gv_head, gv_row, key, n, grad_v, V_DIM, V_WIDTH)
+            grad_score = weight * (_product(slope, tl.trans(v), EXACT) - delta[:, None])
+            if BIAS_GRADIENT == "sum":
+                summed += grad_score
+            if BIAS_GRADIENT == "each":
+                tl.store(
+                    GRAD_BIAS + batch * gb_batch + row[:, None] * gb_row + key[None, :],
+                    grad_score.to(GRAD_BIAS.dtype.element_ty), mask=(row[:, None] < m) & (key[None, :] < grad_columns),
+                )  # fmt: skip
+            grad = _added(grad_score, k, grad, EXACT)
+            if WHOLE:
+                grad_k = _product(tl.trans(grad_score.to(q.dtype)), q, EXACT) * single(scale)
+                _store(GRAD_K + batch * gk_batch + head * gk_head, gk_row, key, n, grad_k, DIM, WIDTH)
+        _store(GRAD_Q + batch * gq_batch + head * gq_head, gq_row, row, m, grad * single(scale), DIM, WIDTH)
+    if BIAS_GRADIENT == "sum":
+        key = tl.arange(0, BLOCK_N)
+        tl.store(
+            GRAD_BIAS + part * gb_batch + row[:, None] * gb_row + key[None, :], summed,
+            mask=(row[:, None] < m) & (key[None, :] < grad_columns),
+        )  # fmt: skip
+
+
+@triton.jit
+def biased_attention_backward_kv(
+    Q, K, V, BIAS, SLOPE, LSE, DELTA, GRAD_K, GRAD_V, heads, m, n, columns, scale,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
+    bias_batch, bias_head, bias_row, bias_key, s_batch, s_head, s_row,
+    gk_batch, gk_head, gk_row, gv_batch, gv_head, gv_row,
+    DIM: tl.constexpr, V_DIM: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, EXACT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    # A block of keys of one head. Scores are [keys, queries]: the products that sum over queries take them as they are.
+    blocks = tl.cdiv(n, BLOCK_N)
+    pair = (tl.program_id(0) // blocks).to(tl.int64)
+    batch, head = pair // heads, pair % heads
+    key = tl.program_id(0) % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
+    Q += batch * q_batch + head * q_head
+    SLOPE += batch * s_batch + head * s_head
+    BIAS += batch * bias_batch + head * bias_head
+    k = _rows(K + batch * k_batch + head * k_head, k_row, key, n, DIM, WIDTH, EXACT)
+    v = _rows(V + batch * v_batch + head * v_head, v_row, key, n, V_DIM, V_WIDTH, EXACT)
+    grad_k = tl.zeros([BLOCK_N, WIDTH], tl.float32)
+    grad_v = tl.zeros([BLOCK_N, V_WIDTH], tl.float32)
+    factor = single(scale) * 1.4426950408889634  # log2(e)
+    for at in range(0, m, BLOCK_M):
+        row = at + tl.arange(0, BLOCK_M)
+        q = _rows(Q, q_row, row, m, DIM, WIDTH, EXACT)
+        slope = _rows(SLOPE, s_row, row, m, V_DIM, V_WIDTH, EXACT)
+        # Behind the last query an infinite sum leaves weights of 0. Keys behind the last have weights, but are not stored.
+        lse = tl.load(LSE + pair * m + row, mask=row < m, other=float("inf"))
+        delta = tl.load(DELTA + pair * m + row, mask=row < m, other=0.0)
+        product = _product(k, tl.trans(q), EXACT)
+        score = _exponents(product, factor, BIAS, row[None, :], key[:, None], m, columns, bias_row, bias_key)
+        weight = tl.exp2(score - lse[None, :])
+        grad_v = _added(weight, slope, grad_v, EXACT)
+        grad_score = weight * (_product(v, tl.trans(slope), EXACT) - delta[None, :])
+        grad_k = _added(grad_score, q, grad_k, EXACT)
+    _store(GRAD_K + batch * gk_batch + head * gk_head, gk_row, key, n, grad_k * single(scale), DIM, WIDTH)
+    _store(GRAD_V + batch * gv_batch + head * gv_head, gv_row, key, n, grad_v, V_DIM, V_WIDTH)
