@@ -38,7 +38,10 @@ def biased_attention(
 ) -> torch.Tensor:
     wide = torch.promote_types(q.dtype, torch.float32)
     mask = bias.to(wide).expand(*q.shape[:3], k.shape[2])
-    return F.scaled_dot_product_attention(q.to(wide), k.to(wide), v.to(wide), mask, scale=scale).to(q.dtype)
+    q32, k32, v32 = (
+        x.to(wide).contiguous() for x in (q, k, v)
+    )  # torch's kernel for float32 refuses rows at odd distances
+    return F.scaled_dot_product_attention(q32, k32, v32, mask, scale=scale).to(q.dtype)
 
 
 def cross_entropy(

@@ -15,7 +15,7 @@ from torch import fx
 
 from rung.kernels.families import gelu
 from rung.rewrites.activations import GELU, TANH_GELU, Activation, cast
-from rung.rewrites.graph.normalize import CASTS, VIEWS, argument, called, cast_source, kind, source_line, value
+from rung.rewrites.graph.normalize import CASTS, VIEWS, argument, cast_source, kind, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
 from rung.rewrites.siblings import plain, projection
 
@@ -24,24 +24,49 @@ ALIGNED = 8
 
 
 def tanh_gelu_between(
-    x: torch.Tensor, up: torch.Tensor, up_bias: torch.Tensor, down: torch.Tensor, down_bias: torch.Tensor | None
+    x: torch.Tensor,
+    up: torch.Tensor,
+    up_bias: torch.Tensor,
+    down: torch.Tensor,
+    down_bias: torch.Tensor | None,
+    turned: tuple[bool, bool],
 ) -> torch.Tensor:
     """Two linear layers with gelu(approximate="tanh") in between, in 16 bits by `gelu.gelu_between`. x: [..., K], up: [N, K], down: [P, N],
-    their biases [N] and [P] -> [..., P]."""
-    dtype = cast(x).dtype
-    if dtype not in (torch.float16, torch.bfloat16) or not x.numel():
-        return F.linear(F.gelu(F.linear(x, up, up_bias), approximate="tanh"), down, down_bias)
-    rows, *rest = (None if each is None else cast(each) for each in (x.flatten(0, -2), up, up_bias, down, down_bias))
-    return gelu.gelu_between(rows, *rest).view(*x.shape[:-1], down.shape[0])
+    their biases [N] and [P] -> [..., P]. turned: whether up and down lie the other way."""
+    if cast(x).dtype not in (torch.float16, torch.bfloat16) or not x.numel():
+        return _apart(x, up, up_bias, down, down_bias, turned, "tanh")
+    rows = cast(x.flatten(0, -2))
+    made = gelu.gelu_between(
+        rows, cast(up), cast(up_bias), cast(down), None if down_bias is None else cast(down_bias), turned
+    )
+    return made.view(*x.shape[:-1], made.shape[-1])
 
 
 def gelu_between(
-    x: torch.Tensor, up: torch.Tensor, up_bias: torch.Tensor, down: torch.Tensor, down_bias: torch.Tensor | None
+    x: torch.Tensor,
+    up: torch.Tensor,
+    up_bias: torch.Tensor,
+    down: torch.Tensor,
+    down_bias: torch.Tensor | None,
+    turned: tuple[bool, bool],
 ) -> torch.Tensor:
     """The same with gelu, by its form with tanh where products are in bfloat16, and as it is defined elsewhere."""
     if cast(x).dtype == torch.bfloat16:
-        return tanh_gelu_between(x, up, up_bias, down, down_bias)
-    return F.linear(F.gelu(F.linear(x, up, up_bias)), down, down_bias)
+        return tanh_gelu_between(x, up, up_bias, down, down_bias, turned)
+    return _apart(x, up, up_bias, down, down_bias, turned, "none")
+
+
+def _apart(
+    x: torch.Tensor,
+    up: torch.Tensor,
+    up_bias: torch.Tensor,
+    down: torch.Tensor,
+    down_bias: torch.Tensor | None,
+    turned: tuple[bool, bool],
+    approximate: str,
+) -> torch.Tensor:
+    up, down = (weight.t() if other else weight for weight, other in zip((up, down), turned, strict=True))
+    return F.linear(F.gelu(F.linear(x, up, up_bias), approximate=approximate), down, down_bias)
 
 
 _BETWEEN: dict[Activation, Callable[..., torch.Tensor]] = {TANH_GELU: tanh_gelu_between, GELU: gelu_between}
@@ -71,12 +96,9 @@ def join_with_both(
     weight, bias = read
     if reason := _obstacle(node, down, (x, up, up_bias, weight, bias)):
         return reason
+    turned = kind(node) == "addmm", kind(down) == "addmm"
     with graph.inserting_before(down):
-        # An `addmm` has its weight the other way.
-        up, weight = (
-            called(graph, "t", each) if kind(of) == "addmm" else each for each, of in ((up, node), (weight, down))
-        )
-        made = graph.call_function(function, (x, up, up_bias, weight, bias))
+        made = graph.call_function(function, (x, up, up_bias, weight, bias, turned))
     made.meta = dict(down.meta)
     down.replace_all_uses_with(made)
     for one in (down, *reversed([*_views(node, path[0]), *path[1:], *passed[1:]])):

@@ -55,25 +55,32 @@ class _Between(torch.autograd.Function):
         up_bias: torch.Tensor,
         down: torch.Tensor,
         down_bias: torch.Tensor | None,
+        turned: tuple[bool, bool],
     ) -> torch.Tensor:
-        activation, product = gelu_product(x, up, up_bias)
+        ctx.turned = turned
+        activation, product = gelu_product(x, up.t() if turned[0] else up, up_bias)
         ctx.save_for_backward(x, up, down, activation, product)
-        return F.linear(activation, down, down_bias)
+        return F.linear(activation, down.t() if turned[1] else down, down_bias)
 
     @staticmethod
     def backward(ctx: Any, *slopes: torch.Tensor) -> Any:
         x, up, down, activation, product = ctx.saved_tensors
-        slope, wanted = slopes[0], ctx.needs_input_grad
+        slope, wanted, (up_turned, down_turned) = slopes[0], ctx.needs_input_grad, ctx.turned
         with torch.no_grad():
-            found: list[torch.Tensor | None] = [None] * 5
+            found: list[torch.Tensor | None] = [None] * 6
             if any(wanted[:3]):
-                inner = gelu_product_backward(slope, down, product)
-                found[0] = inner @ up if wanted[0] else None
-                found[1] = inner.t() @ x if wanted[1] else None
+                inner = gelu_product_backward(slope, down.t() if down_turned else down, product)
+                found[0] = inner @ (up.t() if up_turned else up) if wanted[0] else None
+                found[1] = _of_weight(inner, x, up_turned) if wanted[1] else None
                 found[2] = inner.sum(0) if wanted[2] else None
-            found[3] = slope.t() @ activation if wanted[3] else None
+            found[3] = _of_weight(slope, activation, down_turned) if wanted[3] else None
             found[4] = slope.sum(0) if wanted[4] else None
         return once(found)
+
+
+def _of_weight(slope: torch.Tensor, x: torch.Tensor, turned: bool) -> torch.Tensor:
+    """The gradient of a weight as that lies, so that nobody has to copy it into another order."""
+    return x.t() @ slope if turned else slope.t() @ x
 
 
 def gelu_between(
@@ -82,12 +89,13 @@ def gelu_between(
     up_bias: torch.Tensor,
     down: torch.Tensor,
     down_bias: torch.Tensor | None = None,
+    turned: tuple[bool, bool] = (False, False),
 ) -> torch.Tensor:
     """F.linear(F.gelu(F.linear(x, up, up_bias), approximate="tanh"), down, down_bias), with gradients.
 
-    x [M, K], up [N, K], up_bias [N], down [P, N], down_bias [P], of one dtype and device -> [M, P]. On an NVIDIA GPU in 16 bits GELU and
-    its derivative are epilogues of products of cuBLASLt; elsewhere, and where N is no multiple of 8, they are torch's. Keeps [M, N] twice for
-    the gradient, as eager does. There is no second derivative.
+    x [M, K], up [N, K], up_bias [N], down [P, N], down_bias [P], of one dtype and device -> [M, P]. turned: whether up is [K, N], and whether
+    down is [N, P], as GPT-2 has them. On an NVIDIA GPU in 16 bits GELU and its derivative are epilogues of products of cuBLASLt; elsewhere, and
+    where N is no multiple of 8, they are torch's. Keeps [M, N] twice for the gradient, as eager does. There is no second derivative.
     """
-    made: torch.Tensor = _Between.apply(x, up, up_bias, down, down_bias)
+    made: torch.Tensor = _Between.apply(x, up, up_bias, down, down_bias, turned)
     return made
