@@ -17,6 +17,7 @@ from rung.rewrites import added, chunked, cross_entropy, joined
 from rung.rewrites import surgeon as surgeon_module
 from rung.rewrites.attention import flex, float32_attention
 from rung.rewrites.attention import sdpa as sdpa_module
+from rung.rewrites.attention.biased import attention_with_bias
 from rung.rewrites.attention.flex import flex_attention
 from rung.rewrites.attention.short import short_attention
 from rung.rewrites.chunked import linear_cross_entropy
@@ -120,6 +121,25 @@ class Merged(Model):
         return self.head(self.norm(self.embed(tokens) + mixed))
 
 
+class Biased(Model):
+    """Scores to which a number is added that belongs to the distance of two tokens, and learns."""
+
+    def __init__(self):
+        super().__init__()
+        self.distances = nn.Embedding(32, HEADS)
+
+    def forward(self, tokens):
+        h = self.norm(self.embed(tokens))
+        q, k, v = (
+            layer(h).view(*h.shape[:2], -1, WIDTH // HEADS).transpose(1, 2) for layer in (self.q, self.k, self.v)
+        )
+        k, v = (part.repeat_interleave(HEADS // GROUPS, dim=1) for part in (k, v))
+        places = torch.arange(h.shape[1])
+        bias = self.distances(places[None] - places[:, None] + 16).permute(2, 0, 1)[None]
+        mixed = F.scaled_dot_product_attention(q, k, v, bias, scale=0.4)
+        return self.head(self.norm(self.embed(tokens) + mixed.transpose(1, 2).flatten(2)))
+
+
 class Decoding(Model):
     """The last token's query meets the keys of all, or of those that a mask shows."""
 
@@ -161,6 +181,7 @@ TRAINED = Workload(
 TURNED = replace(TRAINED, model=lambda: Model(turned=True))
 CAPPED = replace(TRAINED, model=lambda: Model(capped=True))
 SUNK = replace(TRAINED, model=Sunk)
+BIASED = replace(TRAINED, model=Biased)
 MERGED = replace(TRAINED, model=Merged)
 MASK_GIVEN = replace(TRAINED, model=lambda: Model(by_hand=False))
 ONE_QUERY = replace(
@@ -464,6 +485,17 @@ def briefly(**options):
     return change
 
 
+def bias_as(function, *arguments):
+    """The bias of attention, as a function makes another of it."""
+
+    def change(graph):
+        for node in calls(graph, attention_with_bias):
+            with graph.inserting_before(node):
+                node.args = (*node.args[:3], graph.call_function(function, (node.args[3], *arguments)), node.args[4])
+
+    return change
+
+
 def activation(target, **changed):
     """Other arguments, by their places, or another function in the place of a product with an activation."""
 
@@ -685,6 +717,10 @@ MUTATIONS = {
     "patch-matmul: rows and columns of a window exchanged": (PATCHES, "patch-matmul", window_transposed),
     "patch-matmul: bias missing": (PATCHES, "patch-matmul", patch_bias_missing),
     "patch-matmul: the last places at the end": (PATCHES, "patch-matmul", places_reversed),
+    "biased-attention: the bias does not learn": (BIASED, "biased-attention", bias_as(torch.Tensor.detach)),
+    "biased-attention: queries and keys exchanged": (BIASED, "biased-attention", bias_as(torch.transpose, -1, -2)),
+    "biased-attention: another head's": (BIASED, "biased-attention", bias_as(torch.roll, 1, 1)),
+    "biased-attention: scale 3 % off": (BIASED, "biased-attention", kernel(attention_with_bias, 4, 0.4 * 1.03)),
     "short-attention: mask dropped": (MASK_GIVEN, "short-attention", short_mask_dropped),
     "short-attention: scale 3 % off": (MASK_GIVEN, "short-attention", briefly(scale=0.4 * 1.03)),
     "activation-epilogue: bias missing": (RESIDUAL, "activation-epilogue", activation(linear_tanh_gelu, bias=torch.zeros_like)),

@@ -62,14 +62,6 @@ TANH_GELU = Activation("GELU with tanh", lambda x: F.gelu(x, approximate="tanh")
 GELU = Activation("GELU", F.gelu)
 
 
-def cast(tensor: torch.Tensor) -> torch.Tensor:
-    """As autocast casts what a product reads, for operators that it does not know."""
-    device = tensor.device.type
-    if torch.is_autocast_enabled(device) and tensor.is_floating_point() and tensor.dtype != torch.float64:
-        return tensor.to(torch.get_autocast_dtype(device))
-    return tensor
-
-
 def product_with_bias(node: fx.Node) -> tuple[Any, Any, Any] | None:
     """(x, weight, bias) of a product with one bias a column; the weight of an `addmm` lies the other way."""
     if getattr(node.target, "spells", ""):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from rung.rewrites.activations import cast
+from rung.rewrites.graph.kernel_ops import cast
 from rung.rewrites.graph.normalize import argument, in_place, kind, per_dimension, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
 

@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from rung.rewrites.activations import GELU, RELU, TANH_GELU, Activation, activation_behind, cast, product_with_bias
+from rung.rewrites.activations import GELU, RELU, TANH_GELU, Activation, activation_behind, product_with_bias
 from rung.rewrites.gelu_between import join_with_both
+from rung.rewrites.graph.kernel_ops import cast
 from rung.rewrites.graph.normalize import called, kind, source_line, value
 
 

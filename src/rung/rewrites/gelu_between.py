@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import fx
 
 from rung.kernels.families import gelu
-from rung.rewrites.activations import GELU, TANH_GELU, Activation, cast
+from rung.rewrites.activations import GELU, TANH_GELU, Activation
+from rung.rewrites.graph.kernel_ops import cast
 from rung.rewrites.graph.normalize import CASTS, VIEWS, argument, cast_source, kind, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
 from rung.rewrites.siblings import plain, projection

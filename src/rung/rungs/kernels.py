@@ -101,7 +101,7 @@ BIASED_ATTENTION = graph_rewrite(
     contract="reassociated",
     changes="attention in 16 bits whose mask is numbers, as a bias by the distance of two tokens, is a Triton kernel, which also has the bias' gradient",
     of="attention with a bias that is added to its scores",
-    requires=(HALF, COMPILED, beats_inductor("biased_attention")),
+    requires=(COMPILED, HALF, beats_inductor("biased_attention")),
     # On one H200, forward and backward together, 0.31 to 0.75 of the time of torch's kernels was left (benchmarks/kernels/biased_attention.py).
     shrinks=lambda c: {"attention": (0.3, 0.8), "pointwise": (0.9, 1.0)},
     with_passes=("sdpa",),  # which makes calls of what is written by hand

@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from rung.rewrites.activations import cast
 from rung.rewrites.attention.mask_free import each_call, sdpa_options, take_place
 from rung.rewrites.graph import kernel_ops
 from rung.rewrites.graph.layout import free_readers
@@ -20,7 +19,7 @@ def attention_with_bias(
 ) -> torch.Tensor:
     """F.scaled_dot_product_attention(query, key, value, bias, scale=scale), in 16 bits by the kernel. query: [B, H, M, D], key: [B, H, N, D],
     value: [B, H, N, E], bias: [B or 1, H or 1, M, N] -> [B, H, M, E]."""
-    q, k, v, added = (cast(each) for each in (query, key, value, bias))
+    q, k, v, added = (kernel_ops.cast(each) for each in (query, key, value, bias))
     if q.dtype not in (torch.float16, torch.bfloat16):
         return F.scaled_dot_product_attention(query, key, value, bias, scale=scale)
     made: torch.Tensor = kernel_ops.operator("biased_attention")(q, k, v, added, scale)[0]

@@ -36,3 +36,11 @@ def obstacle(*tensors: torch.Tensor | None) -> str:
 def called(node: fx.Node) -> bool:
     """Whether a node calls one of them."""
     return node.op == "call_function" and getattr(node.target, "namespace", "") == "rung"
+
+
+def cast(tensor: torch.Tensor) -> torch.Tensor:
+    """As autocast casts what a product reads, for operators that it does not know."""
+    device = tensor.device.type
+    if torch.is_autocast_enabled(device) and tensor.is_floating_point() and tensor.dtype != torch.float64:
+        return tensor.to(torch.get_autocast_dtype(device))
+    return tensor
