@@ -2,7 +2,8 @@
 
 torch loads this library for its own products. It is called through its C interface here: nothing is compiled, and the memory and the stream
 are torch's. Of the algorithms that the library proposes for a product the fastest is taken, since its first proposal takes up to 1.2 times
-as long (benchmarks/kernels/epilogues.py). Source of names and numbers: cuBLAS documentation, "Using the cuBLASLt API"; cublasLt.h.
+as long (benchmarks/kernels/epilogues.py). Two processes may find another one fastest, so with `torch.use_deterministic_algorithms` it is the
+first. Source of names and numbers: cuBLAS documentation, "Using the cuBLASLt API"; cublasLt.h.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ class _Product:
             self._point(aux.data_ptr(), None if bias is None else bias.data_ptr())
             if self._fastest is None and not torch.cuda.is_current_stream_capturing():
                 self._fastest = self._timed(run)
-            return run(self._fastest or 0)
+            return run(0 if torch.are_deterministic_algorithms_enabled() else self._fastest or 0)
 
     def _timed(self, run: Any) -> int:
         """The proposal that takes the shortest time."""
