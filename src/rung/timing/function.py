@@ -109,13 +109,6 @@ class Function(Timed):
         self.loops = loops
         self._estimate = min(self._clocked() for _ in range(MINIMUM_RUNS))
 
-    def estimate(self) -> float:
-        """Nanoseconds that a sample takes, once warm. On a GPU the timer is chosen for it, unless it was: a kernel may be far shorter
-        than what the host's clock sees of it, and graphs are captured once."""
-        if self.device.is_gpu and not self._timer:
-            self._estimate = self.timer("auto", False)["sample_ns"]
-        return self._estimate
-
     def call(self) -> None:
         call = self._call
         for _ in range(self.loops):
