@@ -562,6 +562,36 @@ def test_weights_that_a_hook_works_out_of_others_are_verified() -> None:
     assert not found.passed
 
 
+class OnGraph(nn.Module):
+    """A layer over the neighbours in a graph, whose matrix is in a compressed sparse layout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+        edges = torch.eye(6) + torch.eye(6).roll(1, 0)
+        self.register_buffer("edges", edges.to_sparse_csr())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.edges @ x)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:.*torch.jit.script.*is deprecated")
+@pytest.mark.parametrize(
+    "model",
+    [OnGraph, lambda: torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)))],
+    ids=["a compressed sparse buffer", "compiled by TorchScript"],
+)
+def test_a_model_that_deepcopy_alone_does_not_copy_rightly_is_verified(model: Callable[[], nn.Module]) -> None:
+    """It takes no tensor in CSR, and what it makes of a script module's parameters no optimizer takes."""
+    w = Workload(
+        "odd", model, lambda seed: torch.randn(6, 8, generator=torch.Generator().manual_seed(seed)), mode="train", one_shape=True,
+        loss=lambda output, batch: output.square().mean(), optimizer=lambda p: torch.optim.AdamW(p),
+    )  # fmt: skip
+    assert auditing.audit(w, CPU) == []
+    assert verifying.verify(w, EXACT, CPU).passed
+    assert not verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, lambda y: y * 1.1)).passed
+
+
 def test_a_part_that_its_author_froze_stays_frozen() -> None:
     from rung.workload import seeded_model
 

@@ -268,10 +268,20 @@ def underivable(workload: Workload) -> str:
 def copied(model: torch.nn.Module) -> torch.nn.Module:
     """Tensors that a module worked out of its parameters when it was made and keeps as plain attributes (`torch.nn.utils.prune`, the older
     `weight_norm`) are copied as values: deepcopy takes none that has a history, and the next forward works them out anew. Hooks on
-    parameters, which deepcopy leaves out, are hung on the copy's."""
-    known = {id(t): t.detach().clone() for t in _attributes(model) if not t.is_leaf}
-    made = copy.deepcopy(model, known)
+    parameters, which deepcopy leaves out, are hung on the copy's. Of tensors in a compressed sparse layout (CSR) deepcopy copies none, and the
+    parameters that it copies of a module compiled by TorchScript have a history, so that no optimizer takes them."""
+    import torch
+
+    compressed = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+    known: dict[int, Any] = {id(t): t.detach().clone() for t in _attributes(model) if not t.is_leaf}
+    for t in (*_attributes(model), *model.parameters(), *model.buffers()):
+        if t.layout in compressed and t.is_leaf:
+            value = t.detach().clone()
+            known[id(t)] = torch.nn.Parameter(value) if isinstance(t, torch.nn.Parameter) else value
+    with torch.no_grad():
+        made = copy.deepcopy(model, known)
     for own, theirs in zip(model.parameters(), made.parameters(), strict=True):
+        theirs.requires_grad_(own.requires_grad)
         if not hooked(own) or not own.requires_grad:  # of a frozen one no hook is called, and torch takes none
             continue
         for hook in (own._backward_hooks or {}).values():
