@@ -55,7 +55,7 @@ class Function(Timed):
         if target and _takes_nothing(returned):  # it made its inputs once, and returns what is to be timed
             self._call = returned
             returned = self._call()
-        if lazy := _not_done_yet(returned):
+        if lazy := not_done_yet(returned):
             raise UsageError(
                 f"{self.name} returns {lazy}, which has done nothing yet; give a function that runs it to its end."
             )
@@ -142,7 +142,7 @@ def _takes_nothing(returned: object) -> TypeGuard[Callable[[], object]]:
     return True
 
 
-def _not_done_yet(returned: object) -> str:
+def not_done_yet(returned: object) -> str:
     """What a function returned that works only when it is asked for its results; empty where it has worked. An iterator over what is
     there already, a file among them, counts as work that was done."""
     if inspect.isasyncgen(returned):
