@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -367,11 +368,16 @@ def classifier(
     ("change", "says"),
     [
         (lambda out: {**out, "ids": torch.zeros_like(out["ids"])}, "output"),
-        (lambda out: {"other": out["logits"], "ids": out["ids"]}, "another form: structure"),
-        (lambda out: {"logits": out["logits"]}, "another form: structure"),
+        (
+            lambda out: {"other": out["logits"], "ids": out["ids"]},
+            "another form: structure {'other': *, 'ids': *} where the baseline has structure {'logits': *, 'ids': *} (",
+        ),
+        (lambda out: {"logits": out["logits"]}, "another form: structure {'logits': *} where"),
+        (lambda out: (out["logits"], [out["ids"], None]), "another form: structure (*, [*, *]) where"),
+        (lambda out: OrderedDict(out), "another form: structure TreeSpec(OrderedDict, "),
         (lambda out: {**out, "logits": out["logits"].double()}, "torch.float64 where the baseline has"),
     ],
-    ids=["integers zeroed", "a key renamed", "an output dropped", "another dtype"],
+    ids=["integers zeroed", "a key renamed", "an output dropped", "a tuple", "another class", "another dtype"],
 )
 def test_the_form_of_the_output_and_its_integers_count(change: Callable[[Any], Any], says: str) -> None:
     def forward(model: Any, batch: Any) -> Any:
@@ -383,6 +389,7 @@ def test_the_form_of_the_output_and_its_integers_count(change: Callable[[Any], A
     found = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, change)).record()
     assert not found.passed
     assert says in " ".join(found.failures)
+    assert "\n" not in " ".join(found.failures)
 
 
 def test_integers_that_no_float_decides_are_equal_to_the_last() -> None:
