@@ -183,6 +183,11 @@ def seeded_model(workload: Workload, seed: int = 0) -> torch.nn.Module:
             f"workload {workload.name!r}: {shapeless} of the model has no shape before a first call (a lazy module); call the "
             "model once on some inputs in the function that makes it."
         )
+    if empty := next((name for name, tensor in tensors if tensor.is_meta), None):
+        raise WorkloadError(
+            f"workload {workload.name!r}: {empty} of the model is on the meta device, where no tensor has content; make the model on the CPU, "
+            "or load its weights in the function that makes it."
+        )
     # A model that arrives in train mode keeps the parts that its author froze.
     if workload.mode == "infer" or not model.training:
         _switch(model, training=workload.mode == "train")
