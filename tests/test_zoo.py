@@ -38,30 +38,32 @@ SLICE = ("own/estuary", "own/unet", "own/ranker", "hf/qwen3-0.6b", "hf/t5-v1.1-b
 
 
 def test_the_slice_is_of_cases_that_there_are() -> None:
-    import zoo
+    import choosing
 
-    assert zoo.SLICE == SLICE
-    assert set(SLICE) <= set(zoo.cases())
+    assert choosing.SLICE == SLICE
+    assert set(SLICE) <= set(choosing.cases())
 
 
 @pytest.mark.parametrize("variant", ["infer", "train"])
 @pytest.mark.parametrize("name", SLICE)
 def test_a_case_of_the_slice_makes_a_model_and_steps_once(name: str, variant: str) -> None:
-    import zoo
+    import checking
+    import choosing
 
-    case = zoo.cases()[name]
-    if missing := zoo.lacking(case):
+    case = choosing.cases()[name]
+    if missing := checking.lacking(case):
         pytest.skip(f"{missing} is not installed")
-    assert "parameters" in zoo.one_step(case, variant)
+    assert "parameters" in checking.one_step(case, variant)
 
 
 def test_a_case_is_verified_under_all_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
-    import zoo
+    import checking
+    import choosing
 
     from rung.rewrites import surgeon
 
-    case = zoo.cases()["own/ranker"]
-    assert "equal in" in zoo.rewritten(case, "infer")
+    case = choosing.cases()["own/ranker"]
+    assert "equal in" in checking.rewritten(case, "infer")
 
     def slipped(graph: Any) -> tuple[int, list[str]]:
         found = [node for node in graph.nodes if "relu" in str(node.target)]
@@ -71,18 +73,18 @@ def test_a_case_is_verified_under_all_rewrites(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setitem(surgeon._RUNNERS, "activation-epilogue", slipped)
     with pytest.raises(AssertionError, match="output is off by"):
-        zoo.rewritten(case, "infer")
+        checking.rewritten(case, "infer")
 
 
 def test_a_case_is_verified_on_inputs_of_its_own_seed() -> None:
+    import choosing
     import torch
-    import zoo
 
     from rung.hardware import pick
     from rung.verify.audit import audit
     from rung.workload import load
 
-    w = load(zoo.cases()["own/ranker"].target, {"name": "ranker", "train": "true", "toy": "true"})
+    w = load(choosing.cases()["own/ranker"].target, {"name": "ranker", "train": "true", "toy": "true"})
     assert torch.equal(w.inputs(3)["numbers"], w.inputs(3)["numbers"])
     assert audit(w, pick("cpu")) == []
 
@@ -101,14 +103,13 @@ def test_the_order_is_drawn_by_the_seed_and_stands_when_cases_come() -> None:
 
 
 def test_names_choose_and_never_order() -> None:
-    import zoo
-    from rows import drawn
+    import choosing
 
-    known = zoo.cases()
-    order = drawn(f"{name}:{variant}" for name, case in known.items() for variant in case.variants)
+    known = choosing.cases()
+    order = choosing.in_drawn_order(known)
 
     def names(*words: str, first: int | None = None) -> list[str]:
-        return [f"{case.name}:{variant}" for case, variant in zoo.chosen(known, order, words, first)]
+        return [f"{case.name}:{variant}" for case, variant in choosing.chosen(known, order, words, first)]
 
     assert names() == order
     assert names("own/unet", "own/estuary:train") == [
@@ -122,9 +123,9 @@ def test_names_choose_and_never_order() -> None:
 
 
 def test_the_zoo_is_as_large_as_its_page_says() -> None:
-    import zoo
+    import choosing
 
-    known = zoo.cases().values()
+    known = choosing.cases().values()
     counts = {family: sum(case.family == family for case in known) for family in ("hf", "timm", "diffusers", "own")}
     assert counts["hf"] >= 30
     assert counts["timm"] >= 20
@@ -133,16 +134,16 @@ def test_the_zoo_is_as_large_as_its_page_says() -> None:
 
 
 def test_problems_of_a_checkout_are_cases(tmp_path: Path) -> None:
-    import zoo
+    import choosing
 
     (tmp_path / "level2").mkdir()
     problem = tmp_path / "level2" / "7_Thing.py"
     problem.write_text("")
-    case = zoo.cases(tmp_path)["kernelbench/level2/7_Thing"]
+    case = choosing.cases(tmp_path)["kernelbench/level2/7_Thing"]
     assert (case.target, case.kind) == (f"kernelbench:{problem}", "KernelBench level2")
     assert case.all_options("infer", toy=True) == {}  # which such a target would refuse
     with pytest.raises(SystemExit, match=r"has no level1/\*\.py"):
-        zoo.cases(tmp_path / "level2")
+        choosing.cases(tmp_path / "level2")
 
 
 def run(zoo: Any, monkeypatch: pytest.MonkeyPatch, file: Path, *words: str) -> int:
@@ -154,6 +155,7 @@ def test_a_run_that_was_cut_goes_on_where_it_stopped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The processes are made up; that they are begun once each, and that what was there stays, is not."""
+    import running
     import zoo
     from fresh import Climb, Stopped, Timed
     from rows import Results
@@ -176,8 +178,8 @@ def test_a_run_that_was_cut_goes_on_where_it_stopped(
         begun.append(f"{target.options['name']} {budget:.0f}")
         return Climb(budget_s=budget, wall_s=1.0, exit=0, why="nothing was kept")
 
-    monkeypatch.setattr(zoo, "timed", timed)
-    monkeypatch.setattr(zoo, "climb", climbed)
+    monkeypatch.setattr(running, "timed", timed)
+    monkeypatch.setattr(running, "climb", climbed)
     file = tmp_path / "rows.jsonl"
     words = ("own/unet:infer", "own/ranker:infer", "--budget", "10")
     assert run(zoo, monkeypatch, file, *words) == 130
@@ -201,10 +203,11 @@ def test_a_run_that_was_cut_goes_on_where_it_stopped(
 
 
 def test_the_time_ends_a_run_between_two_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import running
     import zoo
     from rows import Results
 
-    monkeypatch.setattr(zoo, "timed", lambda *_: pytest.fail("no process was to be begun"))
+    monkeypatch.setattr(running, "timed", lambda *_: pytest.fail("no process was to be begun"))
     file = tmp_path / "rows.jsonl"
     assert run(zoo, monkeypatch, file, "own/unet:infer", "--seconds", "0.000001") == 1
     assert Results(file).rows == []
@@ -503,6 +506,7 @@ def test_none_is_timed_before_all_are_ready_or_beside_another(tmp_path: Path) ->
 def test_plain_processes_that_begin_together_run_once_more_alone_where_memory_is_short(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    import running
     import zoo
     from fresh import TURN, Climb, Timed
     from rows import Results
@@ -518,8 +522,8 @@ def test_plain_processes_that_begin_together_run_once_more_alone_where_memory_is
                 return Timed(mode=mode, error="OutOfMemoryError: too little", kind="out of memory")
         return Timed(mode=mode, ready_s=1.0, step_ms=2.0, device="CPU")
 
-    monkeypatch.setattr(zoo, "timed", timed)
-    monkeypatch.setattr(zoo, "climb", lambda *_: Climb(budget_s=10, wall_s=1.0, exit=0, why="nothing was kept"))
+    monkeypatch.setattr(running, "timed", timed)
+    monkeypatch.setattr(running, "climb", lambda *_: Climb(budget_s=10, wall_s=1.0, exit=0, why="nothing was kept"))
     file = tmp_path / "rows.jsonl"
     assert run(zoo, monkeypatch, file, "own/unet:infer", "--gpus", "0") == 0
     assert sorted(begun) == [("default", False), ("default", True), ("eager", True), ("reduce-overhead", True)]

@@ -35,6 +35,13 @@ def test_a_leak_changing_shapes_and_compilation_are_each_named() -> None:
     assert "compiled while it was timed" in notes
 
 
+@pytest.mark.parametrize("preset", ["quick", "proper"])
+def test_a_forward_that_has_done_nothing_yet_is_not_timed(preset: str) -> None:
+    """It was 5 us, whatever the model does."""
+    with pytest.raises(WorkloadError, match="its forward returns a generator, which has done nothing yet"):
+        rung.bench(f"{HERE}:yields", preset=preset, seconds=2)
+
+
 def test_results_that_are_not_finite_are_named() -> None:
     assert "its loss is nan" in " ".join(rung.bench(f"{HERE}:never_finite", preset="quick").notes)
     assert "its output holds" in " ".join(rung.bench(f"{HERE}:never_finite", {"mode": "infer"}, seconds=2).notes)

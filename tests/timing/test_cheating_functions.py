@@ -15,7 +15,12 @@ import rung
 import rung.measure.as_launched
 import rung.measure.clock
 from rung.errors import WorkloadError
+from rung.hardware.device import cpu
+from rung.measure.without_launch import Graph
+from rung.timing import function_witness
 from rung.timing.function import Function
+from rung.timing.function_witness import OnInputs
+from rung.verify.timed_functions import TimedFunctions
 
 Call = Callable[[torch.Tensor], torch.Tensor]
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -265,6 +270,81 @@ def test_where_memory_is_short_that_is_said_and_the_comparison_goes_on(monkeypat
     assert any("no memory to check" in line for line in found["warnings"])
 
 
+class Replayed:
+    """Stands in for a graph: what calls launched while they were recorded."""
+
+    recording: "Replayed | None" = None
+
+    def __init__(self) -> None:
+        self.launched: list[Callable[[], object]] = []
+
+    def replay(self) -> None:
+        with torch.inference_mode():  # which results may have been made in
+            for launch in self.launched:
+                launch()
+
+    @classmethod
+    def recorded(cls, step: Call, calls: Callable[[], None], device: Any) -> "Replayed":
+        step()  # type: ignore[call-arg]
+        cls.recording = graph = Replayed()
+        calls()
+        cls.recording = None
+        return graph
+
+
+def launched(x: torch.Tensor) -> torch.Tensor:
+    """Work that a graph would launch again, in the same memory."""
+    result = work(x)
+    if Replayed.recording:
+        Replayed.recording.launched.append(lambda: result.copy_(work(x)))
+    return result
+
+
+def with_its_input(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return launched(x), x
+
+
+def in_inference_mode(x: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        return launched(x)
+
+
+def empty_where_recorded() -> Call:
+    last: list[torch.Tensor] = []
+
+    def cheat(x: torch.Tensor) -> torch.Tensor:
+        if not Replayed.recording:
+            last[:] = [work(x)]
+        return last[0]
+
+    return cheat
+
+
+def of_several_sizes(seed: int) -> torch.Tensor:
+    return inputs(seed)[: SIZE - seed, : SIZE - seed].contiguous()
+
+
+@pytest.mark.parametrize("make", [inputs, of_several_sizes])
+@pytest.mark.parametrize(
+    ("call", "believed"),
+    [(launched, True), (with_its_input, True), (in_inference_mode, True), (empty_where_recorded(), False)],
+)
+def test_a_graph_in_which_nothing_is_recorded_is_refused(
+    call: Call, believed: bool, make: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not new content finds room in the memory of the inputs that were timed."""
+    monkeypatch.setattr(function_witness, "recorded", Replayed.recorded)
+    monkeypatch.setattr(TimedFunctions, "on_new_inputs", lambda *_: 1.0)
+    given = OnInputs({"A": call if believed else work, "B": call}, make, cpu())  # type: ignore[dict-item]
+    sides = {letter: Function(given.of(letter), letter, "cpu") for letter in "AB"}
+    for side in sides.values():
+        side.open()
+    sides["B"]._timer = object.__new__(Graph)
+    letter, why = given.distrusted(sides, {"A": [1.0], "B": [1.0]})
+    assert letter == ("" if believed else "B")
+    assert believed or re.search("off by|not finite", why)
+
+
 # -- what only a GPU can do ------------------------------------------------------------------------------------------------
 
 
@@ -312,6 +392,11 @@ def joined(x: torch.Tensor) -> torch.Tensor:
     return result
 
 
+# Cheats that are honest work where the machine is busy, and then gain nothing. The GPU's queue of launches was full, so that the host waited
+# for the other stream, too. Or a call took 100 us and more with its launches: then it is timed as it is launched, and in no graph.
+GAINS_NOTHING = ("waited_for_where_verified", "nothing_in_a_graph")
+
+
 @GPU
 @pytest.mark.parametrize(
     "cheat", ["on_another_stream", "waited_for_where_verified", "nothing_in_a_graph", "content", "identity"]
@@ -326,8 +411,8 @@ def test_a_cheat_on_a_gpu_is_refused(cheat: str) -> None:
     }[cheat]
     sizes = inputs if cheat == "nothing_in_a_graph" else large
     found = rung.compare(work, made, inputs=sizes, device="cuda", seconds=2.0)
-    if cheat == "waited_for_where_verified" and found["verdict"] in ("slower", "same"):
-        return  # the GPU's queue of launches was full: the host waited for the other stream, too, and nothing was gained
+    if cheat in GAINS_NOTHING and found["verdict"] in ("slower", "same"):
+        return
     assert (found["verdict"], found["not_equal"]) == ("not equal", "B"), str(found)
 
 

@@ -114,6 +114,21 @@ def test_several_arguments_are_given_by_position_or_by_name_in_their_own_precisi
     assert same_results({"one": one, "wide": wide, "off": off}, inputs, CPU, gradients=False)[1] == "off"
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda x: x.numpy() * 2, "ndarray, which Rung cannot compare; return tensors, as torch.from_numpy"),
+        (lambda x: x.sum().item(), "holds no tensor, so nothing can be verified; return what it computes as tensors"),
+        (lambda x: x.log(), r"its output is not finite \(.* compared with it; change the inputs\."),
+        (lambda x: x + torch.rand(()), "switch the randomness off, or draw it in inputs"),
+    ],
+)
+def test_a_function_that_cannot_be_compared_is_told_what_a_function_can_do(call: Any, says: str) -> None:
+    """It has no weights, and no climb is going on."""
+    with pytest.raises(WorkloadError, match=says):
+        rung.compare(call, call, inputs=numbers, device="cpu")
+
+
 def test_what_cannot_be_asked_is_refused_in_a_sentence() -> None:
     with pytest.raises(UsageError, match="give inputs="):
         rung.compare(softmax, by_hand, verify=True)

@@ -66,3 +66,23 @@ def test_on_a_machine_that_has_become_much_slower_blocks_get_fewer_steps(monkeyp
 def test_a_machine_that_is_a_little_slower_is_timed_as_it_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds, counts, _ = restart(monkeypatch, 10.0, 20.0)
     assert (rounds, {*counts}) == (7, {15})
+
+
+@pytest.mark.parametrize(("second", "asked"), [("graph", []), ("events", ["A"]), ("batch", ["A"])])
+def test_functions_on_a_gpu_are_timed_in_one_way(second: str, asked: list[str]) -> None:
+    begun = object.__new__(Start)
+    device = SimpleNamespace(kind="cuda")
+    side = SimpleNamespace(environment=SimpleNamespace(device=device), mode="call")
+    warm = SimpleNamespace(steady=True, original=None, doubts=[], loops=1, memory={})
+    begun.workers = dict.fromkeys("AB")
+    begun.facts, begun.state = dict.fromkeys(begun.workers, side), dict.fromkeys(begun.workers, warm)
+    timing = begun.timing(Duel())
+    chosen: list[tuple[str, str]] = []
+    question = next(timing)
+    while question.method == "timer":
+        wanted = question.arguments["wanted"]
+        chosen.append((question.side, wanted))
+        own = {"A": "graph", "B": second}[question.side] if wanted == "auto" else wanted
+        question = timing.send({"name": own, "sample_ns": 5e4})
+    assert chosen == [("A", "auto"), ("B", "auto"), *((side, second) for side in asked)]
+    assert (question.method, question.arguments) == ("block", {"count": 50})

@@ -1,6 +1,7 @@
 """Workloads that misbehave, each in one way or in several."""
 
 import time
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -39,6 +40,23 @@ def never_finite(mode: str = "train") -> rung.Workload:
         optimizer=(lambda parameters: torch.optim.SGD(parameters, lr=0.0)) if train else None,
         steps=5,
     )
+
+
+class Yields(nn.Module):
+    """Works when its results are asked for, and nobody asks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
+        for _ in range(3):
+            x = self.linear(x)
+            yield x
+
+
+def yields() -> rung.Workload:
+    return rung.Workload("yields", Yields, lambda seed: torch.randn(3, 4))
 
 
 class Leaky(nn.Module):

@@ -170,7 +170,7 @@ def test_a_buffer_that_changes_in_inference_is_told_to_go_through_inputs_and_out
 
 def test_random_numbers_in_the_forward_may_come_with_the_inputs() -> None:
     said = refused(forward=lambda model, batch: model(batch) + torch.randn(()))
-    assert said.endswith("switch the randomness off for the climb, or draw it in inputs(seed).")
+    assert said.endswith("switch the randomness off, or draw it in inputs(seed).")
 
 
 class Fixed(nn.Linear):

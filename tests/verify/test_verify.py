@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -367,11 +368,16 @@ def classifier(
     ("change", "says"),
     [
         (lambda out: {**out, "ids": torch.zeros_like(out["ids"])}, "output"),
-        (lambda out: {"other": out["logits"], "ids": out["ids"]}, "another form: structure"),
-        (lambda out: {"logits": out["logits"]}, "another form: structure"),
+        (
+            lambda out: {"other": out["logits"], "ids": out["ids"]},
+            "another form: structure {'other': *, 'ids': *} where the baseline has structure {'logits': *, 'ids': *} (",
+        ),
+        (lambda out: {"logits": out["logits"]}, "another form: structure {'logits': *} where"),
+        (lambda out: (out["logits"], [out["ids"], None]), "another form: structure (*, [*, *]) where"),
+        (lambda out: OrderedDict(out), "another form: structure TreeSpec(OrderedDict, "),
         (lambda out: {**out, "logits": out["logits"].double()}, "torch.float64 where the baseline has"),
     ],
-    ids=["integers zeroed", "a key renamed", "an output dropped", "another dtype"],
+    ids=["integers zeroed", "a key renamed", "an output dropped", "a tuple", "another class", "another dtype"],
 )
 def test_the_form_of_the_output_and_its_integers_count(change: Callable[[Any], Any], says: str) -> None:
     def forward(model: Any, batch: Any) -> Any:
@@ -383,6 +389,7 @@ def test_the_form_of_the_output_and_its_integers_count(change: Callable[[Any], A
     found = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, change)).record()
     assert not found.passed
     assert says in " ".join(found.failures)
+    assert "\n" not in " ".join(found.failures)
 
 
 def test_integers_that_no_float_decides_are_equal_to_the_last() -> None:
@@ -560,6 +567,36 @@ def test_weights_that_a_hook_works_out_of_others_are_verified() -> None:
     assert verifying.verify(w, Plan(passes=("fused-qkv",)), CPU).passed
     found = verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, lambda y: y * 1.1))
     assert not found.passed
+
+
+class OnGraph(nn.Module):
+    """A layer over the neighbours in a graph, whose matrix is in a compressed sparse layout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+        edges = torch.eye(6) + torch.eye(6).roll(1, 0)
+        self.register_buffer("edges", edges.to_sparse_csr())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.edges @ x)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:.*torch.jit.script.*is deprecated")
+@pytest.mark.parametrize(
+    "model",
+    [OnGraph, lambda: torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)))],
+    ids=["a compressed sparse buffer", "compiled by TorchScript"],
+)
+def test_a_model_that_deepcopy_alone_does_not_copy_rightly_is_verified(model: Callable[[], nn.Module]) -> None:
+    """It takes no tensor in CSR, and what it makes of a script module's parameters no optimizer takes."""
+    w = Workload(
+        "odd", model, lambda seed: torch.randn(6, 8, generator=torch.Generator().manual_seed(seed)), mode="train", one_shape=True,
+        loss=lambda output, batch: output.square().mean(), optimizer=lambda p: torch.optim.AdamW(p),
+    )  # fmt: skip
+    assert auditing.audit(w, CPU) == []
+    assert verifying.verify(w, EXACT, CPU).passed
+    assert not verifying.verify(w, EXACT, CPU, lambda m, at: changed_step(w, m, at, lambda y: y * 1.1)).passed
 
 
 def test_a_part_that_its_author_froze_stays_frozen() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -93,6 +94,19 @@ def test_a_mode_that_is_left_out_is_told_by_what_is_given() -> None:
     assert Workload(**given, **training, mode="infer").mode == "infer"
     with pytest.raises(WorkloadError, match="mode is 'fast'"):
         Workload(**given, mode="fast")
+
+
+@pytest.mark.parametrize("kind", [nn.Linear, nn.Embedding])
+def test_a_model_without_content_is_refused(kind: Callable[[int, int], nn.Module]) -> None:
+    def model() -> nn.Module:
+        with torch.device("meta"):
+            return nn.Sequential(nn.Identity(), kind(4, 4))
+
+    empty = Workload("empty", model, lambda seed: {"x": torch.ones(2, 4)})
+    with pytest.raises(
+        WorkloadError, match=r"1\.weight of the model is on the meta device, .*make the model on the CPU"
+    ):
+        seeded_model(empty)
 
 
 def test_a_model_whose_parameters_have_no_shape_yet_is_refused_and_one_that_was_called_is_not() -> None:

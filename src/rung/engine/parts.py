@@ -17,7 +17,8 @@ def parts(output: Any, name: str = "", inside: tuple[int, ...] = ()) -> tuple[li
     each. Fields of a dataclass are parts like items of a dict, and so are the rows of a nested tensor; no other object is looked into. inside: the dataclasses around it."""
     leaves, spec = pytree.tree_flatten(output)
     found: list[tuple[str, Any]] = []
-    form = [f"structure {spec}{f' in {name}' if name else ''}"]
+    # A TreeSpec of a type that torch does not know by itself has more to say than fits in a sentence, on several lines.
+    form = [f"structure {_spelled(output) or ' '.join(str(spec).split())}{f' in {name}' if name else ''}"]
     for where, leaf in zip(_names(output, len(leaves)), leaves, strict=True):
         if isinstance(leaf, torch.Tensor) and leaf.is_nested:  # its rows are of different shapes
             found += [(f"{name}{where}[{k}]", row) for k, row in enumerate(leaf.unbind())]
@@ -33,8 +34,23 @@ def parts(output: Any, name: str = "", inside: tuple[int, ...] = ()) -> tuple[li
         for field in fields:
             held, structure = parts(getattr(leaf, field), f"{name}{where}.{field}", (*inside, id(leaf)))
             found += held
-            form += structure if structure != [f"structure {PLAIN} in {name}{where}.{field}"] else []
+            form += structure if structure != [f"structure * in {name}{where}.{field}"] else []
     return found, form
+
+
+def _spelled(output: Any) -> str:
+    """Its containers as Python writes them, with a star for each part; empty where one is no tuple, list or dict."""
+    kind = type(output)
+    if kind is dict:
+        items = {key: _spelled(value) for key, value in output.items()}
+        return "{" + ", ".join(f"{key!r}: {text}" for key, text in items.items()) + "}" if all(items.values()) else ""
+    if kind is tuple or kind is list:
+        texts = [_spelled(one) for one in output]
+        if not all(texts):
+            return ""
+        inner = ", ".join(texts)
+        return f"[{inner}]" if kind is list else f"({inner}{',' if len(texts) == 1 else ''})"
+    return "*" if pytree.tree_structure(output) == PLAIN else ""
 
 
 def on_tensors(change: Callable[[torch.Tensor], torch.Tensor], output: Any) -> Any:

@@ -19,6 +19,7 @@ from rung.engine.disturbed import bytes_of, elements, graphs_compiled, not_finit
 from rung.engine.dynamo import expect_changes
 from rung.engine.parallel import all_tensor_parallel, in_effect, in_parallel, sharded, without_exchange
 from rung.engine.step import Step, matmul_precision
+from rung.errors import WorkloadError
 from rung.hardware import affinity
 from rung.hardware.device import (
     expandable_segments,
@@ -40,6 +41,7 @@ from rung.recipes.fit import described, differences
 from rung.records.climb import OverShapes
 from rung.records.measured import Witness
 from rung.records.record import plain
+from rung.timing.function import not_done_yet
 from rung.timing.timed import Timed
 from rung.timing.work import roof
 from rung.verify.observe import too_large
@@ -158,6 +160,11 @@ class Candidate(VerifiedWorkload, Timed):
             said = differences(self.made_for, {**here, **of_this})
         batch = next(self._next)
         loss, output = self.step(batch)
+        if loss is None and (lazy := not_done_yet(output)):
+            raise WorkloadError(
+                f"workload {self.workload.name!r}: its forward returns {lazy}, which has done nothing yet; give "
+                "Workload(forward=lambda model, batch: ...) that runs it to its end."
+            )
         odd = not_finite(output if loss is None else loss)
         if odd:
             said.append(

@@ -28,6 +28,7 @@ from rung.measure import (
     rank,
 )
 from rung.measure.rank import undecide
+from rung.measure.timers import shared
 from rung.records.compare import ComparedSide, Ranked
 from rung.records.compare import Comparison as ComparisonDocument
 from rung.records.compare import Ranking as RankingDocument
@@ -235,11 +236,23 @@ def _by_medians(samples: Sequence[list[float]], rounds: int) -> Restart:
 def _in_step(sides: Sequence[Function]) -> int:
     """How many calls a block of each side has. The fastest of more samples is faster, and the mean of fewer calls scatters
     more, whatever is called: so blocks have as many calls, and samples of sides of about one speed do, too."""
-    estimates = [side.estimate() for side in sides]
+    estimates = (
+        _on_one_timer(sides) if all(side.device.is_gpu for side in sides) else [side.estimate() for side in sides]
+    )
     loops = loops_in_step(estimates, [side.loops for side in sides])
     for side in sides:
         side.loops = loops or side.loops
     return _calls_a_block(max(estimates))
+
+
+def _on_one_timer(sides: Sequence[Function]) -> list[float]:
+    """Chooses the timer of all, and gives nanoseconds of a sample of each: a kernel may be far shorter than what the host's clock sees of it."""
+    chosen = [side.timer("auto", False) for side in sides]
+    name = shared(timer["name"] for timer in chosen)
+    chosen = [
+        timer if timer["name"] == name else side.timer(name, False) for side, timer in zip(sides, chosen, strict=True)
+    ]
+    return [timer["sample_ns"] for timer in chosen]
 
 
 def _calls_a_block(estimate: float) -> int:

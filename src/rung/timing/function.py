@@ -55,7 +55,7 @@ class Function(Timed):
         if target and _takes_nothing(returned):  # it made its inputs once, and returns what is to be timed
             self._call = returned
             returned = self._call()
-        if lazy := _not_done_yet(returned):
+        if lazy := not_done_yet(returned):
             raise UsageError(
                 f"{self.name} returns {lazy}, which has done nothing yet; give a function that runs it to its end."
             )
@@ -109,13 +109,6 @@ class Function(Timed):
         self.loops = loops
         self._estimate = min(self._clocked() for _ in range(MINIMUM_RUNS))
 
-    def estimate(self) -> float:
-        """Nanoseconds that a sample takes, once warm. On a GPU the timer is chosen for it, unless it was: a kernel may be far shorter
-        than what the host's clock sees of it, and graphs are captured once."""
-        if self.device.is_gpu and not self._timer:
-            self._estimate = self.timer("auto", False)["sample_ns"]
-        return self._estimate
-
     def call(self) -> None:
         call = self._call
         for _ in range(self.loops):
@@ -149,7 +142,7 @@ def _takes_nothing(returned: object) -> TypeGuard[Callable[[], object]]:
     return True
 
 
-def _not_done_yet(returned: object) -> str:
+def not_done_yet(returned: object) -> str:
     """What a function returned that works only when it is asked for its results; empty where it has worked. An iterator over what is
     there already, a file among them, counts as work that was done."""
     if inspect.isasyncgen(returned):

@@ -49,7 +49,10 @@ class OnInputs:
         on_new: dict[str, float] = {}
         hidden: dict[str, float] = {}
         for letter, side in sides.items():
-            if judge.renew(self._batches) and (wrong := judge.wrong(self._cases(judge, letter, side))):
+            cases = self._cases(judge, letter) if judge.renew(self._batches) else []
+            if isinstance(side._timer, Graph):
+                cases.append(self._replayed(judge, letter))
+            if wrong := judge.wrong(cases):
                 return letter, f"{wrong[0]}: it is another result than where it was verified"
             if self._device.is_gpu:
                 hidden[letter] = excess(side, statistics.median(taken[letter]))
@@ -68,7 +71,7 @@ class OnInputs:
                 )
         return "", ""
 
-    def _cases(self, judge: Any, letter: str, side: Function) -> list[Any]:
+    def _cases(self, judge: Any, letter: str) -> list[Any]:
         """What a function gives on each batch, called as it was timed."""
         call, turns = self._calls[letter], itertools.cycle(self._batches)
         cases: list[Any] = []
@@ -80,18 +83,56 @@ class OnInputs:
             return result
 
         time_block(watched, len(self._batches), self._device)
-        if isinstance(side._timer, Graph):
-            cases.append(self._replayed(judge, call))
         return cases
 
-    def _replayed(self, judge: Any, call: Callable[..., Any]) -> Any:
-        """The same of a graph, as those that were timed: what is recorded has to compute, too. Of one call: several may write to one place."""
-        batch = self._batches[1]  # whose content is renewed
+    def _replayed(self, judge: Any, letter: str) -> Any:
+        """The same of a graph, as those that were timed: what is recorded has to compute, too. Of one call: several may write to one place.
+        Where inputs of other seeds have other shapes, and so cannot be renewed, the results are erased before it is replayed."""
+        call, batch = self._calls[letter], self._batches[1]
         results: list[Any] = []
         graph = recorded(lambda: call_model(call, batch), lambda: results.append(call_model(call, batch)), self._device)
-        judge.renew(self._batches)
+        held = [] if judge.renew(self._batches) else erased(results[0], batch)
         graph.replay()
-        return judge.case(batch, results[0])
+        case = judge.case(batch, results[0])
+        give_back(held)
+        return case
+
+
+def erased(results: Any, batch: Any) -> list[tuple[Any, Any]]:
+    """Overwrites the tensors among these results that do not lie in the batch's memory. Gives them with what they held."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    from rung.verify.perturb import distinct
+
+    theirs = {t.untyped_storage().data_ptr() for t in filter(_is_dense, pytree.tree_leaves(batch))}
+    held = []
+    with torch.inference_mode():  # in which tensors that were made in it can be written, and all others, too
+        for result in filter(_is_dense, pytree.tree_leaves(results)):
+            tensor = distinct(result.detach())
+            if tensor.untyped_storage().data_ptr() in theirs:
+                continue
+            held.append((tensor, tensor.clone()))
+            if tensor.is_floating_point() or tensor.is_complex():
+                tensor.fill_(math.nan)
+            else:
+                tensor.copy_(tensor == 0)
+    return held
+
+
+def give_back(held: Sequence[tuple[Any, Any]]) -> None:
+    """Writes into these tensors what they held: they may be the function's own, which a later call reads."""
+    import torch
+
+    with torch.inference_mode():
+        for tensor, content in held:
+            tensor.copy_(content)
+
+
+def _is_dense(value: object) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_nested
 
 
 def excess(side: Function, reported: float) -> float:

@@ -16,6 +16,7 @@ from rung.launch import Caller, WorkerFailed, quiet
 from rung.measure import Restart
 from rung.measure.core_time import BUSY, CoreTime, total
 from rung.measure.interleave import turns
+from rung.measure.timers import shared
 from rung.records.measured import Witness
 from rung.records.record import record_of
 from rung.side import Setup, Side
@@ -121,9 +122,7 @@ class Start:
         ]
         duel.warnings += [f"{s}: {left_to_the_original(n)}" for s, w in self.state.items() if (n := w.original)]
         duel.warnings += [f"{s}: {doubt}" for s, w in self.state.items() for doubt in w.doubts]
-        estimates = {}
-        for side in self.workers:
-            estimates[side] = yield Asked(side, "estimate")
+        estimates = yield from self._estimates()
         loops = {side: self.state[side].loops for side in self.workers}
         in_step = loops_in_step(list(estimates.values()), list(loops.values()))
         for side in (side for side in self.workers if in_step and loops[side] != in_step):
@@ -208,6 +207,22 @@ class Start:
         # What verifies on the same GPU meanwhile would show in how long its kernels take.
         with quiet(list(self.workers.values())), contextlib.suppress(WorkerFailed):
             worker.call("profile", self.limits.block, path=str(trace), steps=PROFILED_STEPS)
+
+    def _estimates(self) -> Generator[Asked, Any, dict[str, float]]:
+        """Nanoseconds of a step by side. Workloads are timed as they are launched. Functions on a GPU choose a timer, and all the same one: a
+        kernel may be far shorter than what the host's clock sees of it."""
+        if all(facts.environment.device.kind == "cuda" and facts.mode == "call" for facts in self.facts.values()):
+            chosen: dict[str, dict[str, Any]] = {}
+            for side in self.workers:
+                chosen[side] = yield Asked(side, "timer", {"wanted": "auto", "cold": False})
+            name = shared(timer["name"] for timer in chosen.values())
+            for side in (side for side in self.workers if chosen[side]["name"] != name):
+                chosen[side] = yield Asked(side, "timer", {"wanted": name, "cold": False})
+            return {side: timer["sample_ns"] for side, timer in chosen.items()}
+        estimates = {}
+        for side in self.workers:
+            estimates[side] = yield Asked(side, "estimate")
+        return estimates
 
     def _on_gpu(self) -> bool:
         return any(facts.environment.device.kind == "cuda" for facts in self.facts.values())

@@ -168,8 +168,8 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
         masked = odd != "loss" and not bool(seen[0].values[odd].isnan().any())
         mask = ", or, where a mask fills in -inf, fill in torch.finfo(dtype).min or return what is before the mask"
         raise WorkloadError(
-            f"workload {workload.name!r}: its {_place(step, to_device(first, device), odd)} is not finite on fresh weights ({int(wrong.sum())} of "
-            f"{wrong.numel()} numbers), so no candidate can be compared with it; change the inputs or how the weights are initialized"
+            f"workload {workload.name!r}: its {_place(step, to_device(first, device), odd)} is not finite{' on fresh weights' if values else ''} ({int(wrong.sum())} of "
+            f"{wrong.numel()} numbers), so no candidate can be compared with it; change the inputs{' or how the weights are initialized' if values else ''}"
             f"{mask if masked else ''}."
         )
     if _apart(seen[1], seen[2]):
@@ -189,11 +189,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
         why = _random_numbers(step, to_device(first, device), values, seen[1], 2) if random else ""
         if why or not random:
             what = "its result depends on torch's random state" if differs else "its forward draws random numbers"
-            mend = (
-                OTHERWISE
-                if why == BY_WEIGHTS
-                else "switch the randomness off for the climb, or draw it in inputs(seed)"
-            )
+            mend = OTHERWISE if why == BY_WEIGHTS else "switch the randomness off, or draw it in inputs(seed)"
             raise WorkloadError(
                 f"workload {workload.name!r}: {what}{f', and {why}' if why else ''}, so no candidate can be compared with it; {mend}."
             )

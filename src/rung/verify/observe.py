@@ -113,11 +113,17 @@ def refuse_unseen(workload: Workload, seen: Seen) -> None:
     if any(name != "loss" for name in seen.values) or (training and not seen.unseen):
         return
     if not seen.unseen:
-        raise WorkloadError(f"workload {workload.name!r}: its output holds no tensor, so nothing can be verified.")
+        raise WorkloadError(
+            f"workload {workload.name!r}: its output holds no tensor, so nothing can be verified; return what it computes as tensors."
+        )
     kinds = ", ".join(dict.fromkeys(seen.unseen))
+    instead = (
+        "return tensors, as torch.from_numpy(array) makes of an array"
+        if {*seen.unseen} == {"ndarray"}
+        else "return a dict or a dataclass, or register the type with torch.utils._pytree.register_pytree_node"
+    )
     raise WorkloadError(
-        f"workload {workload.name!r}: its output consists of {kinds}, which Rung cannot compare; return a dict or a dataclass, or "
-        "register the type with torch.utils._pytree.register_pytree_node"
+        f"workload {workload.name!r}: its output consists of {kinds}, which Rung cannot compare; {instead}"
         f"{', or set Workload(output=False) to compare only loss and gradients.' if training else '.'}"
     )
 

@@ -22,6 +22,7 @@ from rung.engine.step import Step, matmul_precision
 from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, release_cache, to_device
 from rung.plan import Numerics, Plan
+from rung.verify.distances import finite, plainly
 from rung.verify.draws import Draws, Unlike, draws
 from rung.verify.faint import Faint
 from rung.verify.observe import Row, Seen, identical, missing, observe, own_copy, refuse_unseen, rows, same
@@ -423,7 +424,7 @@ class _At:
     def _sees_its_update(self) -> None:
         """One more batch, on the weights that the candidate's own last step left: no step since begins where that one ended."""
         left = {name: t.detach().clone() for name, t in state(self.candidate.model).items()}
-        if self.asked.agreed(all(bool(t.isfinite().all()) for t in left.values())):
+        if self.asked.agreed(all(finite(plainly(t)) for t in left.values())):
             batch = self._batch(self.workload.inputs, 600)
             theirs = _theirs(observe, self.candidate, None, batch)
             truth, mine = self._both(left, batch, 0)

@@ -183,6 +183,11 @@ def seeded_model(workload: Workload, seed: int = 0) -> torch.nn.Module:
             f"workload {workload.name!r}: {shapeless} of the model has no shape before a first call (a lazy module); call the "
             "model once on some inputs in the function that makes it."
         )
+    if empty := next((name for name, tensor in tensors if tensor.is_meta), None):
+        raise WorkloadError(
+            f"workload {workload.name!r}: {empty} of the model is on the meta device, where no tensor has content; make the model on the CPU, "
+            "or load its weights in the function that makes it."
+        )
     # A model that arrives in train mode keeps the parts that its author froze.
     if workload.mode == "infer" or not model.training:
         _switch(model, training=workload.mode == "train")
@@ -268,10 +273,20 @@ def underivable(workload: Workload) -> str:
 def copied(model: torch.nn.Module) -> torch.nn.Module:
     """Tensors that a module worked out of its parameters when it was made and keeps as plain attributes (`torch.nn.utils.prune`, the older
     `weight_norm`) are copied as values: deepcopy takes none that has a history, and the next forward works them out anew. Hooks on
-    parameters, which deepcopy leaves out, are hung on the copy's."""
-    known = {id(t): t.detach().clone() for t in _attributes(model) if not t.is_leaf}
-    made = copy.deepcopy(model, known)
+    parameters, which deepcopy leaves out, are hung on the copy's. Of tensors in a compressed sparse layout (CSR) deepcopy copies none, and the
+    parameters that it copies of a module compiled by TorchScript have a history, so that no optimizer takes them."""
+    import torch
+
+    compressed = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+    known: dict[int, Any] = {id(t): t.detach().clone() for t in _attributes(model) if not t.is_leaf}
+    for t in (*_attributes(model), *model.parameters(), *model.buffers()):
+        if t.layout in compressed and t.is_leaf:
+            value = t.detach().clone()
+            known[id(t)] = torch.nn.Parameter(value) if isinstance(t, torch.nn.Parameter) else value
+    with torch.no_grad():
+        made = copy.deepcopy(model, known)
     for own, theirs in zip(model.parameters(), made.parameters(), strict=True):
+        theirs.requires_grad_(own.requires_grad)
         if not hooked(own) or not own.requires_grad:  # of a frozen one no hook is called, and torch takes none
             continue
         for hook in (own._backward_hooks or {}).values():

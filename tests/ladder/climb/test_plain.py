@@ -14,7 +14,7 @@ from made_up import MANIFEST, PASSED, STEP, Added, answered, leave, state, warm
 from msgspec import UNSET, structs
 
 from rung.ladder.answers import Untouched
-from rung.ladder.climb import checks, mode_checks, mode_timing, plain
+from rung.ladder.climb import checks, mode_checks, mode_preparation, mode_timing, plain
 from rung.ladder.climb import race as racing
 from rung.ladder.climb import state as states
 from rung.ladder.climb.answer import Answer, offer
@@ -50,7 +50,9 @@ CPU = {**GPU, "gpu": False, "arch": "x86_64"}
 
 def started(made: State, memory: dict[str, int] | None = None, launching: float = 1.0) -> None:
     """The first modes, once the untouched model is warm."""
-    racing.start_modes(made, record_of(Untouched, warm(memory or {"allocated": 1 << 30}, launching=launching)))
+    mode_preparation.start_modes(
+        made, record_of(Untouched, warm(memory or {"allocated": 1 << 30}, launching=launching))
+    )
 
 
 def found(facts: dict[str, Any], numerics: Numerics = "exact", slow: bool = True) -> dict[str, tuple[str, ...]]:
@@ -180,7 +182,7 @@ def test_on_a_gpu_what_takes_minutes_is_begun_where_ten_times_the_first_compilat
     started(made)
     whole = made.racing["compile-and-graph" if facts["gpu"] else "default"]
     whole.took = {"open": 10.0, "warm": 10.0 + compiled}
-    wanted = racing._all_modes(leave(made, 500.0), mode_timing.Race(), {})
+    wanted = mode_preparation.later_modes(leave(made, 500.0), mode_timing.Race(), {})
     assert ("max-autotune" in wanted) == begun
 
 
@@ -353,7 +355,7 @@ def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
     started(made)
     name = "01-plain-compile-and-graph"
     assert [task.name for task in made.ahead] == [f"{name}-verify-exact", f"{name}-verify-bf16"]
-    racing._note_likely(made, {"compile-and-graph": made.racing["compile-and-graph"]}, {})
+    mode_checks.note_likely(made, {"compile-and-graph": made.racing["compile-and-graph"]}, {})
     assert [task.name for task in made.ahead] == [f"{name}-verify-exact", f"{name}-verify-bf16"]
     second = [
         task for task in pool.tasks if "precompile" in task.name
@@ -375,14 +377,14 @@ def test_where_the_likely_ones_fail_the_next_is_verified_in_their_place(
     def verified() -> set[tuple[str, ...]]:
         return {task.side.rungs for task in made.ahead if not task.ended}
 
-    racing._note_likely(made, {"cuda-graph": made.racing["cuda-graph"]}, {})
+    mode_checks.note_likely(made, {"cuda-graph": made.racing["cuda-graph"]}, {})
     assert verified() == {blocks.side.rungs, whole.side.rungs}
     blocks.error = whole.error = WorkerFailed("it cannot be captured", "raised")
-    racing._note_likely(made, {"blocks-and-graph": blocks}, {"compile-and-graph": whole, "default": default})
+    mode_checks.note_likely(made, {"blocks-and-graph": blocks}, {"compile-and-graph": whole, "default": default})
     assert (made.likely, verified()) == (["compile-and-graph"], {whole.side.rungs})
-    racing._note_likely(made, {"compile-and-graph": whole}, {"default": default})
+    mode_checks.note_likely(made, {"compile-and-graph": whole}, {"default": default})
     assert (made.likely, verified()) == (["default"], {default.side.rungs})
-    racing._note_likely(made, {"default": default}, {})
+    mode_checks.note_likely(made, {"default": default}, {})
     assert (made.likely, verified()) == ([], {default.side.rungs})
 
 
@@ -400,7 +402,7 @@ def test_a_mode_that_trains_at_a_lower_precision_is_taken_to_need_less_memory(
     started(made, {"reserved": 10 << 30})
     assert made.racing["compile-and-graph"].memory / 2**30 == pytest.approx(compiled)
     assert made.racing["cuda-graph"].memory / 2**30 == pytest.approx(graph)
-    again = racing.prepared_mode(made, "cuda-graph", made.racing["cuda-graph"].side.rungs, "-again")
+    again = mode_preparation.prepared_mode(made, "cuda-graph", made.racing["cuda-graph"].side.rungs, "-again")
     assert again.memory / 2**30 == pytest.approx(14.0)  # it lacked memory before
 
 
@@ -470,19 +472,19 @@ def test_where_a_mode_is_slower_at_the_lowest_precision_the_first_ones_are_prepa
     started(made)
     before, ahead = list(pool.tasks), made.ahead
     race = mode_timing.Race({slow: timed(made.racing[slow].side.rungs, 0.6)}, slow)
-    assert {*racing.at_higher_precision(made, race)} == {"cuda-graph-tf32", "compile-and-graph-tf32"}
+    assert {*mode_preparation.at_higher_precision(made, race)} == {"cuda-graph-tf32", "compile-and-graph-tf32"}
     assert "bf16" in made.racing["compile-and-graph"].side.rungs
     assert made.racing["compile-and-graph-tf32"].side.rungs == ("tf32", "fused-optimizer", "compile", "capture")
     assert all(task.ended for task in ahead)  # it verified what is unlikely now
     assert {task.side.rungs for task in made.ahead} == {made.racing["compile-and-graph-tf32"].side.rungs}
     assert {task.name for task in made.ahead}.isdisjoint(task.name for task in before)  # whose logs stay
-    assert racing.at_higher_precision(made, race) == {}
+    assert mode_preparation.at_higher_precision(made, race) == {}
     tf32 = made.racing["cuda-graph-tf32"].side.rungs
     race.modes["cuda-graph-tf32"] = timed(tf32, 0.9)
-    assert {*racing.at_higher_precision(made, race)} == {"cuda-graph-float32", "compile-and-graph-float32"}
+    assert {*mode_preparation.at_higher_precision(made, race)} == {"cuda-graph-float32", "compile-and-graph-float32"}
     assert title("cuda-graph-float32").endswith(", in float32")
     race.modes["cuda-graph-float32"] = timed(("capture",), 0.9)
-    assert racing.at_higher_precision(made, race) == {}
+    assert mode_preparation.at_higher_precision(made, race) == {}
 
 
 RAISED = {"error": "RuntimeError: unsafe to autocast.", "failed": True}
@@ -512,7 +514,7 @@ def test_where_nothing_runs_at_the_lowest_precision_the_first_modes_are_prepared
     said: list[Any] = []
     made.say = said.append  # type: ignore[method-assign]
     race = mode_timing.Race({name: mode("bf16", *MODES[name], name=name, **RAISED) for name in failed})
-    found = racing.at_higher_precision(made, race)
+    found = mode_preparation.at_higher_precision(made, race)
     assert bool(found) == asked
     if asked:
         assert not any("bf16" in task.side.rungs for task in found.values())
@@ -522,10 +524,10 @@ def test_where_nothing_runs_at_the_lowest_precision_the_first_modes_are_prepared
     made.known = structs.replace(made.facts, hooked="a layer")  # so that nothing can be a graph
     made.racing = {name: task for name, task in made.racing.items() if "compile" in task.side.rungs}
     race = mode_timing.Race({"default": mode("bf16", "compile", name="default", **RAISED)})
-    assert racing.at_higher_precision(made, race)
+    assert mode_preparation.at_higher_precision(made, race)
     no_memory = mode("bf16", name="eager", error="out of memory")
     race.modes["eager"], race.without = no_memory, ()
-    assert not racing.at_higher_precision(made, race)
+    assert not mode_preparation.at_higher_precision(made, race)
 
 
 @pytest.mark.parametrize(
@@ -554,7 +556,7 @@ def test_a_mode_that_is_faster_asks_for_no_other_precision(climb: Callable[..., 
     made.numerics = "bf16"
     started(made)
     race = mode_timing.Race({"cuda-graph": timed(made.racing["cuda-graph"].side.rungs, 1.01)}, "cuda-graph")
-    assert racing.at_higher_precision(made, race) == {}
+    assert mode_preparation.at_higher_precision(made, race) == {}
 
 
 @pytest.mark.parametrize(("laid_out", "asked"), [(None, False), (1.46, False), (0.9, True)])
@@ -568,7 +570,7 @@ def test_a_precision_is_not_blamed_for_the_layout_of_convolutions(
     started(made, launching=0.1)
     gains = {"cuda-graph": 0.9, **({"channels-last": laid_out} if laid_out else {})}
     race = mode_timing.Race({n: timed(made.racing[n].side.rungs, gain) for n, gain in gains.items()}, "cuda-graph")
-    assert bool(racing.at_higher_precision(made, race)) is asked
+    assert bool(mode_preparation.at_higher_precision(made, race)) is asked
 
 
 @pytest.mark.parametrize(("parts", "asked"), [({"gemm": 5e6}, True), ({"conv": 5e6}, False), ({}, True)])
@@ -579,7 +581,7 @@ def test_a_precision_that_changes_nothing_of_the_step_is_not_blamed_for_a_slow_m
     made.numerics, made.breakdown = "tf32", Breakdown(parts=parts)
     started(made)
     race = mode_timing.Race({"cuda-graph": timed(made.racing["cuda-graph"].side.rungs, 0.8)}, "cuda-graph")
-    assert bool(racing.at_higher_precision(made, race)) is asked
+    assert bool(mode_preparation.at_higher_precision(made, race)) is asked
 
 
 def test_a_mode_that_leaves_its_launches_to_the_host_says_nothing_of_the_precision(
@@ -592,7 +594,7 @@ def test_a_mode_that_leaves_its_launches_to_the_host_says_nothing_of_the_precisi
     race = mode_timing.Race(
         {n: timed(made.racing[n].side.rungs, gain) for n, gain in gains.items()}, "compile-and-graph"
     )
-    assert racing.at_higher_precision(made, race) == {}
+    assert mode_preparation.at_higher_precision(made, race) == {}
 
 
 @pytest.mark.parametrize(("launching", "asked"), [(0.5, False), (0.05, True)])
@@ -604,7 +606,7 @@ def test_the_model_as_it_is_tells_of_a_precision_where_the_host_is_ahead(
     started(made)
     made.launching = launching
     race = mode_timing.Race({"eager": timed(("bf16", "fused-optimizer"), 0.9)})
-    assert bool(racing.at_higher_precision(made, race)) is asked
+    assert bool(mode_preparation.at_higher_precision(made, race)) is asked
 
 
 @pytest.mark.parametrize("facts", [TRAINING, CPU], ids=["gpu", "cpu"])
@@ -692,13 +694,13 @@ def test_a_mode_that_finds_no_code_in_the_cache_waits_for_the_verification(
 ) -> None:
     made, _ = climb(TRAINING)
     later = ["default", "default-tf32", "reduce-overhead", "reduce-overhead-tf32"]
-    assert not any(racing._waits(made, name) for name in later)
+    assert not any(mode_preparation.waits_for_cores(made, name) for name in later)
     made.likely = ["compile-and-graph"]
-    assert [name for name in later if racing._waits(made, name)] == later[2:]
+    assert [name for name in later if mode_preparation.waits_for_cores(made, name)] == later[2:]
     made.likely, made.ahead = [], [Task("01-plain-verify-exact", made.side([]), [("verify", {})])]
-    assert [name for name in later if racing._waits(made, name)] == later[2:]
+    assert [name for name in later if mode_preparation.waits_for_cores(made, name)] == later[2:]
     made.ahead = [answered("01-plain-verify-exact", made.side([]), verify=PASSED)]
-    assert not any(racing._waits(made, name) for name in later)
+    assert not any(mode_preparation.waits_for_cores(made, name) for name in later)
 
 
 @pytest.mark.parametrize("of", ["the best", "another mode", "another precision"])
@@ -808,18 +810,18 @@ def test_what_is_refused_in_16_bits_alone_is_compiled_once_more_with_another_rou
         no = {"passed": False, "failures": ["a gradient is off"]} if part in refusing else {}
         task.answers["verify"] = {**PASSED, "precisions": [part], **no}
     assert mode_checks.withdraw_wrong(made, race)
-    anew = racing.rounded_anew(made, race)
+    anew = mode_preparation.rounded_anew(made, race)
     assert {name: task.side.rungs for name, task in anew.items()} == (
         {"compile-and-graph-rounded": ROUNDED} if again else {}
     )
     assert all(task in pool.tasks for task in anew.values())
     assert {task.side.rungs for task in made.ahead} == ({ROUNDED} if again else set())  # verified while it compiles
-    assert racing.rounded_anew(made, race) == {}
+    assert mode_preparation.rounded_anew(made, race) == {}
     assert title("compile-and-graph-rounded").endswith("as one CUDA or HIP graph, rounded where eager rounds")
     assert title("default-float32-rounded") == "torch.compile, in float32, rounded where eager rounds"
     made.racing.clear()  # as in another sitting, which has read what was timed
     race.rounding, race.modes["compile-and-graph-rounded"] = ["compile-and-graph"], timed(ROUNDED, 1.9)
-    assert racing.rounded_anew(made, race) == {}
+    assert mode_preparation.rounded_anew(made, race) == {}
 
 
 @pytest.mark.parametrize(
@@ -1009,7 +1011,7 @@ def test_blocks_are_verified_at_their_own_precision_once_their_code_is_in_the_ca
         return [task.name.rpartition("-")[2] for task in made.ahead if task.side.rungs == blocks]
 
     assert begun() == (["exact", "bf16"] if dropout else ["exact"])
-    racing._note_likely(made, {"blocks-and-graph": made.racing["blocks-and-graph"]}, {})
+    mode_checks.note_likely(made, {"blocks-and-graph": made.racing["blocks-and-graph"]}, {})
     assert begun() == ["exact", "bf16"]
 
 

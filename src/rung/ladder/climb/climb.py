@@ -22,9 +22,9 @@ from rung.ladder.climb.attempt import attempt, begun_rung, opened
 from rung.ladder.climb.begin import begin, surveyed, warn_of_another_machine
 from rung.ladder.climb.confirm import confirm
 from rung.ladder.climb.late import give_up_late, time_late
+from rung.ladder.climb.mode_preparation import start_modes
 from rung.ladder.climb.modes import NAME as PLAIN
 from rung.ladder.climb.plain import attempt_plain
-from rung.ladder.climb.race import start_modes
 from rung.ladder.climb.schedule import bundle, for_rungs, gain_per_second, next_rung, untold
 from rung.ladder.climb.state import OutOfTime, Request, Say, State
 from rung.ladder.climb.verdict import taken_up

@@ -15,9 +15,10 @@ from rung.ladder.climb.ahead import Seen, champion_of
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, take_back
 from rung.ladder.climb.begin import audited
 from rung.ladder.climb.checks import checks_of, end_checks
+from rung.ladder.climb.mode_preparation import prepared_mode
 from rung.ladder.climb.mode_timing import Race, time_modes, traced, untouched_worker
 from rung.ladder.climb.modes import NAME, ROUNDED, rounded, the_best, title
-from rung.ladder.climb.race import prepared_mode, race
+from rung.ladder.climb.race import race
 from rung.ladder.climb.schedule import verifying_seconds
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import distrusted
