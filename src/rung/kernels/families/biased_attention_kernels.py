@@ -42,9 +42,14 @@ def _added(a, b, c, EXACT: tl.constexpr):
 
 
 @triton.jit
-def _exponents(product, factor, BIAS, row, key, m, columns, bias_row, bias_key):
-    # log2(e) times the scores; row and key are given as [M, 1] and [1, N], or as [1, M] and [N, 1]
-    bias = tl.load(BIAS + row * bias_row + key * bias_key, mask=(row < m) & (key < columns), other=0.0)
+def _bias(BIAS, row, key, m, columns, bias_row, bias_key):
+    # row and key are given as [M, 1] and [1, N], or as [1, M] and [N, 1]
+    return tl.load(BIAS + row * bias_row + key * bias_key, mask=(row < m) & (key < columns), other=0.0)
+
+
+@triton.jit
+def _exponents(product, factor, bias):
+    # log2(e) times the scores
     return product * factor + bias.to(tl.float32) * 1.4426950408889634
 
 
@@ -72,8 +77,14 @@ def biased_attention_forward(
         key = at + tl.arange(0, BLOCK_N)
         k = _rows(K, k_row, key, n, DIM, WIDTH, EXACT)
         v = _rows(V, v_row, key, n, V_DIM, V_WIDTH, EXACT)
+        # Without a loop, Triton 3.6 computes the softmax twice where the load stands behind the product: as the load and as the
+        # product spread the elements over threads. In a loop it does not, and a load before the product only holds registers.
+        if ONE:
+            bias = _bias(BIAS, row[:, None], key[None, :], m, columns, bias_row, bias_key)
         product = _product(q, tl.trans(k), EXACT)
-        score = _exponents(product, factor, BIAS, row[:, None], key[None, :], m, columns, bias_row, bias_key)
+        if not ONE:
+            bias = _bias(BIAS, row[:, None], key[None, :], m, columns, bias_row, bias_key)
+        score = _exponents(product, factor, bias)
         score = tl.where(key[None, :] < n, score, float("-inf"))
         new = tl.maximum(top, tl.max(score, 1))
         base = tl.where(new == float("-inf"), 0.0, new)  # no key was seen yet
@@ -127,9 +138,9 @@ def biased_attention_backward_q(
             key = at + tl.arange(0, BLOCK_N)
             k = _rows(K + batch * k_batch + head * k_head, k_row, key, n, DIM, WIDTH, EXACT)
             v = _rows(V + batch * v_batch + head * v_head, v_row, key, n, V_DIM, V_WIDTH, EXACT)
-            product = _product(q, tl.trans(k), EXACT)
             of_head = BIAS + batch * bias_batch + head * bias_head
-            score = _exponents(product, factor, of_head, row[:, None], key[None, :], m, columns, bias_row, bias_key)
+            bias = _bias(of_head, row[:, None], key[None, :], m, columns, bias_row, bias_key)
+            score = _exponents(_product(q, tl.trans(k), EXACT), factor, bias)
             score = tl.where(key[None, :] < n, score, float("-inf"))
             weight = tl.exp2(score - lse[:, None])
             if WHOLE:
@@ -185,8 +196,8 @@ def biased_attention_backward_kv(
         # Behind the last query an infinite sum leaves weights of 0. Keys behind the last have weights, but are not stored.
         lse = tl.load(LSE + pair * m + row, mask=row < m, other=float("inf"))
         delta = tl.load(DELTA + pair * m + row, mask=row < m, other=0.0)
-        product = _product(k, tl.trans(q), EXACT)
-        score = _exponents(product, factor, BIAS, row[None, :], key[:, None], m, columns, bias_row, bias_key)
+        bias = _bias(BIAS, row[None, :], key[:, None], m, columns, bias_row, bias_key)
+        score = _exponents(_product(k, tl.trans(q), EXACT), factor, bias)
         weight = tl.exp2(score - lse[None, :])
         grad_v = _added(weight, slope, grad_v, EXACT)
         grad_score = weight * (_product(v, tl.trans(slope), EXACT) - delta[None, :])
