@@ -42,9 +42,9 @@ def _added(a, b, c, EXACT: tl.constexpr):
 
 
 @triton.jit
-def _bias(BIAS, row, key, m, columns, bias_row, bias_key):
-    # row and key are given as [M, 1] and [1, N], or as [1, M] and [N, 1]
-    return tl.load(BIAS + row * bias_row + key * bias_key, mask=(row < m) & (key < columns), other=0.0)
+def _bias(BIAS, row, key, m, columns, bias_row, bias_key, BEHIND: tl.constexpr):
+    # row and key are given as [M, 1] and [1, N], or as [1, M] and [N, 1]; BEHIND: what there is behind the last of them
+    return tl.load(BIAS + row * bias_row + key * bias_key, mask=(row < m) & (key < columns), other=BEHIND)
 
 
 @triton.jit
@@ -57,10 +57,13 @@ def _exponents(product, factor, bias):
 def biased_attention_forward(
     Q, K, V, BIAS, OUT, LSE, heads, m, n, columns, scale, q_batch, q_head, q_row, k_batch, k_head, k_row,
     v_batch, v_head, v_row, bias_batch, bias_head, bias_row, bias_key, o_batch, o_head, o_row,
-    ONE: tl.constexpr, DIM: tl.constexpr, V_DIM: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, EXACT: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BIAS_FIRST: tl.constexpr, ONE: tl.constexpr, DIM: tl.constexpr, V_DIM: tl.constexpr, WIDTH: tl.constexpr,
+    V_WIDTH: tl.constexpr, EXACT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     # Blocks of one head follow one another, and find its keys in the cache. One axis: the others end at 65,535.
+    # BIAS_FIRST: for a bias that no loop fetches ahead. Its load spreads elements over threads unlike the product, and Triton (3.6,
+    # 3.7) follows what stands first: behind the product, it would compute the whole softmax twice, once for each of the two.
+    # A bias that is fetched ahead is read behind the product, and its last keys are hidden then: so fewer registers are held.
     blocks = tl.cdiv(m, BLOCK_M)
     pair = (tl.program_id(0) // blocks).to(tl.int64)
     batch, head = pair // heads, pair % heads
@@ -77,15 +80,14 @@ def biased_attention_forward(
         key = at + tl.arange(0, BLOCK_N)
         k = _rows(K, k_row, key, n, DIM, WIDTH, EXACT)
         v = _rows(V, v_row, key, n, V_DIM, V_WIDTH, EXACT)
-        # Without a loop, Triton 3.6 computes the softmax twice where the load stands behind the product: as the load and as the
-        # product spread the elements over threads. In a loop it does not, and a load before the product only holds registers.
-        if ONE:
-            bias = _bias(BIAS, row[:, None], key[None, :], m, columns, bias_row, bias_key)
+        if BIAS_FIRST:
+            bias = _bias(BIAS, row[:, None], key[None, :], m, columns, bias_row, bias_key, float("-inf"))
         product = _product(q, tl.trans(k), EXACT)
-        if not ONE:
-            bias = _bias(BIAS, row[:, None], key[None, :], m, columns, bias_row, bias_key)
-        score = _exponents(product, factor, bias)
-        score = tl.where(key[None, :] < n, score, float("-inf"))
+        if BIAS_FIRST:
+            score = _exponents(product, factor, bias)
+        else:
+            bias = _bias(BIAS, row[:, None], key[None, :], m, columns, bias_row, bias_key, 0.0)
+            score = tl.where(key[None, :] < n, _exponents(product, factor, bias), float("-inf"))
         new = tl.maximum(top, tl.max(score, 1))
         base = tl.where(new == float("-inf"), 0.0, new)  # no key was seen yet
         weight = tl.exp2(score - base[:, None])
@@ -93,7 +95,7 @@ def biased_attention_forward(
         total = total * shrunk + tl.sum(weight, 1)
         out = _added(weight, v, out * shrunk[:, None], EXACT)
         top = new
-    out = out / tl.where(total == 0.0, 1.0, total)[:, None]
+    out = out * (1.0 / tl.where(total == 0.0, 1.0, total))[:, None]  # a division takes 8 instructions
     _store(OUT + batch * o_batch + head * o_head, o_row, row, m, out, V_DIM, V_WIDTH)
     tl.store(LSE + pair * m + row, tl.where(total == 0.0, float("inf"), top + tl.log2(total)), mask=row < m)
 
@@ -139,7 +141,7 @@ def biased_attention_backward_q(
             k = _rows(K + batch * k_batch + head * k_head, k_row, key, n, DIM, WIDTH, EXACT)
             v = _rows(V + batch * v_batch + head * v_head, v_row, key, n, V_DIM, V_WIDTH, EXACT)
             of_head = BIAS + batch * bias_batch + head * bias_head
-            bias = _bias(of_head, row[:, None], key[None, :], m, columns, bias_row, bias_key)
+            bias = _bias(of_head, row[:, None], key[None, :], m, columns, bias_row, bias_key, 0.0)
             score = _exponents(_product(q, tl.trans(k), EXACT), factor, bias)
             score = tl.where(key[None, :] < n, score, float("-inf"))
             weight = tl.exp2(score - lse[:, None])
@@ -196,7 +198,7 @@ def biased_attention_backward_kv(
         # Behind the last query an infinite sum leaves weights of 0. Keys behind the last have weights, but are not stored.
         lse = tl.load(LSE + pair * m + row, mask=row < m, other=float("inf"))
         delta = tl.load(DELTA + pair * m + row, mask=row < m, other=0.0)
-        bias = _bias(BIAS, row[None, :], key[:, None], m, columns, bias_row, bias_key)
+        bias = _bias(BIAS, row[None, :], key[:, None], m, columns, bias_row, bias_key, 0.0)
         score = _exponents(_product(k, tl.trans(q), EXACT), factor, bias)
         weight = tl.exp2(score - lse[None, :])
         grad_v = _added(weight, slope, grad_v, EXACT)
