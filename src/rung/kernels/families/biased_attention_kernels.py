@@ -124,6 +124,9 @@ def biased_attention_backward_q(
     GRAD_BIAS += head * gb_head
     if BIAS_GRADIENT == "sum":
         summed = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        key = tl.arange(0, BLOCK_N)
+        BIAS += head * bias_head  # of all sequences
+        bias = _bias(BIAS, row[:, None], key[None, :], m, columns, bias_row, bias_key, float("-inf"))
     # One turn, known to the compiler, is no loop: nothing is kept in registers from one turn to the next.
     for turn in range(tl.minimum(each, sequences - first) if BIAS_GRADIENT == "sum" else 1):
         batch = first.to(tl.int64) + turn
@@ -140,10 +143,13 @@ def biased_attention_backward_q(
             key = at + tl.arange(0, BLOCK_N)
             k = _rows(K + batch * k_batch + head * k_head, k_row, key, n, DIM, WIDTH, EXACT)
             v = _rows(V + batch * v_batch + head * v_head, v_row, key, n, V_DIM, V_WIDTH, EXACT)
-            of_head = BIAS + batch * bias_batch + head * bias_head
-            bias = _bias(of_head, row[:, None], key[None, :], m, columns, bias_row, bias_key, 0.0)
+            if BIAS_GRADIENT != "sum":
+                of_head = BIAS + batch * bias_batch + head * bias_head
+                behind: tl.constexpr = float("-inf") if ONE else 0.0
+                bias = _bias(of_head, row[:, None], key[None, :], m, columns, bias_row, bias_key, behind)
             score = _exponents(_product(q, tl.trans(k), EXACT), factor, bias)
-            score = tl.where(key[None, :] < n, score, float("-inf"))
+            if not ONE:
+                score = tl.where(key[None, :] < n, score, float("-inf"))
             weight = tl.exp2(score - lse[:, None])
             if WHOLE:
                 grad_v = _product(tl.trans(weight.to(slope.dtype)), slope, EXACT)
