@@ -113,7 +113,8 @@ def biased_attention_backward_q(
 ):  # fmt: skip
     # A block of queries of one head, in `each` sequences. BIAS_GRADIENT: none; each: written for each sequence; sum: of a
     # program's sequences, which ONE block of keys allows. WHOLE: all queries and all keys are here, so their gradients are, too.
-    # DELTA: for each query the sum of SLOPE * OUT, which the other kernel reads.
+    # DELTA: for each query the sum of SLOPE * OUT, which the other kernel reads. It is the sum of weights times their gradients, too,
+    # and where all weights of a query are here, OUT is not read.
     blocks = tl.cdiv(m, BLOCK_M)
     pair = tl.program_id(0) // blocks
     part = (pair // heads).to(tl.int64)
@@ -124,19 +125,19 @@ def biased_attention_backward_q(
     GRAD_BIAS += head * gb_head
     if BIAS_GRADIENT == "sum":
         summed = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-        key = tl.arange(0, BLOCK_N)
+        every = tl.arange(0, BLOCK_N)  # key
         BIAS += head * bias_head  # of all sequences
-        bias = _bias(BIAS, row[:, None], key[None, :], m, columns, bias_row, bias_key, float("-inf"))
+        bias = _bias(BIAS, row[:, None], every[None, :], m, columns, bias_row, bias_key, float("-inf"))
     # One turn, known to the compiler, is no loop: nothing is kept in registers from one turn to the next.
     for turn in range(tl.minimum(each, sequences - first) if BIAS_GRADIENT == "sum" else 1):
         batch = first.to(tl.int64) + turn
         q = _rows(Q + batch * q_batch + head * q_head, q_row, row, m, DIM, WIDTH, EXACT)
         slope = _rows(SLOPE + batch * s_batch + head * s_head, s_row, row, m, V_DIM, V_WIDTH, EXACT)
-        out = _rows(OUT + batch * o_batch + head * o_head, o_row, row, m, V_DIM, V_WIDTH, EXACT)
-        delta = tl.sum(slope.to(tl.float32) * out.to(tl.float32), 1)
         of_rows = (batch * heads + head) * m + row
         lse = tl.load(LSE + of_rows, mask=row < m, other=float("inf"))
-        if not WHOLE:
+        if not ONE:
+            out = _rows(OUT + batch * o_batch + head * o_head, o_row, row, m, V_DIM, V_WIDTH, EXACT)
+            delta = tl.sum(slope.to(tl.float32) * out.to(tl.float32), 1)
             tl.store(DELTA + of_rows, delta, mask=row < m)
         grad = tl.zeros([BLOCK_M, WIDTH], tl.float32)
         for at in range(0, BLOCK_N if ONE else n, BLOCK_N):
@@ -154,7 +155,12 @@ def biased_attention_backward_q(
             if WHOLE:
                 grad_v = _product(tl.trans(weight.to(slope.dtype)), slope, EXACT)
                 _store(GRAD_V + batch * gv_batch + head * gv_head, gv_row, key, n, grad_v, V_DIM, V_WIDTH)
-            grad_score = weight * (_product(slope, tl.trans(v), EXACT) - delta[:, None])
+            grad_weight = _product(slope, tl.trans(v), EXACT)
+            if ONE:
+                delta = tl.sum(weight * grad_weight, 1)
+                if not WHOLE:
+                    tl.store(DELTA + of_rows, delta, mask=row < m)
+            grad_score = weight * (grad_weight - delta[:, None])
             if BIAS_GRADIENT == "sum":
                 summed += grad_score
             if BIAS_GRADIENT == "each":
@@ -168,10 +174,9 @@ def biased_attention_backward_q(
                 _store(GRAD_K + batch * gk_batch + head * gk_head, gk_row, key, n, grad_k, DIM, WIDTH)
         _store(GRAD_Q + batch * gq_batch + head * gq_head, gq_row, row, m, grad * single(scale), DIM, WIDTH)
     if BIAS_GRADIENT == "sum":
-        key = tl.arange(0, BLOCK_N)
         tl.store(
-            GRAD_BIAS + part * gb_batch + row[:, None] * gb_row + key[None, :], summed,
-            mask=(row[:, None] < m) & (key[None, :] < grad_columns),
+            GRAD_BIAS + part * gb_batch + row[:, None] * gb_row + every[None, :], summed,
+            mask=(row[:, None] < m) & (every[None, :] < grad_columns),
         )  # fmt: skip
 
 
