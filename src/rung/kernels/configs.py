@@ -81,6 +81,8 @@ def biased_attention(part: str, m: int, n: int, width: int, exact: bool) -> dict
         return {"BLOCK_M": rows, "BLOCK_N": keys, "num_warps": 4, "num_stages": 2}
     if part == "forward" and m > 256:
         return {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3 if width <= 64 else 2}
+    if part == "q" and width > 64 and n > 64:
+        return {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
     if part == "kv":
         return {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
     return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}

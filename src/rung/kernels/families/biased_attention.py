@@ -42,7 +42,7 @@ def _padded(n: int) -> int:
 
 
 def _aligned(bias: torch.Tensor) -> bool:
-    return bias.stride(3) == 1 and bias.stride(2) % ALIGNED == 0
+    return bool(bias.stride(3) == 1 and bias.stride(2) % ALIGNED == 0)
 
 
 def _readable(bias: torch.Tensor, batch: int) -> tuple[torch.Tensor, int]:
