@@ -209,9 +209,8 @@ def biased_attention_backward_kv(
         # Behind the last query an infinite sum leaves weights of 0. Keys behind the last have weights, but are not stored.
         lse = tl.load(LSE + pair * m + row, mask=row < m, other=float("inf"))
         delta = tl.load(DELTA + pair * m + row, mask=row < m, other=0.0)
-        product = _product(k, tl.trans(q), EXACT)
         bias = _bias(BIAS, row[None, :], key[:, None], m, columns, bias_row, bias_key, 0.0)
-        score = _exponents(product, factor, bias)
+        score = _exponents(_product(k, tl.trans(q), EXACT), factor, bias)
         weight = tl.exp2(score - lse[None, :])
         grad_v = _added(weight, slope, grad_v, EXACT)
         grad_score = weight * (_product(v, tl.trans(slope), EXACT) - delta[None, :])
