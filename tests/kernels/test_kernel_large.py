@@ -54,3 +54,13 @@ def test_cross_entropy_beyond_32_bits(huge: torch.Tensor) -> None:
         return kernels.cross_entropy(x, target[-x.shape[0] :], reduction="none")
 
     same(loss, loss, huge)
+
+
+def test_biased_attention_beyond_32_bits(huge: torch.Tensor) -> None:
+    k, v, bias = (torch.randn(1, 1, 32, n, dtype=torch.float16, device="cuda") for n in (64, 64, 32))
+
+    def attended(x: torch.Tensor) -> torch.Tensor:
+        q = x.view(-1, 1, 32, 64)
+        return kernels.biased_attention(q, *(t.expand(q.shape) for t in (k, v)), bias).reshape(x.shape)
+
+    same(attended, attended, huge)

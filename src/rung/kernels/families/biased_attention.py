@@ -41,12 +41,15 @@ def _padded(n: int) -> int:
     return (n + ALIGNED - 1) // ALIGNED * ALIGNED
 
 
+def _aligned(bias: torch.Tensor) -> bool:
+    return bool(bias.stride(3) == 1 and bias.stride(2) % ALIGNED == 0)
+
+
 def _readable(bias: torch.Tensor, batch: int) -> tuple[torch.Tensor, int]:
     """The bias as the kernels read it, and how many columns of it they may read. An odd distance between rows costs a load
     for each element, so a bias of many sequences is copied into aligned rows. The columns that are added hide keys."""
     rows, columns = bias.shape[2:]
-    aligned = bias.stride(3) == 1 and bias.stride(2) % ALIGNED == 0 and columns % ALIGNED == 0
-    if not aligned and batch >= REUSED * bias.shape[0]:
+    if not (_aligned(bias) and columns % ALIGNED == 0) and batch >= REUSED * bias.shape[0]:
         return F.pad(bias, (0, _padded(columns) - columns), value=float("-inf")).contiguous(), _padded(columns)
     far = rows * bias.stride(2) + columns * bias.stride(3) >= 2**31
     return (bias.contiguous() if far else bias), columns
@@ -85,10 +88,11 @@ def _attend(
     bias, columns = _readable(bias, batch)
     sizes = _sizes(q, v)
     config = _config("forward", q, k, sizes)
+    one = k.shape[2] <= config["BLOCK_N"]
     wrap_triton(biased_attention_forward)[(batch * heads * triton.cdiv(m, config["BLOCK_M"]),)](
         q, k, v, bias, out, lse, heads, m, k.shape[2], columns, scale,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *_strides(bias), *out.stride()[:3],
-        ONE=k.shape[2] <= config["BLOCK_N"], **sizes, **config,
+        BIAS_FIRST=one or not _aligned(bias), ONE=one, **sizes, **config,
     )  # fmt: skip
     return out, lse
 

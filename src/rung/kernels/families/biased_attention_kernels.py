@@ -42,9 +42,14 @@ def _added(a, b, c, EXACT: tl.constexpr):
 
 
 @triton.jit
-def _exponents(product, factor, BIAS, row, key, m, columns, bias_row, bias_key):
-    # log2(e) times the scores; row and key are given as [M, 1] and [1, N], or as [1, M] and [N, 1]
-    bias = tl.load(BIAS + row * bias_row + key * bias_key, mask=(row < m) & (key < columns), other=0.0)
+def _bias(BIAS, row, key, m, columns, bias_row, bias_key, BEHIND: tl.constexpr):
+    # row and key are given as [M, 1] and [1, N], or as [1, M] and [N, 1]; BEHIND: what there is behind the last of them
+    return tl.load(BIAS + row * bias_row + key * bias_key, mask=(row < m) & (key < columns), other=BEHIND)
+
+
+@triton.jit
+def _exponents(product, factor, bias):
+    # log2(e) times the scores
     return product * factor + bias.to(tl.float32) * 1.4426950408889634
 
 
@@ -52,10 +57,13 @@ def _exponents(product, factor, BIAS, row, key, m, columns, bias_row, bias_key):
 def biased_attention_forward(
     Q, K, V, BIAS, OUT, LSE, heads, m, n, columns, scale, q_batch, q_head, q_row, k_batch, k_head, k_row,
     v_batch, v_head, v_row, bias_batch, bias_head, bias_row, bias_key, o_batch, o_head, o_row,
-    ONE: tl.constexpr, DIM: tl.constexpr, V_DIM: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, EXACT: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BIAS_FIRST: tl.constexpr, ONE: tl.constexpr, DIM: tl.constexpr, V_DIM: tl.constexpr, WIDTH: tl.constexpr,
+    V_WIDTH: tl.constexpr, EXACT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     # Blocks of one head follow one another, and find its keys in the cache. One axis: the others end at 65,535.
+    # BIAS_FIRST: for a bias that no loop fetches ahead. Its load spreads elements over threads unlike the product, and Triton (3.6,
+    # 3.7) follows what stands first: behind the product, it would compute the whole softmax twice, once for each of the two.
+    # A bias that is fetched ahead is read behind the product, and its last keys are hidden then: so fewer registers are held.
     blocks = tl.cdiv(m, BLOCK_M)
     pair = (tl.program_id(0) // blocks).to(tl.int64)
     batch, head = pair // heads, pair % heads
@@ -72,9 +80,14 @@ def biased_attention_forward(
         key = at + tl.arange(0, BLOCK_N)
         k = _rows(K, k_row, key, n, DIM, WIDTH, EXACT)
         v = _rows(V, v_row, key, n, V_DIM, V_WIDTH, EXACT)
+        if BIAS_FIRST:
+            bias = _bias(BIAS, row[:, None], key[None, :], m, columns, bias_row, bias_key, float("-inf"))
         product = _product(q, tl.trans(k), EXACT)
-        score = _exponents(product, factor, BIAS, row[:, None], key[None, :], m, columns, bias_row, bias_key)
-        score = tl.where(key[None, :] < n, score, float("-inf"))
+        if BIAS_FIRST:
+            score = _exponents(product, factor, bias)
+        else:
+            bias = _bias(BIAS, row[:, None], key[None, :], m, columns, bias_row, bias_key, 0.0)
+            score = tl.where(key[None, :] < n, _exponents(product, factor, bias), float("-inf"))
         new = tl.maximum(top, tl.max(score, 1))
         base = tl.where(new == float("-inf"), 0.0, new)  # no key was seen yet
         weight = tl.exp2(score - base[:, None])
@@ -82,7 +95,7 @@ def biased_attention_forward(
         total = total * shrunk + tl.sum(weight, 1)
         out = _added(weight, v, out * shrunk[:, None], EXACT)
         top = new
-    out = out / tl.where(total == 0.0, 1.0, total)[:, None]
+    out = out * (1.0 / tl.where(total == 0.0, 1.0, total))[:, None]  # a division takes 8 instructions
     _store(OUT + batch * o_batch + head * o_head, o_row, row, m, out, V_DIM, V_WIDTH)
     tl.store(LSE + pair * m + row, tl.where(total == 0.0, float("inf"), top + tl.log2(total)), mask=row < m)
 
@@ -100,7 +113,8 @@ def biased_attention_backward_q(
 ):  # fmt: skip
     # A block of queries of one head, in `each` sequences. BIAS_GRADIENT: none; each: written for each sequence; sum: of a
     # program's sequences, which ONE block of keys allows. WHOLE: all queries and all keys are here, so their gradients are, too.
-    # DELTA: for each query the sum of SLOPE * OUT, which the other kernel reads.
+    # DELTA: for each query the sum of SLOPE * OUT, which the other kernel reads. It is the sum of weights times their gradients, too,
+    # and where all weights of a query are here, OUT is not read.
     blocks = tl.cdiv(m, BLOCK_M)
     pair = tl.program_id(0) // blocks
     part = (pair // heads).to(tl.int64)
@@ -111,31 +125,42 @@ def biased_attention_backward_q(
     GRAD_BIAS += head * gb_head
     if BIAS_GRADIENT == "sum":
         summed = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        every = tl.arange(0, BLOCK_N)  # key
+        BIAS += head * bias_head  # of all sequences
+        bias = _bias(BIAS, row[:, None], every[None, :], m, columns, bias_row, bias_key, float("-inf"))
     # One turn, known to the compiler, is no loop: nothing is kept in registers from one turn to the next.
     for turn in range(tl.minimum(each, sequences - first) if BIAS_GRADIENT == "sum" else 1):
         batch = first.to(tl.int64) + turn
         q = _rows(Q + batch * q_batch + head * q_head, q_row, row, m, DIM, WIDTH, EXACT)
         slope = _rows(SLOPE + batch * s_batch + head * s_head, s_row, row, m, V_DIM, V_WIDTH, EXACT)
-        out = _rows(OUT + batch * o_batch + head * o_head, o_row, row, m, V_DIM, V_WIDTH, EXACT)
-        delta = tl.sum(slope.to(tl.float32) * out.to(tl.float32), 1)
         of_rows = (batch * heads + head) * m + row
         lse = tl.load(LSE + of_rows, mask=row < m, other=float("inf"))
-        if not WHOLE:
+        if not ONE:
+            out = _rows(OUT + batch * o_batch + head * o_head, o_row, row, m, V_DIM, V_WIDTH, EXACT)
+            delta = tl.sum(slope.to(tl.float32) * out.to(tl.float32), 1)
             tl.store(DELTA + of_rows, delta, mask=row < m)
         grad = tl.zeros([BLOCK_M, WIDTH], tl.float32)
         for at in range(0, BLOCK_N if ONE else n, BLOCK_N):
             key = at + tl.arange(0, BLOCK_N)
             k = _rows(K + batch * k_batch + head * k_head, k_row, key, n, DIM, WIDTH, EXACT)
             v = _rows(V + batch * v_batch + head * v_head, v_row, key, n, V_DIM, V_WIDTH, EXACT)
-            product = _product(q, tl.trans(k), EXACT)
-            of_head = BIAS + batch * bias_batch + head * bias_head
-            score = _exponents(product, factor, of_head, row[:, None], key[None, :], m, columns, bias_row, bias_key)
-            score = tl.where(key[None, :] < n, score, float("-inf"))
+            if BIAS_GRADIENT != "sum":
+                of_head = BIAS + batch * bias_batch + head * bias_head
+                behind: tl.constexpr = float("-inf") if ONE else 0.0
+                bias = _bias(of_head, row[:, None], key[None, :], m, columns, bias_row, bias_key, behind)
+            score = _exponents(_product(q, tl.trans(k), EXACT), factor, bias)
+            if not ONE:
+                score = tl.where(key[None, :] < n, score, float("-inf"))
             weight = tl.exp2(score - lse[:, None])
             if WHOLE:
                 grad_v = _product(tl.trans(weight.to(slope.dtype)), slope, EXACT)
                 _store(GRAD_V + batch * gv_batch + head * gv_head, gv_row, key, n, grad_v, V_DIM, V_WIDTH)
-            grad_score = weight * (_product(slope, tl.trans(v), EXACT) - delta[:, None])
+            grad_weight = _product(slope, tl.trans(v), EXACT)
+            if ONE:
+                delta = tl.sum(weight * grad_weight, 1)
+                if not WHOLE:
+                    tl.store(DELTA + of_rows, delta, mask=row < m)
+            grad_score = weight * (grad_weight - delta[:, None])
             if BIAS_GRADIENT == "sum":
                 summed += grad_score
             if BIAS_GRADIENT == "each":
@@ -149,10 +174,9 @@ def biased_attention_backward_q(
                 _store(GRAD_K + batch * gk_batch + head * gk_head, gk_row, key, n, grad_k, DIM, WIDTH)
         _store(GRAD_Q + batch * gq_batch + head * gq_head, gq_row, row, m, grad * single(scale), DIM, WIDTH)
     if BIAS_GRADIENT == "sum":
-        key = tl.arange(0, BLOCK_N)
         tl.store(
-            GRAD_BIAS + part * gb_batch + row[:, None] * gb_row + key[None, :], summed,
-            mask=(row[:, None] < m) & (key[None, :] < grad_columns),
+            GRAD_BIAS + part * gb_batch + row[:, None] * gb_row + every[None, :], summed,
+            mask=(row[:, None] < m) & (every[None, :] < grad_columns),
         )  # fmt: skip
 
 
@@ -185,8 +209,8 @@ def biased_attention_backward_kv(
         # Behind the last query an infinite sum leaves weights of 0. Keys behind the last have weights, but are not stored.
         lse = tl.load(LSE + pair * m + row, mask=row < m, other=float("inf"))
         delta = tl.load(DELTA + pair * m + row, mask=row < m, other=0.0)
-        product = _product(k, tl.trans(q), EXACT)
-        score = _exponents(product, factor, BIAS, row[None, :], key[:, None], m, columns, bias_row, bias_key)
+        bias = _bias(BIAS, row[None, :], key[:, None], m, columns, bias_row, bias_key, 0.0)
+        score = _exponents(_product(k, tl.trans(q), EXACT), factor, bias)
         weight = tl.exp2(score - lse[None, :])
         grad_v = _added(weight, slope, grad_v, EXACT)
         grad_score = weight * (_product(v, tl.trans(slope), EXACT) - delta[None, :])

@@ -107,8 +107,8 @@ def _biased_attention(warp: int, type: str) -> Iterator[Launch]:
             "bias_head": length * padded, "bias_row": padded, "bias_key": 1,
             "DIM": dim, "V_DIM": dim, "WIDTH": dim, "V_WIDTH": dim, "EXACT": exact,
         }  # fmt: skip
-        forward = configs.biased_attention("forward", length, length, dim, exact)
-        yield launch("forward", "forward", "Q K V BIAS OUT", "q k v o", {"ONE": length <= forward["BLOCK_N"]})
+        one = length <= configs.biased_attention("forward", length, length, dim, exact)["BLOCK_N"]
+        yield launch("forward", "forward", "Q K V BIAS OUT", "q k v o", {"BIAS_FIRST": one, "ONE": one})
         blocks = configs.biased_attention("q", length, length, dim, exact)
         one = length <= blocks["BLOCK_N"]  # of keys: the gradient of the bias is summed
         whole = one and length <= blocks["BLOCK_M"]
