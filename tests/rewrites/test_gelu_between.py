@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from rung.kernels import cublaslt
+from rung.kernels.families import gelu
 from rung.kernels.families.gelu import gelu_between, gelu_product
 from rung.rewrites import Surgeon
 
@@ -186,6 +187,50 @@ def test_the_library_is_as_near_to_float64_as_torch(rows: int, sizes: Any, dtype
     for got, other, right in zip(ours, torchs, truth, strict=True):
         off, allowed = ((each.double() - right).norm() for each in (got, other))
         assert off <= 1.5 * allowed + 1e-4 * right.norm()
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "fits"),
+    [
+        ((6, 8), (8, 1), True), ((6, 8), (1, 6), True), ((6, 8), (11, 1), True), ((1, 8), (3, 1), True), ((6, 1), (1, 9), True),
+        ((6, 8), (0, 1), False), ((6, 8), (1, 0), False), ((6, 8), (2, 1), False), ((6, 8), (1, 2), False), ((1, 8), (1, 0), False),
+    ],
+)  # fmt: skip
+def test_the_library_reads_a_matrix_as_it_lies_or_not_at_all(size: Any, stride: Any, fits: bool) -> None:
+    """Rows of one gradient, as of a sum, are broadcast; frames of a signal overlap: the library would read what lies behind them."""
+    matrix = torch.arange(99.0).as_strided(size, stride)
+    assert cublaslt.in_lines(matrix) == fits
+    by_columns, step = cublaslt._lines(matrix if fits else gelu._in_lines(matrix))
+    strides = (1, step) if by_columns else (step, 1)
+    torch.testing.assert_close((matrix if fits else gelu._in_lines(matrix)).as_strided(size, strides), matrix)
+
+
+def test_the_library_is_given_one_dtype_and_what_is_contiguous() -> None:
+    def takes(**others: torch.Tensor) -> bool:
+        sizes = {"left": (4, 16), "right": (16, 8), "out": (4, 8), "aux": (4, 8), "bias": (8,)}
+        given = {name: torch.zeros(*size, dtype=torch.bfloat16) for name, size in sizes.items()}
+        return cublaslt.readable(**{**given, **others})
+
+    assert takes()
+    half = torch.zeros(2, 16, dtype=torch.bfloat16)
+    wrong = {"left": half, "right": torch.zeros(16, 8), "aux": half.view(8, 4).t(), "bias": half.view(-1)[::4]}
+    assert not any(takes(**{name: tensor}) for name, tensor in wrong.items())
+
+
+@ON_NVIDIA
+def test_what_is_broadcast_or_overlaps_or_has_gaps_is_read_as_it_is() -> None:
+    def on(*size: int) -> torch.Tensor:
+        return torch.randn(*size, device="cuda", dtype=torch.bfloat16)
+
+    up, down, frames, row, bias = on(16, 8) / 3, on(24, 16) / 4, on(80).unfold(0, 8, 2), on(8).expand(5, 8), on(32)[::2]
+    for x in (frames, row):
+        slope = on(len(x))[:, None].expand(-1, 24)
+        tensors = [x, up, bias, down, on(24)]
+        leaves = [[each.detach().requires_grad_() for each in tensors] for _ in range(2)]
+        made = [function(*given) for function, given in zip((gelu_between, reference), leaves, strict=True)]
+        found = [torch.autograd.grad(each, given, slope) for each, given in zip(made, leaves, strict=True)]
+        torch.testing.assert_close(*made, rtol=3e-2, atol=3e-2)
+        torch.testing.assert_close(*found, rtol=3e-2, atol=3e-1)
 
 
 @ON_NVIDIA

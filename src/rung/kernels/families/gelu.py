@@ -16,7 +16,8 @@ from rung.kernels.ops import operator
 
 def _forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     made, product = _forward_fake(x, weight, bias)
-    if not cublaslt.multiply(_in_lines(x), _in_lines(weight).t(), made, cublaslt.GELU_AUX_BIAS, product, bias):
+    left, right = _in_lines(x), _in_lines(weight).t()
+    if not cublaslt.multiply(left, right, made, cublaslt.GELU_AUX_BIAS, product, bias.contiguous()):
         product = F.linear(x, weight, bias)
         made = F.gelu(product, approximate="tanh")
     return made, product
@@ -28,18 +29,18 @@ def _forward_fake(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> 
 
 
 def _backward(slope: torch.Tensor, weight: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
-    made = _backward_fake(slope, weight, product)
+    made, product = _backward_fake(slope, weight, product), product.contiguous()
     if not cublaslt.multiply(_in_lines(slope), _in_lines(weight), made, cublaslt.DGELU, product):
         made = torch.ops.aten.gelu_backward(slope @ weight, product, approximate="tanh")
     return made
 
 
 def _backward_fake(slope: torch.Tensor, weight: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(product)
+    return product.new_empty(product.shape)
 
 
 def _in_lines(matrix: torch.Tensor) -> torch.Tensor:
-    return matrix if 1 in matrix.stride() else matrix.contiguous()
+    return matrix if cublaslt.in_lines(matrix) else matrix.contiguous()
 
 
 gelu_product = operator("gelu_product", _forward, _forward_fake, opaque=True)
