@@ -104,6 +104,14 @@ def test_a_checkpoint_computes_it_again() -> None:
     assert trained(Checkpointed(), inner="inductor", amp=True).rewritten == {"gelu-epilogue": 1}
 
 
+def test_one_row_has_no_other_dimension() -> None:
+    class Single(FeedForward):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x[0, 0])
+
+    assert trained(Single(), amp=True).rewritten == {"gelu-epilogue": 1}
+
+
 class Written(FeedForward):
     def __init__(self) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ def tanh_gelu_between(
     their biases [N] and [P] -> [..., P]. turned: whether up and down lie the other way."""
     if cast(x).dtype not in (torch.float16, torch.bfloat16) or not x.numel():
         return _apart(x, up, up_bias, down, down_bias, turned, "tanh")
-    rows = cast(x.flatten(0, -2))
+    rows = cast(x.reshape(-1, x.shape[-1]))
     made = gelu.gelu_between(
         rows, cast(up), cast(up_bias), cast(down), None if down_bias is None else cast(down_bias), turned
     )
