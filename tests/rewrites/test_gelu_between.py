@@ -132,6 +132,29 @@ class Switched(FeedForward):
             return self.down(inner)
 
 
+@pytest.mark.parametrize("inner", ["eager", "inductor"])
+def test_what_no_gradient_reads_may_be_written_to_and_is_not_kept(inner: str) -> None:
+    class WrittenAfter(FeedForward):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            read = self.norm(x).bfloat16() * 1.0
+            made = self.down(F.gelu(self.up(read)))
+            read.mul_(2.0)
+            return made + 0.0 * read.sum()
+
+    model = WrittenAfter()
+    model.up.weight.requires_grad_(False)
+    assert trained(model, inner=inner, amp=True).rewritten == {"gelu-epilogue": 1}
+
+
+@pytest.mark.parametrize(("learns", "count"), [("x", 3), ("up", 3), ("up_bias", 2), ("down", 1), ("down_bias", 0)])
+def test_only_what_a_gradient_reads_is_kept(learns: str, count: int) -> None:
+    sizes = {"x": (4, 8), "up": (16, 8), "up_bias": (16,), "down": (24, 16), "down_bias": (24,)}
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each) or each, lambda each: each):
+        gelu_between(**{name: torch.randn(*size, requires_grad=name == learns) for name, size in sizes.items()})
+    assert len(kept) == count
+
+
 LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "ReLU": (lambda: FeedForward(F.relu), "no epilogue"),
     "dropout": (lambda: FeedForward(lambda x: F.dropout(F.gelu(x), 0.5) * 0.0), "not one linear layer"),

@@ -60,7 +60,10 @@ class _Between(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.turned = turned
         activation, product = gelu_product(x, up.t() if turned[0] else up, up_bias)
-        ctx.save_for_backward(x, up, down, activation, product)
+        of_x, of_up, _, of_down, *_ = ctx.needs_input_grad
+        inner = any(ctx.needs_input_grad[:3])
+        needed = (x, of_up), (up, of_x), (down, inner), (activation, of_down), (product, inner)
+        ctx.save_for_backward(*(each if wanted else None for each, wanted in needed))
         return F.linear(activation, down.t() if turned[1] else down, down_bias)
 
     @staticmethod
@@ -96,7 +99,8 @@ def gelu_between(
 
     x [M, K], up [N, K], up_bias [N], down [P, N], down_bias [P], of one dtype and device -> [M, P]. turned: whether up is [K, N], and whether
     down is [N, P], as GPT-2 has them. On an NVIDIA GPU in 16 bits GELU and its derivative are epilogues of products of cuBLASLt; elsewhere, and
-    where N is no multiple of 8, they are torch's. Keeps [M, N] twice for the gradient, as eager does. There is no second derivative.
+    where N is no multiple of 8, they are torch's. Keeps [M, N] twice for the gradient, as eager does, and once where down is frozen. There is no
+    second derivative.
     """
     made: torch.Tensor = _Between.apply(x, up, up_bias, down, down_bias, turned)
     return made
