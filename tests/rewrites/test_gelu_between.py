@@ -155,6 +155,17 @@ def test_only_what_a_gradient_reads_is_kept(learns: str, count: int) -> None:
     assert len(kept) == count
 
 
+class Narrowed(FeedForward):
+    """What is computed in float64 is rounded to float32 for GELU."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda x: F.gelu(x.float()).double())
+        self.double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.double())
+
+
 LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "ReLU": (lambda: FeedForward(F.relu), "no epilogue"),
     "dropout": (lambda: FeedForward(lambda x: F.dropout(F.gelu(x), 0.5) * 0.0), "not one linear layer"),
@@ -162,6 +173,9 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "other rows": (lambda: FeedForward(lambda x: F.gelu(x).flip(0)), "not one linear layer"),
     "an inner size": (lambda: FeedForward(sizes=(8, 12, 8)), "no multiple of 8"),
     "an outer size": (lambda: FeedForward(sizes=(8, 16, 7)), "no multiple of 8"),
+    "rounded in between": (lambda: FeedForward(lambda x: F.gelu(x).half().to(x.dtype)), "not one linear layer"),
+    "read as another dtype": (lambda: FeedForward(lambda x: F.gelu(x).view(torch.int32).view(torch.float32)), "not one linear layer"),
+    "rounded before": (Narrowed, ""),
     "its input is written to": (Written, "written to before the second"),
     "autocast ends in between": (Switched, "autocast"),
 }
