@@ -174,7 +174,10 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "an inner size": (lambda: FeedForward(sizes=(8, 12, 8)), "no multiple of 8"),
     "an outer size": (lambda: FeedForward(sizes=(8, 16, 7)), "no multiple of 8"),
     "rounded in between": (lambda: FeedForward(lambda x: F.gelu(x).half().to(x.dtype)), "not one linear layer"),
-    "read as another dtype": (lambda: FeedForward(lambda x: F.gelu(x).view(torch.int32).view(torch.float32)), "not one linear layer"),
+    "read as another dtype": (
+        lambda: FeedForward(lambda x: F.gelu(x).view(torch.int32).view(torch.float32)),
+        "not one linear layer",
+    ),
     "rounded before": (Narrowed, ""),
     "its input is written to": (Written, "written to before the second"),
     "autocast ends in between": (Switched, "autocast"),
@@ -187,6 +190,27 @@ def test_anything_else_is_left_with_a_reason(name: str) -> None:
     surgeon = trained(make(), amp=name.startswith("autocast"))
     assert not surgeon.rewritten
     assert why in " ".join(surgeon.skipped)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [lambda f: torch.func.vmap(f), lambda f: torch.func.jacrev(lambda x: f(x).sum((0, 1)))],
+    ids=["vmap", "jacrev"],
+)
+@pytest.mark.parametrize("between", [F.gelu, F.relu])
+def test_what_torch_func_transforms_is_left(between: Function, transform: Any) -> None:
+    """Its values say nothing of what needs a gradient, and the functions have no rules for it."""
+    torch._dynamo.reset()
+    model = FeedForward(between).bfloat16()
+    model.norm = nn.Identity()  # type: ignore[assignment]  # a norm is not traced within `vmap`
+    x, surgeon = torch.randn(4, 3, 8).bfloat16(), Surgeon(PASSES, "eager")
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return transform(model)(x)
+
+    torch.testing.assert_close(torch.compile(run, backend=surgeon, dynamic=False)(x), run(x))
+    assert not surgeon.rewritten
+    assert "torch.func" in surgeon.skipped[0]
 
 
 def test_there_is_no_second_derivative() -> None:
