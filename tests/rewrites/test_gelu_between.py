@@ -132,6 +132,14 @@ class Switched(FeedForward):
             return self.down(inner)
 
 
+@pytest.mark.parametrize("layer", [nn.Linear, Conv1D])
+def test_its_products_are_counted_as_before(layer: Any) -> None:
+    surgeon = trained(FeedForward(layer=layer), amp=True)
+    names = ("gemm", "layer_flop", "gemm_flop", "unaligned_flop")
+    assert [surgeon.after[name] for name in names] == [surgeon.before[name] for name in names]
+    assert surgeon.before["gemm_flop"] == 2 * 6 * (8 * 16 + 16 * 24)
+
+
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 def test_what_no_gradient_reads_may_be_written_to_and_is_not_kept(inner: str) -> None:
     class WrittenAfter(FeedForward):

@@ -70,9 +70,9 @@ def _apart(
     return F.linear(F.gelu(F.linear(x, up, up_bias), approximate=approximate), down, down_bias)
 
 
-_BETWEEN: dict[Activation, Callable[..., torch.Tensor]] = {TANH_GELU: tanh_gelu_between, GELU: gelu_between}
+BETWEEN: dict[Activation, Callable[..., torch.Tensor]] = {TANH_GELU: tanh_gelu_between, GELU: gelu_between}
 
-for _function in _BETWEEN.values():
+for _function in BETWEEN.values():
     _function.reads_only = True  # type: ignore[attr-defined]
 
 
@@ -86,7 +86,7 @@ def join_with_both(
 ) -> str:
     """Joins a product, the activation behind it and the linear layer that reads that; why not, where it does not."""
     x, up, up_bias = product
-    function = _BETWEEN.get(activation)
+    function = BETWEEN.get(activation)
     if function is None or kind(node) == "conv2d":
         return "it needs a gradient, for which there is no epilogue"
     passed = _passed_on(last, node)
