@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from rung.kernels import cublaslt
+from rung.kernels.families import gelu
 from rung.kernels.families.gelu import gelu_between, gelu_product
 from rung.rewrites import Surgeon
 
@@ -103,6 +104,14 @@ def test_a_checkpoint_computes_it_again() -> None:
     assert trained(Checkpointed(), inner="inductor", amp=True).rewritten == {"gelu-epilogue": 1}
 
 
+def test_one_row_has_no_other_dimension() -> None:
+    class Single(FeedForward):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x[0, 0])
+
+    assert trained(Single(), amp=True).rewritten == {"gelu-epilogue": 1}
+
+
 class Written(FeedForward):
     def __init__(self) -> None:
         super().__init__()
@@ -123,6 +132,48 @@ class Switched(FeedForward):
             return self.down(inner)
 
 
+@pytest.mark.parametrize("layer", [nn.Linear, Conv1D])
+def test_its_products_are_counted_as_before(layer: Any) -> None:
+    surgeon = trained(FeedForward(layer=layer), amp=True)
+    names = ("gemm", "layer_flop", "gemm_flop", "unaligned_flop")
+    assert [surgeon.after[name] for name in names] == [surgeon.before[name] for name in names]
+    assert surgeon.before["gemm_flop"] == 2 * 6 * (8 * 16 + 16 * 24)
+
+
+@pytest.mark.parametrize("inner", ["eager", "inductor"])
+def test_what_no_gradient_reads_may_be_written_to_and_is_not_kept(inner: str) -> None:
+    class WrittenAfter(FeedForward):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            read = self.norm(x).bfloat16() * 1.0
+            made = self.down(F.gelu(self.up(read)))
+            read.mul_(2.0)
+            return made + 0.0 * read.sum()
+
+    model = WrittenAfter()
+    model.up.weight.requires_grad_(False)
+    assert trained(model, inner=inner, amp=True).rewritten == {"gelu-epilogue": 1}
+
+
+@pytest.mark.parametrize(("learns", "count"), [("x", 3), ("up", 3), ("up_bias", 2), ("down", 1), ("down_bias", 0)])
+def test_only_what_a_gradient_reads_is_kept(learns: str, count: int) -> None:
+    sizes = {"x": (4, 8), "up": (16, 8), "up_bias": (16,), "down": (24, 16), "down_bias": (24,)}
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each) or each, lambda each: each):
+        gelu_between(**{name: torch.randn(*size, requires_grad=name == learns) for name, size in sizes.items()})
+    assert len(kept) == count
+
+
+class Narrowed(FeedForward):
+    """What is computed in float64 is rounded to float32 for GELU."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda x: F.gelu(x.float()).double())
+        self.double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.double())
+
+
 LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "ReLU": (lambda: FeedForward(F.relu), "no epilogue"),
     "dropout": (lambda: FeedForward(lambda x: F.dropout(F.gelu(x), 0.5) * 0.0), "not one linear layer"),
@@ -130,6 +181,12 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "other rows": (lambda: FeedForward(lambda x: F.gelu(x).flip(0)), "not one linear layer"),
     "an inner size": (lambda: FeedForward(sizes=(8, 12, 8)), "no multiple of 8"),
     "an outer size": (lambda: FeedForward(sizes=(8, 16, 7)), "no multiple of 8"),
+    "rounded in between": (lambda: FeedForward(lambda x: F.gelu(x).half().to(x.dtype)), "not one linear layer"),
+    "read as another dtype": (
+        lambda: FeedForward(lambda x: F.gelu(x).view(torch.int32).view(torch.float32)),
+        "not one linear layer",
+    ),
+    "rounded before": (Narrowed, ""),
     "its input is written to": (Written, "written to before the second"),
     "autocast ends in between": (Switched, "autocast"),
 }
@@ -141,6 +198,27 @@ def test_anything_else_is_left_with_a_reason(name: str) -> None:
     surgeon = trained(make(), amp=name.startswith("autocast"))
     assert not surgeon.rewritten
     assert why in " ".join(surgeon.skipped)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [lambda f: torch.func.vmap(f), lambda f: torch.func.jacrev(lambda x: f(x).sum((0, 1)))],
+    ids=["vmap", "jacrev"],
+)
+@pytest.mark.parametrize("between", [F.gelu, F.relu])
+def test_what_torch_func_transforms_is_left(between: Function, transform: Any) -> None:
+    """Its values say nothing of what needs a gradient, and the functions have no rules for it."""
+    torch._dynamo.reset()
+    model = FeedForward(between).bfloat16()
+    model.norm = nn.Identity()  # type: ignore[assignment]  # a norm is not traced within `vmap`
+    x, surgeon = torch.randn(4, 3, 8).bfloat16(), Surgeon(PASSES, "eager")
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return transform(model)(x)
+
+    torch.testing.assert_close(torch.compile(run, backend=surgeon, dynamic=False)(x), run(x))
+    assert not surgeon.rewritten
+    assert "torch.func" in surgeon.skipped[0]
 
 
 def test_there_is_no_second_derivative() -> None:
@@ -186,6 +264,50 @@ def test_the_library_is_as_near_to_float64_as_torch(rows: int, sizes: Any, dtype
     for got, other, right in zip(ours, torchs, truth, strict=True):
         off, allowed = ((each.double() - right).norm() for each in (got, other))
         assert off <= 1.5 * allowed + 1e-4 * right.norm()
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "fits"),
+    [
+        ((6, 8), (8, 1), True), ((6, 8), (1, 6), True), ((6, 8), (11, 1), True), ((1, 8), (3, 1), True), ((6, 1), (1, 9), True),
+        ((6, 8), (0, 1), False), ((6, 8), (1, 0), False), ((6, 8), (2, 1), False), ((6, 8), (1, 2), False), ((1, 8), (1, 0), False),
+    ],
+)  # fmt: skip
+def test_the_library_reads_a_matrix_as_it_lies_or_not_at_all(size: Any, stride: Any, fits: bool) -> None:
+    """Rows of one gradient, as of a sum, are broadcast; frames of a signal overlap: the library would read what lies behind them."""
+    matrix = torch.arange(99.0).as_strided(size, stride)
+    assert cublaslt.in_lines(matrix) == fits
+    by_columns, step = cublaslt._lines(matrix if fits else gelu._in_lines(matrix))
+    strides = (1, step) if by_columns else (step, 1)
+    torch.testing.assert_close((matrix if fits else gelu._in_lines(matrix)).as_strided(size, strides), matrix)
+
+
+def test_the_library_is_given_one_dtype_and_what_is_contiguous() -> None:
+    def takes(**others: torch.Tensor) -> bool:
+        sizes = {"left": (4, 16), "right": (16, 8), "out": (4, 8), "aux": (4, 8), "bias": (8,)}
+        given = {name: torch.zeros(*size, dtype=torch.bfloat16) for name, size in sizes.items()}
+        return cublaslt.readable(**{**given, **others})
+
+    assert takes()
+    half = torch.zeros(2, 16, dtype=torch.bfloat16)
+    wrong = {"left": half, "right": torch.zeros(16, 8), "aux": half.view(8, 4).t(), "bias": half.view(-1)[::4]}
+    assert not any(takes(**{name: tensor}) for name, tensor in wrong.items())
+
+
+@ON_NVIDIA
+def test_what_is_broadcast_or_overlaps_or_has_gaps_is_read_as_it_is() -> None:
+    def on(*size: int) -> torch.Tensor:
+        return torch.randn(*size, device="cuda", dtype=torch.bfloat16)
+
+    up, down, frames, row, bias = on(16, 8) / 3, on(24, 16) / 4, on(80).unfold(0, 8, 2), on(8).expand(5, 8), on(32)[::2]
+    for x in (frames, row):
+        slope = on(len(x))[:, None].expand(-1, 24)
+        tensors = [x, up, bias, down, on(24)]
+        leaves = [[each.detach().requires_grad_() for each in tensors] for _ in range(2)]
+        made = [function(*given) for function, given in zip((gelu_between, reference), leaves, strict=True)]
+        found = [torch.autograd.grad(each, given, slope) for each, given in zip(made, leaves, strict=True)]
+        torch.testing.assert_close(*made, rtol=3e-2, atol=3e-2)
+        torch.testing.assert_close(*found, rtol=3e-2, atol=3e-1)
 
 
 @ON_NVIDIA

@@ -40,20 +40,41 @@ def multiply(
 ) -> bool:
     """Writes left @ right to `out` through an epilogue. False where the library has no such product: nothing was written then.
 
-    left [M, K] and right [K, N], with a dimension of stride 1 each; out and aux [M, N], contiguous; bias [N]; all on one GPU, in float16 or
-    bfloat16. GELU_AUX_BIAS writes aux, DGELU reads it.
+    left [M, K] and right [K, N], in lines; out and aux [M, N] and bias [N], contiguous; all on one GPU, in float16 or bfloat16. GELU_AUX_BIAS
+    writes aux, DGELU reads it.
     """
-    product = _product(_Shape.of(left, right, out, aux, bias, epilogue)) if _takes(left, right, out) else None
+    takes = out.is_cuda and readable(left, right, out, aux, bias) and _library() is not None
+    product = _product(_Shape.of(left, right, out, aux, bias, epilogue)) if takes else None
     if product is None:
         return False
     with torch.cuda.device(out.device):
         return product(left, right, out, aux, bias)
 
 
-def _takes(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> bool:
+def readable(
+    left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, aux: torch.Tensor, bias: torch.Tensor | None
+) -> bool:
+    """Whether these are what `multiply` says, in memory, too: the library is given addresses, and reads whatever lies there."""
+    written = [out, aux] if bias is None else [out, aux, bias]
+    if any((each.dtype, each.device) != (out.dtype, out.device) for each in (left, right, *written)):
+        return False
+    (rows, columns), inner = out.shape, left.shape[1]
+    sizes = [(rows, inner), (inner, columns), (rows, columns), (rows, columns), (columns,)]
+    if any(each.shape != size for each, size in zip((left, right, *written), sizes, strict=False)):
+        return False
     # It asks for rows of `aux` of whole 16 bytes.
-    fits = out.is_cuda and out.dtype in _TYPES and out.shape[1] % 8 == 0 and min(*out.shape, left.shape[1]) > 0
-    return fits and 1 in left.stride() and 1 in right.stride() and _library() is not None
+    if out.dtype not in _TYPES or columns % 8 or not min(rows, columns, inner):
+        return False
+    return in_lines(left) and in_lines(right) and all(each.is_contiguous() for each in written)
+
+
+def in_lines(matrix: torch.Tensor) -> bool:
+    """Whether the numbers of each row, or of each column, lie next to one another, and each line behind the one before. Not so are lines that
+    are broadcast, as the gradient of a sum is, and windows that overlap."""
+    (rows, columns), (down, across) = matrix.shape, matrix.stride()
+    if across == 1 and (down >= columns or rows == 1):
+        return True
+    return bool(down == 1 and (across >= rows or columns == 1))
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def _ends(start: fx.Node) -> Iterator[tuple[fx.Node, list[fx.Node]]]:
     while open_ and len(path) <= LONGEST:
         node = min(open_)
         inside = kind(node) in ELEMENTWISE - {"dropout"} and all(item in path for item in node.all_input_nodes)
-        if not inside or value(node) is None or (kind(node) in CASTS and not _widens(node, start)):
+        if not inside or value(node) is None or (kind(node) in CASTS and not widens(node, start)):
             return
         path.append(node)
         open_.remove(node)
@@ -131,12 +131,14 @@ def _ends(start: fx.Node) -> Iterator[tuple[fx.Node, list[fx.Node]]]:
         open_ |= set(node.users)
 
 
-def _widens(node: fx.Node, start: fx.Node) -> bool:
+def widens(node: fx.Node, start: fx.Node) -> bool:
     """Whether a cast loses nothing of the product, or gives what was computed in float32 the product's dtype again."""
     before, after = value(start), value(node)
     if cast_source(node) is None or before is None or after is None:
         return False
-    return after.dtype in (before.dtype, torch.float32, torch.float64)
+    if after.dtype == before.dtype:
+        return True
+    return after.dtype in (torch.float32, torch.float64) and after.element_size() >= before.element_size()
 
 
 def _at_points(path: list[fx.Node]) -> torch.Tensor | None:

@@ -10,6 +10,7 @@ from torch import fx
 from rung.hardware.aiter import Product
 from rung.rewrites.attention.flex import flex_attention
 from rung.rewrites.attention.multi_head import FAST_PATHS
+from rung.rewrites.gelu_between import BETWEEN
 from rung.rewrites.graph import kernel_ops
 from rung.rewrites.graph.normalize import argument, kind, value
 from rung.rewrites.routed import ROUTED, linear_product
@@ -49,6 +50,8 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
             found["layer_flop"] += _flop(node)
             if what == "gemm":
                 found.update(_product_flop(node))
+        elif node.target in BETWEEN.values():
+            found.update(_both_products(node))
         elif node.target in FAST_PATHS:  # as on a GPU
             layer = FAST_PATHS[node.target] == "layer"
             by_hand = argument(node, 18 if layer else 9, "mask") is not None
@@ -73,6 +76,19 @@ def _product_flop(node: fx.Node) -> Counter[str]:
     # All rows of a batch meet one matrix: Inductor multiplies them at once.
     rows = made.numel() // columns if right.dim() == 2 else made.shape[-2]
     return Counter(gemm_flop=flop, unaligned_flop=flop * any(size % ALIGNED for size in (rows, columns, inner)))
+
+
+def _both_products(node: fx.Node) -> Counter[str]:
+    """Those of two linear layers with an activation in between. Only where their weights lie as `F.linear` has them a layer is told by itself."""
+    x, bias, made = value(node.args[0]), value(node.args[2]), value(node)
+    if x is None or bias is None or made is None:
+        return Counter(gemm=2)
+    found, rows, inner = Counter(gemm=2), made.numel() // made.shape[-1], bias.numel()
+    for size, turned in zip((x.shape[-1], made.shape[-1]), node.args[5], strict=True):
+        flop = 2 * rows * size * inner
+        unaligned = flop * any(each % ALIGNED for each in (rows, size, inner))
+        found.update(gemm_flop=flop, layer_flop=flop * (not turned), unaligned_flop=unaligned)
+    return found
 
 
 def _flop(node: fx.Node) -> int:

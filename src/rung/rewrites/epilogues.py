@@ -19,6 +19,7 @@ from torch import fx
 
 from rung.rewrites.activations import GELU, RELU, TANH_GELU, Activation, activation_behind, product_with_bias
 from rung.rewrites.gelu_between import join_with_both
+from rung.rewrites.graph.captured import transformed
 from rung.rewrites.graph.kernel_ops import cast
 from rung.rewrites.graph.normalize import called, kind, source_line, value
 
@@ -95,7 +96,7 @@ def join_gelu(graph: fx.Graph) -> tuple[int, list[str]]:
 
 
 def _join_all(graph: fx.Graph, *wanted: Activation) -> tuple[int, list[str]]:
-    count, skipped = 0, []
+    count, skipped, within = 0, [], transformed(graph)
     for node in list(graph.nodes):
         product = None if node._erased else product_with_bias(node)
         found = product and activation_behind(node, wanted)
@@ -106,7 +107,9 @@ def _join_all(graph: fx.Graph, *wanted: Activation) -> tuple[int, list[str]]:
         function = pointwise if kind(node) == "conv2d" else linear
         if function is None:
             continue
-        if (made := value(node)) is not None and made.requires_grad:
+        if within:
+            reason = "a transform of torch.func is in its graph"
+        elif (made := value(node)) is not None and made.requires_grad:
             reason = join_with_both(graph, node, product, activation, last, path)
         elif not (reason := _obstacle(node, last, path)):
             _rewrite(graph, node, product, function, last, path)

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import fx
 
 from rung.kernels.families import gelu
-from rung.rewrites.activations import GELU, TANH_GELU, Activation
+from rung.rewrites.activations import GELU, TANH_GELU, Activation, widens
 from rung.rewrites.graph.kernel_ops import cast
-from rung.rewrites.graph.normalize import CASTS, VIEWS, argument, cast_source, kind, source_line, value
+from rung.rewrites.graph.normalize import VIEWS, argument, cast_source, kind, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
 from rung.rewrites.siblings import plain, projection
 
@@ -36,7 +36,7 @@ def tanh_gelu_between(
     their biases [N] and [P] -> [..., P]. turned: whether up and down lie the other way."""
     if cast(x).dtype not in (torch.float16, torch.bfloat16) or not x.numel():
         return _apart(x, up, up_bias, down, down_bias, turned, "tanh")
-    rows = cast(x.flatten(0, -2))
+    rows = cast(x.reshape(-1, x.shape[-1]))
     made = gelu.gelu_between(
         rows, cast(up), cast(up_bias), cast(down), None if down_bias is None else cast(down_bias), turned
     )
@@ -70,9 +70,9 @@ def _apart(
     return F.linear(F.gelu(F.linear(x, up, up_bias), approximate=approximate), down, down_bias)
 
 
-_BETWEEN: dict[Activation, Callable[..., torch.Tensor]] = {TANH_GELU: tanh_gelu_between, GELU: gelu_between}
+BETWEEN: dict[Activation, Callable[..., torch.Tensor]] = {TANH_GELU: tanh_gelu_between, GELU: gelu_between}
 
-for _function in _BETWEEN.values():
+for _function in BETWEEN.values():
     _function.reads_only = True  # type: ignore[attr-defined]
 
 
@@ -86,10 +86,10 @@ def join_with_both(
 ) -> str:
     """Joins a product, the activation behind it and the linear layer that reads that; why not, where it does not."""
     x, up, up_bias = product
-    function = _BETWEEN.get(activation)
+    function = BETWEEN.get(activation)
     if function is None or kind(node) == "conv2d":
         return "it needs a gradient, for which there is no epilogue"
-    passed = _passed_on(last)
+    passed = _passed_on(last, node)
     down = next(iter(passed[-1].users)) if len(passed[-1].users) == 1 else None
     read = _linear(down, passed[-1]) if down is not None else None
     if down is None or read is None:
@@ -115,8 +115,8 @@ def _views(first: fx.Node, last: fx.Node) -> list[fx.Node]:
     return found
 
 
-def _passed_on(node: fx.Node) -> list[fx.Node]:
-    """The node, and what hands it on as it is: views that keep its rows, dropout that is off, the dtype that a product reads it in."""
+def _passed_on(node: fx.Node, product: fx.Node) -> list[fx.Node]:
+    """The node, and what hands it on as it is: views that keep its rows, dropout that is off, the product's dtype or a wider one."""
     passed = [node]
     while len(node.users) == 1:
         user = next(iter(node.users))
@@ -126,7 +126,8 @@ def _passed_on(node: fx.Node) -> list[fx.Node]:
         off = kind(user) == "dropout" and (
             argument(user, 1, "p", default=0.5) == 0 or argument(user, 2, "training", default=True) is False
         )
-        if not off and kind(user) not in VIEWS and not (kind(user) in CASTS and cast_source(user) is node):
+        view = kind(user) in VIEWS and before.dtype == after.dtype
+        if not off and not view and not (cast_source(user) is node and widens(user, product)):
             break
         passed.append(node := user)
     return passed

@@ -16,7 +16,8 @@ from rung.kernels.ops import operator
 
 def _forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     made, product = _forward_fake(x, weight, bias)
-    if not cublaslt.multiply(_in_lines(x), _in_lines(weight).t(), made, cublaslt.GELU_AUX_BIAS, product, bias):
+    left, right = _in_lines(x), _in_lines(weight).t()
+    if not cublaslt.multiply(left, right, made, cublaslt.GELU_AUX_BIAS, product, bias.contiguous()):
         product = F.linear(x, weight, bias)
         made = F.gelu(product, approximate="tanh")
     return made, product
@@ -28,18 +29,18 @@ def _forward_fake(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> 
 
 
 def _backward(slope: torch.Tensor, weight: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
-    made = _backward_fake(slope, weight, product)
+    made, product = _backward_fake(slope, weight, product), product.contiguous()
     if not cublaslt.multiply(_in_lines(slope), _in_lines(weight), made, cublaslt.DGELU, product):
         made = torch.ops.aten.gelu_backward(slope @ weight, product, approximate="tanh")
     return made
 
 
 def _backward_fake(slope: torch.Tensor, weight: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(product)
+    return product.new_empty(product.shape)
 
 
 def _in_lines(matrix: torch.Tensor) -> torch.Tensor:
-    return matrix if 1 in matrix.stride() else matrix.contiguous()
+    return matrix if cublaslt.in_lines(matrix) else matrix.contiguous()
 
 
 gelu_product = operator("gelu_product", _forward, _forward_fake, opaque=True)
@@ -59,7 +60,10 @@ class _Between(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.turned = turned
         activation, product = gelu_product(x, up.t() if turned[0] else up, up_bias)
-        ctx.save_for_backward(x, up, down, activation, product)
+        of_x, of_up, _, of_down, *_ = ctx.needs_input_grad
+        inner = any(ctx.needs_input_grad[:3])
+        needed = (x, of_up), (up, of_x), (down, inner), (activation, of_down), (product, inner)
+        ctx.save_for_backward(*(each if wanted else None for each, wanted in needed))
         return F.linear(activation, down.t() if turned[1] else down, down_bias)
 
     @staticmethod
@@ -95,7 +99,8 @@ def gelu_between(
 
     x [M, K], up [N, K], up_bias [N], down [P, N], down_bias [P], of one dtype and device -> [M, P]. turned: whether up is [K, N], and whether
     down is [N, P], as GPT-2 has them. On an NVIDIA GPU in 16 bits GELU and its derivative are epilogues of products of cuBLASLt; elsewhere, and
-    where N is no multiple of 8, they are torch's. Keeps [M, N] twice for the gradient, as eager does. There is no second derivative.
+    where N is no multiple of 8, they are torch's. Keeps [M, N] twice for the gradient, as eager does, and once where down is frozen. There is no
+    second derivative.
     """
     made: torch.Tensor = _Between.apply(x, up, up_bias, down, down_bias, turned)
     return made

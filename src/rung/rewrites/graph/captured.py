@@ -13,6 +13,13 @@ import torch
 from torch import fx
 
 
+def transformed(graph: fx.Graph) -> bool:
+    """Whether transforms of torch.func (`vmap`, `grad`, `jvp`) begin or end in it. What lies within has values that say neither how large it is
+    nor whether it needs a gradient."""
+    modules = (getattr(node.target, "__module__", None) or "" for node in graph.nodes if node.op == "call_function")
+    return any(name.startswith(("torch._functorch", "torch._C._functorch")) for name in modules)
+
+
 def own_copy(gm: fx.GraphModule) -> fx.GraphModule:
     """The same graph with what AOTAutograd asks of it; Dynamo goes on counting the inputs of its own."""
     nodes: dict[fx.Node, fx.Node] = {}
