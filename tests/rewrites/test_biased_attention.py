@@ -20,7 +20,8 @@ told: list[tuple[Any, ...]] = []
 
 
 def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor, scale: float) -> tuple[torch.Tensor, None]:  # fmt: skip
-    told.append((tuple(bias.shape), bias.dtype, round(scale, 4)))
+    lowest = float(bias[bias > -torch.inf].min())
+    told.append((tuple(bias.shape), bias.dtype, round(scale, 4), lowest, int((bias == -torch.inf).sum())))
     made = F.scaled_dot_product_attention(q, k, v, bias, scale=scale)
     return made.transpose(1, 2).contiguous().transpose(1, 2), None
 
@@ -85,7 +86,20 @@ def check(model: nn.Module, passes: tuple[str, ...] = ("sdpa", "biased-attention
 )  # fmt: skip
 def test_a_call_with_a_bias_is_one_of_the_kernel(bias: tuple[int, ...], trains: bool) -> None:
     assert check(Attention(sdpa(scale=0.3), *bias), trains=trains).rewritten == {"biased-attention": 1}
-    assert told == [((1,) * (4 - len(bias)) + bias, torch.bfloat16, 0.3)]
+    assert told[0][:3] == ((1,) * (4 - len(bias)) + bias, torch.bfloat16, 0.3)
+    assert len(told) == 1
+
+
+def test_rows_of_the_lowest_number_are_a_mean_of_the_values_also_for_the_kernel() -> None:
+    """Times log2(e), the lowest number is infinite: kernels would take such rows for empty ones."""
+    model = Attention(sdpa(), 1, HEADS, QUERIES, KEYS)
+    with torch.no_grad():
+        model.bias[..., 0, :] = torch.finfo(torch.bfloat16).min
+        model.bias[..., 1, 3:] = -torch.inf
+    check(model, trains=False)
+    lowest, hidden = told[0][3:]
+    assert lowest * 1.4427 > torch.finfo(torch.bfloat16).min
+    assert hidden == HEADS * (KEYS - 3)
 
 
 def test_one_that_is_written_by_hand_is_a_call_first() -> None:

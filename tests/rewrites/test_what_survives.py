@@ -300,3 +300,22 @@ def test_dropout_in_a_checkpointed_region_has_one_mask(how):
     compiled = torch.compile(lambda x: checkpoint(model, x, **how), backend=surgeon, dynamic=False)
     torch.testing.assert_close(gradient(compiled), gradient(model))
     assert surgeon.rewritten["sdpa"] == 1
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda y: F.gelu(self.a(y)), self.b, (x,))
+
+
+@pytest.mark.parametrize("passes", [(), PASSES])
+def test_both_branches_of_a_cond_are_there(passes):
+    """Inputs of its branches share with Dynamo's own graph what these say of themselves."""
+    model = Branching()
+    run = torch.compile(model, backend=Surgeon(passes, "eager"), dynamic=False)
+    for sign in (1, -1):
+        x = sign * torch.ones(3, WIDTH)
+        torch.testing.assert_close(run(x), model(x))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import fx
@@ -22,6 +24,9 @@ def attention_with_bias(
     q, k, v, added = (kernel_ops.cast(each) for each in (query, key, value, bias))
     if q.dtype not in (torch.float16, torch.bfloat16):
         return F.scaled_dot_product_attention(query, key, value, bias, scale=scale)
+    # The kernel multiplies by log2(e), and the lowest numbers, with which masks are written, would become -inf: rows of such are a mean of
+    # the values in torch, and rows of -inf are zeros.
+    added = torch.where(added == -math.inf, added, added.clamp(min=torch.finfo(added.dtype).min / 2))
     made: torch.Tensor = kernel_ops.operator("biased_attention")(q, k, v, added, scale)[0]
     return made
 
@@ -51,7 +56,9 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
         return "its scale is not a plain number"
     if not q.shape[:2] == k.shape[:2] == v.shape[:2] or k.shape[2] != v.shape[2] or q.shape[3] != k.shape[3]:
         return "its inputs differ in size, or are broadcast"
-    if not q.numel() or not v.numel() or max(q.shape[3], v.shape[3]) > WIDEST:
+    if not q.numel() or not v.numel():
+        return "it is empty"
+    if max(q.shape[3], v.shape[3]) > WIDEST:
         return f"its heads have {max(q.shape[3], v.shape[3])} elements; the kernel takes up to {WIDEST}"
     if bias.dim() < 2 or bias.dim() > 4 or bias.shape[-2:] != (q.shape[2], k.shape[2]) or 0 in bias.stride()[-2:]:
         return "its mask is one row for all queries, which says which keys there are"

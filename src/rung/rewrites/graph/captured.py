@@ -38,10 +38,10 @@ def own_copy(gm: fx.GraphModule) -> fx.GraphModule:
 
 def let_go(nodes: Iterable[fx.Node]) -> None:
     """Once a graph is compiled: drops what its nodes, and those that were erased, tell of tensors. Dynamo's tensors without numbers hold weak
-    references to parameters, which then could not be swapped (`torch.utils.swap_tensors`)."""
+    references to parameters, which then could not be swapped (`torch.utils.swap_tensors`). Inputs of a branch (`torch.cond`) have one
+    dictionary with Dynamo's own, which stays."""
     for node in nodes:
-        node.meta.pop("grapharg", None)
-        node.meta.pop("example_value", None)
+        node.meta = {name: held for name, held in node.meta.items() if name not in ("grapharg", "example_value")}
 
 
 def is_weight(node: fx.Node) -> bool:
