@@ -825,6 +825,36 @@ def test_what_is_refused_in_16_bits_alone_is_compiled_once_more_with_another_rou
 
 
 @pytest.mark.parametrize(
+    ("found", "failed", "other"),
+    [
+        ({"biased-attention": 12}, True, ("compile-and-graph-attended", (*IN_16_BITS, "biased-attention"))),
+        ({}, True, None),  # nothing of it is in the graph
+        ({"biased-attention": 12}, UNSET, None),  # it was not ready in time
+    ],
+)
+def test_compiled_code_that_raises_is_compiled_once_more_with_another_attention(
+    climb: Callable[..., tuple[State, Added]],
+    found: dict[str, int],
+    failed: Any,
+    other: tuple[str, tuple[str, ...]] | None,
+) -> None:
+    made, pool = climb({**TRAINING, "matches": found})
+    made.numerics, made.audited, made.mode_bytes = "bf16", True, float(1 << 30)
+    record = Mode(name="compile-and-graph", title="", rungs=list(IN_16_BITS), error="(*bias): no.", failed=failed)
+    race = mode_timing.Race({"compile-and-graph": record})
+    assert mode_preparation.compiled_code_raises(race) == (failed is True)
+    anew = mode_preparation.attended_anew(made, race) if mode_preparation.compiled_code_raises(race) else {}
+    assert {name: task.side.rungs for name, task in anew.items()} == (dict([other]) if other else {})
+    assert all(task in pool.tasks for task in anew.values())
+    assert mode_preparation.attended_anew(made, race) == {}  # once
+    race.modes["default"] = timed(("bf16", "compile"), 1.5, "default")
+    assert not mode_preparation.compiled_code_raises(race)
+    assert title("compile-and-graph-attended").endswith(
+        "as one CUDA or HIP graph, attention with a bias by Rung's kernel"
+    )
+
+
+@pytest.mark.parametrize(
     ("precisions", "first"),
     [(["bf16"], ("compile-and-graph-rounded", ROUNDED)), (["exact"], ("default", ["bf16", "compile"]))],
 )

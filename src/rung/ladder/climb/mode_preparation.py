@@ -15,7 +15,7 @@ from rung.ladder.climb.bundles import LEAST_GAIN
 from rung.ladder.climb.checks import end_checks, peak_of
 from rung.ladder.climb.mode_checks import verifies_beside, verify_ahead, verify_likely
 from rung.ladder.climb.mode_timing import Race
-from rung.ladder.climb.modes import BLOCKS, LAID_OUT, MODES, NAME, mode_of, modes, rounded
+from rung.ladder.climb.modes import BLOCKS, LAID_OUT, MODES, NAME, attended, mode_of, modes, rounded
 from rung.ladder.climb.schedule import PRECISIONS
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, State
 from rung.records.climb import Mode
@@ -210,5 +210,27 @@ def rounded_anew(state: State, result: Race) -> dict[str, Task]:
             task = state.racing[other] = state.pool.add(prepared_mode(state, other, rungs), first=True)
             if verifies_beside(state, task.memory):
                 verify_ahead(state, other)
+            return {other: task}
+    return {}
+
+
+def compiled_code_raises(result: Race) -> bool:
+    """Whether every mode so far that compiled the model as a whole raised."""
+    compiled = [mode for mode in result.modes.values() if "compile" in mode.rungs]
+    return bool(compiled) and all(mode.failed is True for mode in compiled)
+
+
+def attended_anew(state: State, result: Race) -> dict[str, Task]:
+    """A mode in the place of the first that raised, whose attention with a bias is a kernel that takes it as it lies. What the survey found tells
+    whether there is such attention.
+
+    With torch 2.11, every mode of torch.compile raises "(*bias): last dimension must be contiguous" in training coatnet_0_rw_224 and
+    maxvit_tiny_rw_224: compiled code lays the bias out otherwise, and torch's memory-efficient attention refuses it."""
+    for name, mode in result.modes.items():
+        if mode.failed is True and (
+            found := attended(state.context(), name, mode.rungs, {*state.racing, *result.modes})
+        ):
+            other, rungs = found
+            task = state.racing[other] = state.pool.add(prepared_mode(state, other, rungs), first=True)
             return {other: task}
     return {}

@@ -38,9 +38,15 @@ MODES = {
 }
 SLOW = ("max-autotune",)  # takes minutes
 ROUNDED = "rounded"
-# What an end of a mode's name says, at the end of its title: a higher precision, where a lower one is slower or raises; or that compiled code
-# which was refused for what it computes in 16 bits is compiled once more with another rounding.
-ENDS = {"tf32": "in TF32", "float32": "in float32", ROUNDED: "rounded where eager rounds"}
+ATTENDED = "attended"
+# What an end of a mode's name says, at the end of its title: a higher precision, where a lower one is slower or raises; or that compiled code is
+# compiled once more, with another rounding where it was refused for what it computes in 16 bits, with other attention where it raised.
+ENDS = {
+    "tf32": "in TF32",
+    "float32": "in float32",
+    ROUNDED: "rounded where eager rounds",
+    ATTENDED: "attention with a bias by Rung's kernel",
+}
 
 
 def modes(context: Context, slow: bool, without: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
@@ -79,6 +85,17 @@ def rounded(
     if "compile" not in rungs or any(one.endswith(ROUNDED) for one in seen):
         return None
     return None if BY_NAME["eager-rounding"].applies(refused) else (f"{name}-{ROUNDED}", (*rungs, "eager-rounding"))
+
+
+def attended(
+    context: Context, name: str, rungs: Sequence[str], seen: Iterable[str]
+) -> tuple[str, tuple[str, ...]] | None:
+    """The name and the rungs of the mode in the place of one that raised, whose attention with a bias is Rung's kernel. None where that is nothing
+    for it, or one of the modes `seen`, by name, does so already."""
+    raised = Context(plan_of(rungs), context.numerics, context.facts, {}, context.rates)
+    if "compile" not in rungs or any(one.endswith(ATTENDED) for one in seen):
+        return None
+    return None if BY_NAME["biased-attention"].applies(raised) else (f"{name}-{ATTENDED}", (*rungs, "biased-attention"))
 
 
 def mode_of_task(name: str, task: Task, error: str | UnsetType = UNSET) -> Mode:

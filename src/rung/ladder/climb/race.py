@@ -19,6 +19,8 @@ from rung.ladder.climb.mode_checks import give_up_ahead, note_likely, prepare_af
 from rung.ladder.climb.mode_preparation import (
     ANEW,
     at_higher_precision,
+    attended_anew,
+    compiled_code_raises,
     first_modes,
     later_modes,
     prepared_mode,
@@ -109,6 +111,9 @@ def race(state: State) -> Race:
         if known and any("compile" in task.side.rungs for task in done.values()):
             start_later(ANEW)  # the others compile while this one is timed and checked
         time_modes(state, result, done)
+        if compiled_code_raises(result):
+            surveyed(state)
+            open_ |= attended_anew(state, result)
         _give_up(state, result, open_, later)
         if withdraw_wrong(state, result):
             _give_up_refused(result, open_, later)
