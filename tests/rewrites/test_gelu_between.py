@@ -218,7 +218,9 @@ def test_what_torch_func_transforms_is_left(between: Function, transform: Any) -
 
     torch.testing.assert_close(torch.compile(run, backend=surgeon, dynamic=False)(x), run(x))
     assert not surgeon.rewritten
-    assert "torch.func" in surgeon.skipped[0]
+    assert all(
+        "torch.func" in reason for reason in surgeon.skipped
+    )  # torch 2.6 leaves no activation in a graph of `vmap`
 
 
 def test_there_is_no_second_derivative() -> None:
