@@ -111,8 +111,8 @@ def race(state: State) -> Race:
         if known and any("compile" in task.side.rungs for task in done.values()):
             start_later(ANEW)  # the others compile while this one is timed and checked
         time_modes(state, result, done)
-        if compiled_code_raises(result):
-            surveyed(state)
+        # The survey tells whether other attention may help, and is waited for where nothing else is left to do.
+        if compiled_code_raises(result) and surveyed(state, wait=not (open_ or later)):
             open_ |= attended_anew(state, result)
         _give_up(state, result, open_, later)
         if withdraw_wrong(state, result):
