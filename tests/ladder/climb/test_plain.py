@@ -20,7 +20,7 @@ from rung.ladder.climb import state as states
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import checks_of, verifying
-from rung.ladder.climb.modes import MODES, SLOW, TITLES, modes, rounded, the_best, title
+from rung.ladder.climb.modes import MODES, SLOW, TITLES, mode_of_task, modes, rounded, the_best, title
 from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
 from rung.measure import Restart
@@ -852,6 +852,45 @@ def test_compiled_code_that_raises_is_compiled_once_more_with_another_attention(
     assert title("compile-and-graph-attended").endswith(
         "as one CUDA or HIP graph, attention with a bias by Rung's kernel"
     )
+
+
+def test_a_race_that_all_compiled_code_leaves_goes_on_with_another_attention_once_the_survey_has_found_some(
+    climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = climb(TRAINING)
+    made.numerics, made.audited, made.mode_bytes = "bf16", True, float(1 << 30)
+    made.untouched = untouched = Task("untouched", made.side([]), [])
+    made.racing = {"compile-and-graph": mode_preparation.prepared_mode(made, "compile-and-graph", IN_16_BITS)}
+    waited: list[bool] = []
+
+    def surveyed(state: State, *, wait: bool = True) -> bool:
+        waited.append(wait)
+        if wait:
+            state.facts.matches = {"biased-attention": 12}
+        return wait
+
+    def something_new(state: State, result: mode_timing.Race, tasks: Sequence[Task]) -> bool:
+        for task in tasks:
+            if "biased-attention" not in task.side.rungs:
+                task.error = WorkerFailed("(*bias): no", "raised")
+            task.ended = True
+        return True
+
+    def time_modes(state: State, result: mode_timing.Race, done: dict[str, Task]) -> None:
+        for name, task in done.items():
+            result.modes[name] = record = mode_of_task(name, task)
+            if not task.error:
+                record.speedup, result.best = 2.0, name
+
+    monkeypatch.setattr(racing, "surveyed", surveyed)
+    monkeypatch.setattr(racing, "_something_new", something_new)
+    monkeypatch.setattr(racing, "time_modes", time_modes)
+    for name in ("audited", "use_the_time", "note_likely"):
+        monkeypatch.setattr(racing, name, lambda *_: None)
+    monkeypatch.setattr(racing, "later_modes", lambda state, result, later: later)
+    found = racing.race(made)
+    assert (found.best, waited[:2]) == ("compile-and-graph-attended", [False, True])
+    assert untouched.ended
 
 
 @pytest.mark.parametrize(
