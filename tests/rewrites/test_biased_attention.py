@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from known_facts import facts_of
 from torch import nn
 
+from rung.kernels.configs import WIDEST
 from rung.plan import Plan
 from rung.rewrites import Surgeon
-from rung.rewrites.attention.biased import WIDEST
 from rung.rewrites.graph import kernel_ops
 from rung.rungs import BY_NAME, Context, plan_of
 

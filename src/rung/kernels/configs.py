@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+WIDEST = 128  # elements of a head that `biased_attention` takes
+
 
 def power_of_2(n: int, most: int | None = None) -> int:
     """The smallest power of 2 that is not below n, at most `most`: a size that is traced as a symbol is then not asked for more than

@@ -7,6 +7,7 @@ otherwise. All in float64 are computed in float64, as a check of a gradient want
 import torch
 
 from rung.errors import UsageError
+from rung.kernels.configs import WIDEST
 from rung.kernels.families import biased_attention as _biased_attention
 from rung.kernels.families import cross_entropy as _cross_entropy
 from rung.kernels.families import decode_attention as _decode_attention
@@ -14,7 +15,6 @@ from rung.kernels.families import rope as _rope
 from rung.kernels.ops import check
 
 REDUCTIONS = ("mean", "sum", "none")
-_WIDEST = 128  # elements of a head that `biased_attention` takes
 
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, interleaved: bool = False) -> torch.Tensor:
@@ -73,15 +73,15 @@ def biased_attention(
     """softmax(scale * q k^T + bias) v, as torch's scaled_dot_product_attention has it with a float mask that may learn.
 
     q: (batch, heads, m, d); k: (batch, heads, n, d); v: (batch, heads, n, e), of one dtype, d and e at most 128. bias: (batch
-    or 1, heads or 1, m or 1, n or 1) of any dtype but float64; -inf hides a key, and a query that sees none gets zeros. scale: 1 /
-    sqrt(d) where it is None. The result and the gradients of q, k and v have heads inside tokens in memory.
+    or 1, heads or 1, m or 1, n or 1) of any dtype but float64; -inf hides a key, and so do numbers that are -inf times log2(e), as
+    the lowest of float32 and bfloat16. A query that sees no key gets zeros. scale: 1 / sqrt(d) where it is None. The result and the gradients of q, k and v have heads inside tokens in memory.
     """
     check("biased_attention", q=q, k=k, v=v, bias=bias)
     fits = q.ndim == k.ndim == v.ndim == 4 and q.shape[:2] == k.shape[:2] and k.shape[:3] == v.shape[:3]
-    if not fits or q.shape[3] != k.shape[3] or q.shape[3] > _WIDEST or v.shape[3] > _WIDEST:
+    if not fits or q.shape[3] != k.shape[3] or q.shape[3] > WIDEST or v.shape[3] > WIDEST:
         raise UsageError(
             f"biased_attention: q {_text(q)}, k {_text(k)} and v {_text(v)} do not fit: "
-            f"(batch, heads, m, d), (batch, heads, n, d) and (batch, heads, n, e), d and e at most {_WIDEST}."
+            f"(batch, heads, m, d), (batch, heads, n, d) and (batch, heads, n, e), d and e at most {WIDEST}."
         )
     if q.dtype == torch.float64:
         raise UsageError("biased_attention: there is none in float64; rung.kernels.reference.biased_attention is.")

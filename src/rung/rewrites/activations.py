@@ -47,10 +47,8 @@ class Activation:
 
     name: str
     of: Callable[[torch.Tensor], torch.Tensor]
-    near: tuple[float, float] = (
-        NEAR,
-        NEAR_ZERO,
-    )  # how near another function is to it that is the same: relative, absolute
+    # How near another function is to it that is the same: relative, absolute.
+    near: tuple[float, float] = (NEAR, NEAR_ZERO)
 
     @cached_property
     def at_points(self) -> torch.Tensor:
@@ -71,6 +69,11 @@ def product_with_bias(node: fx.Node) -> tuple[Any, Any, Any] | None:
     if kind(node) == "conv2d":
         x, weight, bias = (argument(node, k, name) for k, name in enumerate(("input", "weight", "bias")))
         return (x, weight, bias) if bias is not None and _pointwise(node, value(weight)) else None
+    return turned_layer(node)
+
+
+def turned_layer(node: fx.Node) -> tuple[Any, Any, Any] | None:
+    """(x, weight, bias) of a linear layer as GPT-2 has it: an `addmm` with one bias a column, whose weight lies the other way."""
     if kind(node) != "addmm" or len(node.args) != 3 or node.kwargs:
         return None
     bias, rows, matrix = node.args

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from rung.kernels.families import gelu
-from rung.rewrites.activations import GELU, TANH_GELU, Activation, widens
+from rung.rewrites.activations import GELU, TANH_GELU, Activation, turned_layer, widens
 from rung.rewrites.graph.kernel_ops import cast
 from rung.rewrites.graph.normalize import VIEWS, argument, cast_source, kind, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
@@ -43,18 +43,11 @@ def tanh_gelu_between(
     return made.view(*x.shape[:-1], made.shape[-1])
 
 
-def gelu_between(
-    x: torch.Tensor,
-    up: torch.Tensor,
-    up_bias: torch.Tensor,
-    down: torch.Tensor,
-    down_bias: torch.Tensor | None,
-    turned: tuple[bool, bool],
-) -> torch.Tensor:
+def gelu_between(x: torch.Tensor, *layers: Any) -> torch.Tensor:
     """The same with gelu, by its form with tanh where products are in bfloat16, and as it is defined elsewhere."""
     if cast(x).dtype == torch.bfloat16:
-        return tanh_gelu_between(x, up, up_bias, down, down_bias, turned)
-    return _apart(x, up, up_bias, down, down_bias, turned, "none")
+        return tanh_gelu_between(x, *layers)
+    return _apart(x, *layers, "none")
 
 
 def _apart(
@@ -137,15 +130,8 @@ def _linear(node: fx.Node, source: fx.Node) -> tuple[Any, Any] | None:
     """(weight, bias or none) of a linear layer that reads `source`; the weight of an `addmm` lies the other way."""
     if getattr(node.target, "spells", ""):
         return None
-    if read := projection(node):
-        return read[1:] if read[0] is source and plain(read[1]) else None
-    if kind(node) != "addmm" or len(node.args) != 3 or node.kwargs:
-        return None
-    bias, rows, weight = node.args
-    held, matrix = value(bias), value(weight)
-    if rows is not source or held is None or matrix is None or held.shape != matrix.shape[1:] or not plain(weight):
-        return None
-    return weight, bias
+    read = projection(node) or turned_layer(node)
+    return read[1:] if read and read[0] is source and plain(read[1]) else None
 
 
 def _obstacle(node: fx.Node, down: fx.Node, read: tuple[Any, ...]) -> str:

@@ -8,9 +8,11 @@ from rung.rungs.graph_rewrites import graph_rewrite
 from rung.rungs.requirements import BFLOAT16, GPU, INFERENCE, allowed, chip, share_of, unless
 from rung.rungs.rung import OTHER_CHIP, Context
 
+_SM80 = r"sm(8\d|9\d|1\d\d)"  # and later
+
 LIBRARY = unless(
     "inference, or an NVIDIA GPU of sm80 and later",
-    lambda c: not c.training or re.fullmatch(r"sm(8\d|9\d|1\d\d)", str(c.facts.arch)),
+    lambda c: not c.training or re.fullmatch(_SM80, str(c.facts.arch)),
     "in training it is for NVIDIA's GPUs from sm80 on: the epilogues of hipBLASLt that have gradients are not called so far.",
     OTHER_CHIP,
 )
@@ -60,7 +62,7 @@ CONVOLUTION_EPILOGUE = graph_rewrite(
         INFERENCE,
         GPU,
         chip(
-            r"sm(8\d|9\d|1\d\d)",
+            _SM80,
             "sm80 and later",
             "MIOpen has such kernels for float32 alone, and older chips were not tried",
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from msgspec import UNSET, UnsetType
 
@@ -81,21 +82,24 @@ def rounded(
 ) -> tuple[str, tuple[str, ...]] | None:
     """The name and the rungs of the mode in the place of one that was refused in 16 bits, which rounds where eager rounds. None where that is
     nothing for it, or one of the modes `seen`, by name, does so already."""
-    refused = Context(plan_of(rungs), context.numerics, context.facts, {}, context.rates, refused=True)
-    if "compile" not in rungs or any(one.endswith(ROUNDED) for one in seen):
-        return None
-    return None if BY_NAME["eager-rounding"].applies(refused) else (f"{name}-{ROUNDED}", (*rungs, "eager-rounding"))
+    return _anew(replace(context, refused=True), name, rungs, seen, ROUNDED, "eager-rounding")
 
 
 def attended(
     context: Context, name: str, rungs: Sequence[str], seen: Iterable[str]
 ) -> tuple[str, tuple[str, ...]] | None:
-    """The name and the rungs of the mode in the place of one that raised, whose attention with a bias is Rung's kernel. None where that is nothing
-    for it, or one of the modes `seen`, by name, does so already."""
-    raised = Context(plan_of(rungs), context.numerics, context.facts, {}, context.rates)
-    if "compile" not in rungs or any(one.endswith(ATTENDED) for one in seen):
+    """The same in the place of one that raised: its attention with a bias is Rung's kernel."""
+    return _anew(context, name, rungs, seen, ATTENDED, "biased-attention")
+
+
+def _anew(
+    context: Context, name: str, rungs: Sequence[str], seen: Iterable[str], end: str, remedy: str
+) -> tuple[str, tuple[str, ...]] | None:
+    """A compiled mode with one rung more, whose name ends in `end`."""
+    on = Context(plan_of(rungs), context.numerics, context.facts, {}, context.rates, refused=context.refused)
+    if "compile" not in rungs or any(one.endswith(end) for one in seen):
         return None
-    return None if BY_NAME["biased-attention"].applies(raised) else (f"{name}-{ATTENDED}", (*rungs, "biased-attention"))
+    return None if BY_NAME[remedy].applies(on) else (f"{name}-{end}", (*rungs, remedy))
 
 
 def mode_of_task(name: str, task: Task, error: str | UnsetType = UNSET) -> Mode:

@@ -8,12 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+from rung.kernels.configs import WIDEST
 from rung.rewrites.attention.mask_free import each_call, sdpa_options, take_place
 from rung.rewrites.graph import kernel_ops
 from rung.rewrites.graph.layout import free_readers
 from rung.rewrites.graph.normalize import argument, number, value
-
-WIDEST = 128  # elements of a head: what the kernel's blocks are made for
 
 
 def attention_with_bias(
