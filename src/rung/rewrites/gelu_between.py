@@ -35,7 +35,7 @@ def tanh_gelu_between(
     """Two linear layers with gelu(approximate="tanh") in between, in 16 bits by `gelu.gelu_between`. x: [..., K], up: [N, K], down: [P, N],
     their biases [N] and [P] -> [..., P]. turned: whether up and down lie the other way."""
     if cast(x).dtype not in (torch.float16, torch.bfloat16) or not x.numel():
-        return _apart(x, up, up_bias, down, down_bias, turned, "tanh")
+        return _apart("tanh", x, up, up_bias, down, down_bias, turned)
     rows = cast(x.reshape(-1, x.shape[-1]))
     made = gelu.gelu_between(
         rows, cast(up), cast(up_bias), cast(down), None if down_bias is None else cast(down_bias), turned
@@ -47,17 +47,17 @@ def gelu_between(x: torch.Tensor, *layers: Any) -> torch.Tensor:
     """The same with gelu, by its form with tanh where products are in bfloat16, and as it is defined elsewhere."""
     if cast(x).dtype == torch.bfloat16:
         return tanh_gelu_between(x, *layers)
-    return _apart(x, *layers, "none")
+    return _apart("none", x, *layers)
 
 
 def _apart(
+    approximate: str,
     x: torch.Tensor,
     up: torch.Tensor,
     up_bias: torch.Tensor,
     down: torch.Tensor,
     down_bias: torch.Tensor | None,
     turned: tuple[bool, bool],
-    approximate: str,
 ) -> torch.Tensor:
     up, down = (weight.t() if other else weight for weight, other in zip((up, down), turned, strict=True))
     return F.linear(F.gelu(F.linear(x, up, up_bias), approximate=approximate), down, down_bias)
