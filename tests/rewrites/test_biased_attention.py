@@ -62,10 +62,10 @@ def by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tenso
     return (q @ k.mT * 0.3 + bias).softmax(-1) @ v
 
 
-def check(model: nn.Module, passes: tuple[str, ...] = ("sdpa", "biased-attention"), amp: bool = True, trains: bool = True) -> Surgeon:  # fmt: skip
+def check(model: nn.Module, passes: tuple[str, ...] = ("sdpa", "biased-attention"), amp: bool = True, trains: bool = True, dtype: torch.dtype = torch.float32) -> Surgeon:  # fmt: skip
     surgeon = Surgeon(list(passes), "eager")
-    run = torch.compile(model, backend=surgeon, dynamic=False)
-    inputs = torch.randn(BATCH, QUERIES, 4), torch.randn(BATCH, KEYS, 4)
+    run = torch.compile(model.to(dtype), backend=surgeon, dynamic=False)
+    inputs = torch.randn(BATCH, QUERIES, 4, dtype=dtype), torch.randn(BATCH, KEYS, 4, dtype=dtype)
     with torch.autocast("cpu", torch.bfloat16, enabled=amp), torch.set_grad_enabled(trains):
         want, got = model(*inputs), run(*inputs)
     near = {"rtol": 3e-2, "atol": 3e-2} if amp else {"rtol": 1e-4, "atol": 1e-5}
@@ -108,9 +108,11 @@ def test_one_that_is_written_by_hand_is_a_call_first() -> None:
     assert found == {"sdpa": 1, "biased-attention": 1}
 
 
-def test_in_float32_it_stays_torchs() -> None:
-    assert check(Attention(sdpa(), 1, HEADS, QUERIES, KEYS), amp=False).rewritten == {"biased-attention": 1}
-    assert not told
+@pytest.mark.parametrize(("dtype", "kernels"), [(torch.float32, 1), (torch.float64, 0)])
+def test_full_precision_is_verified_of_the_kernel_and_float64_stays_torchs(dtype: torch.dtype, kernels: int) -> None:
+    model = Attention(sdpa(), 1, HEADS, QUERIES, KEYS)
+    assert check(model, amp=False, dtype=dtype).rewritten == {"biased-attention": 1}
+    assert len(told) == kernels
 
 
 def test_short_attention_leaves_what_it_took() -> None:

@@ -20,7 +20,7 @@ from rung.ladder.climb import state as states
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import checks_of, verifying
-from rung.ladder.climb.modes import MODES, SLOW, TITLES, mode_of_task, modes, rounded, the_best, title
+from rung.ladder.climb.modes import BLOCKS, MODES, SLOW, TITLES, mode_of_task, modes, rounded, the_best, title
 from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
 from rung.measure import Restart
@@ -824,6 +824,7 @@ def test_what_is_refused_in_16_bits_alone_is_compiled_once_more_with_another_rou
     assert mode_preparation.rounded_anew(made, race) == {}
 
 
+@pytest.mark.parametrize("raised", ["compile-and-graph", BLOCKS])
 @pytest.mark.parametrize(
     ("found", "failed", "other"),
     [
@@ -834,19 +835,25 @@ def test_what_is_refused_in_16_bits_alone_is_compiled_once_more_with_another_rou
 )
 def test_compiled_code_that_raises_is_compiled_once_more_with_another_attention(
     climb: Callable[..., tuple[State, Added]],
+    monkeypatch: pytest.MonkeyPatch,
     found: dict[str, int],
     failed: Any,
     other: tuple[str, tuple[str, ...]] | None,
+    raised: str,
 ) -> None:
+    """Blocks raise long before the whole does."""
+    monkeypatch.setattr(states, "usable_cores", lambda: 64)
     made, pool = climb({**TRAINING, "matches": found})
     made.numerics, made.audited, made.mode_bytes = "bf16", True, float(1 << 30)
-    record = Mode(name="compile-and-graph", title="", rungs=list(IN_16_BITS), error="(*bias): no.", failed=failed)
-    race = mode_timing.Race({"compile-and-graph": record})
+    made.racing = {"compile-and-graph": mode_preparation.prepared_mode(made, "compile-and-graph", IN_16_BITS)}
+    rungs = list(IN_16_BITS) if raised != BLOCKS else ["bf16", "compile-regions", "capture"]
+    race = mode_timing.Race({raised: Mode(name=raised, title="", rungs=rungs, error="(*bias): no.", failed=failed)})
     assert mode_preparation.compiled_code_raises(race) == (failed is True)
     anew = mode_preparation.attended_anew(made, race) if mode_preparation.compiled_code_raises(race) else {}
     assert {name: task.side.rungs for name, task in anew.items()} == (dict([other]) if other else {})
     assert all(task in pool.tasks for task in anew.values())
-    assert mode_preparation.attended_anew(made, race) == {}  # once
+    assert {task.side.rungs for task in made.ahead} == ({other[1]} if other else set())  # verified while it compiles
+    assert not anew or mode_preparation.attended_anew(made, race) == {}  # once
     race.modes["default"] = timed(("bf16", "compile"), 1.5, "default")
     assert not mode_preparation.compiled_code_raises(race)
     assert title("compile-and-graph-attended").endswith(

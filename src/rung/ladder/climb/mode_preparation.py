@@ -207,30 +207,32 @@ def rounded_anew(state: State, result: Race) -> dict[str, Task]:
     for name in result.rounding:
         if found := rounded(state.context(), name, result.modes[name].rungs, {*state.racing, *result.modes}):
             other, rungs = found
-            task = state.racing[other] = state.pool.add(prepared_mode(state, other, rungs), first=True)
-            if verifies_beside(state, task.memory):
-                verify_ahead(state, other)
-            return {other: task}
+            return {other: _verified_beside(state, other, rungs)}
     return {}
 
 
 def compiled_code_raises(result: Race) -> bool:
-    """Whether every mode so far that compiled the model as a whole raised."""
-    compiled = [mode for mode in result.modes.values() if "compile" in mode.rungs]
+    """Whether every mode so far that compiled the model, as a whole or its blocks, raised."""
+    compiled = [mode for mode in result.modes.values() if not {"compile", "compile-regions"}.isdisjoint(mode.rungs)]
     return bool(compiled) and all(mode.failed is True for mode in compiled)
 
 
 def attended_anew(state: State, result: Race) -> dict[str, Task]:
-    """A mode in the place of the first that raised, whose attention with a bias is a kernel that takes it as it lies. What the survey found tells
-    whether there is such attention.
+    """The first mode that compiles the model as a whole, with a kernel for attention with a bias that takes the bias as it lies: where what was
+    compiled so far raised. What the survey found tells whether there is such attention.
 
     With torch 2.11, every mode of torch.compile raises "(*bias): last dimension must be contiguous" in training coatnet_0_rw_224 and
-    maxvit_tiny_rw_224: compiled code lays the bias out otherwise, and torch's memory-efficient attention refuses it."""
-    for name, mode in result.modes.items():
-        if mode.failed is True and (
-            found := attended(state.context(), name, mode.rungs, {*state.racing, *result.modes})
-        ):
+    maxvit_tiny_rw_224: compiled code lays the bias out otherwise, and torch's memory-efficient attention refuses it. Blocks raise first."""
+    for name, task in list(state.racing.items()):
+        if found := attended(state.context(), name, task.side.rungs, {*state.racing, *result.modes}):
             other, rungs = found
-            task = state.racing[other] = state.pool.add(prepared_mode(state, other, rungs), first=True)
-            return {other: task}
+            return {other: _verified_beside(state, other, rungs)}
     return {}
+
+
+def _verified_beside(state: State, name: str, rungs: Sequence[str]) -> Task:
+    """A worker that prepares a mode now, and what verifies it meanwhile, where there is room for that."""
+    task = state.racing[name] = state.pool.add(prepared_mode(state, name, rungs), first=True)
+    if verifies_beside(state, task.memory):
+        verify_ahead(state, name)
+    return task

@@ -88,7 +88,7 @@ def rounded(
 def attended(
     context: Context, name: str, rungs: Sequence[str], seen: Iterable[str]
 ) -> tuple[str, tuple[str, ...]] | None:
-    """The same in the place of one that raised: its attention with a bias is Rung's kernel."""
+    """The same where compiled code raised: its attention with a bias is Rung's kernel."""
     return _anew(context, name, rungs, seen, ATTENDED, "biased-attention")
 
 

@@ -18,10 +18,12 @@ from rung.rewrites.graph.normalize import argument, number, value
 def attention_with_bias(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """F.scaled_dot_product_attention(query, key, value, bias, scale=scale), in 16 bits by the kernel. query: [B, H, M, D], key: [B, H, N, D],
-    value: [B, H, N, E], bias: [B or 1, H or 1, M, N] -> [B, H, M, E]."""
+    """F.scaled_dot_product_attention(query, key, value, bias, scale=scale), by the kernel but in float64, which it does not take. query:
+    [B, H, M, D], key: [B, H, N, D], value: [B, H, N, E], bias: [B or 1, H or 1, M, N] -> [B, H, M, E].
+
+    In float32, in which it is verified, it is the kernel, too, and not faster. torch's call may be one that compiled code cannot run at all."""
     q, k, v, added = (kernel_ops.cast(each) for each in (query, key, value, bias))
-    if q.dtype not in (torch.float16, torch.bfloat16):
+    if q.dtype == torch.float64:
         return F.scaled_dot_product_attention(query, key, value, bias, scale=scale)
     # The kernel multiplies by log2(e), and the lowest numbers, with which masks are written, would become -inf: rows of such are a mean of
     # the values in torch, and rows of -inf are zeros.
