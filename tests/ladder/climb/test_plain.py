@@ -345,6 +345,21 @@ def test_what_adds_to_a_mode_that_is_much_slower_is_not_waited_for(
     assert (made.ahead == []) == bool(given_up)
 
 
+@pytest.mark.parametrize(("speedup", "given_up"), [(1.5, ["default", "reduce-overhead"]), (UNSET, [])])
+def test_where_another_attention_made_the_model_compile_nothing_is_compiled_without_it_any_more(
+    climb: Callable[..., tuple[State, Added]], speedup: Any, given_up: list[str]
+) -> None:
+    made, _ = climb(TRAINING)
+    made.numerics = "bf16"
+    started(made)
+    race = mode_timing.Race({"x": Mode(name="x", title="", rungs=[*IN_16_BITS, "biased-attention"], speedup=speedup)})
+    open_ = {name: made.racing[name] for name in ("default", "cuda-graph")}
+    later = {"reduce-overhead": made.racing["reduce-overhead"]}
+    racing._give_up(made, race, open_, later)
+    assert [name for name in race.modes if race.modes[name].error] == given_up
+    assert {*open_, *later} == {"default", "cuda-graph", "reduce-overhead"} - {*given_up}
+
+
 @pytest.mark.parametrize("dropout", [True, False])
 def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, dropout: bool
@@ -846,13 +861,15 @@ def test_compiled_code_that_raises_is_compiled_once_more_with_another_attention(
     made, pool = climb({**TRAINING, "matches": found})
     made.numerics, made.audited, made.mode_bytes = "bf16", True, float(1 << 30)
     made.racing = {"compile-and-graph": mode_preparation.prepared_mode(made, "compile-and-graph", IN_16_BITS)}
+    mode_checks.verify_ahead(made, "compile-and-graph")
     rungs = list(IN_16_BITS) if raised != BLOCKS else ["bf16", "compile-regions", "capture"]
     race = mode_timing.Race({raised: Mode(name=raised, title="", rungs=rungs, error="(*bias): no.", failed=failed)})
     assert mode_preparation.compiled_code_raises(race) == (failed is True)
     anew = mode_preparation.attended_anew(made, race) if mode_preparation.compiled_code_raises(race) else {}
     assert {name: task.side.rungs for name, task in anew.items()} == (dict([other]) if other else {})
     assert all(task in pool.tasks for task in anew.values())
-    assert {task.side.rungs for task in made.ahead} == ({other[1]} if other else set())  # verified while it compiles
+    verified = {task.side.rungs for task in made.ahead}
+    assert not other or verified == {other[1]}  # while it compiles; what raises is verified no longer
     assert not anew or mode_preparation.attended_anew(made, race) == {}  # once
     race.modes["default"] = timed(("bf16", "compile"), 1.5, "default")
     assert not mode_preparation.compiled_code_raises(race)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from rung.ladder.answers import Untouched
 from rung.ladder.climb.bundles import LEAST_GAIN
 from rung.ladder.climb.checks import end_checks, peak_of
-from rung.ladder.climb.mode_checks import verifies_beside, verify_ahead, verify_likely
+from rung.ladder.climb.mode_checks import give_up_ahead, verifies_beside, verify_ahead, verify_likely
 from rung.ladder.climb.mode_timing import Race
 from rung.ladder.climb.modes import BLOCKS, LAID_OUT, MODES, NAME, attended, mode_of, modes, rounded
 from rung.ladder.climb.schedule import PRECISIONS
@@ -226,6 +226,10 @@ def attended_anew(state: State, result: Race) -> dict[str, Task]:
     for name, task in list(state.racing.items()):
         if found := attended(state.context(), name, task.side.rungs, {*state.racing, *result.modes}):
             other, rungs = found
+            for likely in [
+                *state.likely
+            ]:  # it raises, too, by all that is seen, and its verification would take cores from this one
+                give_up_ahead(state, likely)
             return {other: _verified_beside(state, other, rungs)}
     return {}
 

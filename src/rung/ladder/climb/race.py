@@ -212,19 +212,32 @@ def _leave(state: State, open_: dict[str, Task], later: dict[str, Task]) -> None
 
 
 def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str, Task]) -> None:
-    """Waits no longer for modes that add to one which made the untouched model much slower: they take the same way through it."""
-    timed = [mode for mode in result.modes.values() if mode.speedup and much_slower(mode)]
+    """Waits no longer for modes that go the way of one that failed."""
     for name, task in {**open_, **later}.items():
-        slow = next((mode for mode in timed if {*mode.rungs} < {*task.side.rungs}), None)
-        if slow is None:
+        if not (why := _in_vain(result, task.side.rungs)):
             continue
         open_.pop(name, None)
         later.pop(name, None)
         task.end()
         give_up_ahead(state, name)
-        why = f"skipped, because it builds on a mode that is slower than the untouched model: {slow.title}, {slow.speedup:.2f}×"
-        result.modes[name] = mode_of_task(name, task, error=why)
+        result.modes[name] = mode_of_task(name, task, error=f"skipped, because {why}")
         state.say(Raced(result.modes[name]))
+
+
+def _in_vain(result: Race, rungs: Sequence[str]) -> str:
+    """Why a mode with these rungs would fail, as a clause: it adds to one that made the untouched model much slower, or compiles what raised
+    until it was compiled with another attention. Empty where nothing speaks against it."""
+    timed = [mode for mode in result.modes.values() if mode.speedup]
+    slow = next((mode for mode in timed if much_slower(mode) and {*mode.rungs} < {*rungs}), None)
+    if slow:
+        return f"it builds on a mode that is slower than the untouched model: {slow.title}, {slow.speedup:.2f}×"
+    if (
+        "compile" in rungs
+        and "biased-attention" not in rungs
+        and any("biased-attention" in mode.rungs for mode in timed)
+    ):
+        return "what was compiled with torch's attention raised"
+    return ""
 
 
 def _give_up_refused(result: Race, open_: dict[str, Task], later: dict[str, Task]) -> None:
