@@ -368,6 +368,8 @@ FORMATS = [
     Mistake("foreach-weight-casts", "the last part of a joined weight not written", library(unwritten), "output is off by"),
     Mistake("fused-dgrad", "the parts in another order", slopes(lambda g: g.roll(len(g) // 2, 0)), "gradient of", small.TRAINED),
     Mistake("fused-dgrad", "the last part not written", slopes(lambda g: g * torch.arange(len(g)).lt(len(g) // 2)[:, None]), "gradient of", small.TRAINED),
+    Mistake("depthwise-dgrad", "the window not turned around", slopes(lambda g: g.flip(-1)), "gradient of", small.TRAINED),
+    Mistake("depthwise-dgrad", "one point aside", slopes(lambda g: g.roll(1, -1)), "gradient of", small.TRAINED),
     Mistake("k-major-wgrad", "a factor read in the order that it had", slopes(lambda g: g.mT.reshape(g.shape)), "gradient of", small.TRAINED),
     Mistake("k-major-wgrad", "the last tile not written", slopes(lambda g: g * torch.arange(len(g)).lt(len(g) - 1)[:, None]), "gradient of", small.TRAINED),
     Mistake("recompute", "activations of other rows", slopes(lambda g: g.flip(1)), "gradient of", small.TRAINED),

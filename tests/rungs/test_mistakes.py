@@ -146,6 +146,7 @@ OFF: dict[str, tuple[dict[str, Any], str]] = {
     "float32-gradients": ({"pass float32-gradients": False}, "the rewrite of gradients is False"),
     "foreach-weight-casts": ({"pass foreach-weight-casts": False}, "the rewrite of casts is False"),
     "fused-dgrad": ({"pass fused-dgrad": False}, "the rewrite of joins is False"),
+    "depthwise-dgrad": ({"pass depthwise-dgrad": False}, "the rewrite of convolutions is False"),
     "k-major-wgrad": ({"pass k-major-wgrad": False}, "the order of factors is False"),
     "recompute": ({"pass recompute": False}, "the choice of what is kept is False"),
     "ddp-buckets-8": ({"ddp bucket_cap_mb": 25.0}, "bucket_cap_mb is 25.0"),

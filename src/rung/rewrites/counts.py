@@ -12,7 +12,7 @@ from rung.rewrites.attention.flex import flex_attention
 from rung.rewrites.attention.multi_head import FAST_PATHS
 from rung.rewrites.gelu_between import BETWEEN
 from rung.rewrites.graph import kernel_ops
-from rung.rewrites.graph.normalize import argument, kind, value
+from rung.rewrites.graph.normalize import argument, kind, per_dimension, value
 from rung.rewrites.routed import ROUTED, linear_product
 from rung.rewrites.siblings import projection
 from rung.rewrites.stream import summands, wide_sum
@@ -20,11 +20,12 @@ from rung.rewrites.stream import summands, wide_sum
 # gemm: matrix products, by weights and inside hand-written attention; masked_sdpa: SDPA calls with a mask tensor;
 # triton: calls of our own kernels; flex: calls of FlexAttention; layer_flop: floating-point operations of the linear
 # layers, going forward, patches of images left out; gemm_flop: those of the matrix products but einsum's; unaligned_flop: those
-# of the products of which a size is no multiple of 8; split: splits of a tensor into parts; sum: additions of two activations of one shape, residuals among
+# of the products of which a size is no multiple of 8; depthwise: convolutions of images that go one point at a time through each channel
+# by itself; split: splits of a tensor into parts; sum: additions of two activations of one shape, residuals among
 # them; wide_sum: those of a float32 and a bfloat16 one.
 NAMES = (
     "gemm", "sdpa", "masked_sdpa", "softmax", "convolution", "batch_norm", "triton", "flex", "layer_flop", "gemm_flop",
-    "unaligned_flop", "split", "sum", "wide_sum",
+    "unaligned_flop", "depthwise", "split", "sum", "wide_sum",
 )  # fmt: skip
 
 ALIGNED = 8  # elements: 16 bytes in bfloat16, which the kernels of libraries load at once
@@ -48,6 +49,7 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
             found[what] += 1
             found["masked_sdpa"] += what == "sdpa" and argument(node, 3, "attn_mask") is not None
             found["layer_flop"] += _flop(node)
+            found["depthwise"] += kind(node) == "conv2d" and _each_channel_alone(node)
             if what == "gemm":
                 found.update(_product_flop(node))
         elif node.target in BETWEEN.values():
@@ -61,6 +63,12 @@ def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
             found["sum"] += 1
             found["wide_sum"] += wide_sum(node)
     return found
+
+
+def _each_channel_alone(node: fx.Node) -> bool:
+    weight, groups = value(argument(node, 1, "weight")), argument(node, 6, "groups")
+    steps = per_dimension(2, argument(node, 3, "stride", default=1))
+    return weight is not None and 1 < weight.shape[0] == groups and weight.shape[1] == 1 and set(steps) == {1}
 
 
 def _product_flop(node: fx.Node) -> Counter[str]:

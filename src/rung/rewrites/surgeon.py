@@ -89,6 +89,7 @@ WITHIN = {
     "recompute": ("joint_custom_post_pass", "rung.rewrites.aten.recompute", "Recomputed"),
     "fused-dgrad": ("post_grad_custom_pre_pass", "rung.rewrites.aten.joins", "Joins"),
     "foreach-weight-casts": ("post_grad_custom_pre_pass", "rung.rewrites.aten.casts", "CastTogether"),
+    "depthwise-dgrad": ("post_grad_custom_pre_pass", "rung.rewrites.aten.depthwise", "DepthwiseDgrad"),
     "float32-gradients": ("post_grad_custom_post_pass", "rung.rewrites.aten.gradients", "Float32Gradients"),
     "k-major-wgrad": ("post_grad_custom_post_pass", "rung.rewrites.aten.k_major", "KMajor"),
 }

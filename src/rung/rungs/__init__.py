@@ -34,6 +34,7 @@ from rung.rungs.rung import (
     within,
 )
 from rung.rungs.training import (
+    DEPTHWISE_DGRAD,
     FLOAT32_GRADIENTS,
     FUSED_DGRAD,
     FUSED_OPTIMIZER,
@@ -81,6 +82,7 @@ LADDER: tuple[Rung, ...] = (
     FLOAT32_GRADIENTS,
     FOREACH_WEIGHT_CASTS,
     FUSED_DGRAD,
+    DEPTHWISE_DGRAD,
     K_MAJOR_WGRAD,
     *INDUCTOR,
     REGIONS,
