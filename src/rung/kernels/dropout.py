@@ -42,11 +42,17 @@ def keep_mask(seed: torch.Tensor, shape: tuple[int, int, int, int], dropout_p: f
 def philox(
     counter: tuple[torch.Tensor, ...], low: torch.Tensor, high: torch.Tensor, rounds: int = ROUNDS
 ) -> tuple[torch.Tensor, ...]:
-    """Four words of 32 bits for a counter of four and a key of two, all in int64: products wrap as unsigned ones do."""
+    """Four words of 32 bits for a counter of four and a key of two, all in int64."""
     c0, c1, c2, c3 = counter
     for k in range(rounds):
-        left, right = c2 * 0xCD9E8D57, c0 * 0xD2511F53
         key0, key1 = low + k * 0x9E3779B9 & _WORD, high + k * 0xBB67AE85 & _WORD
-        c0, c2 = left >> 32 & _WORD ^ c1 ^ key0, right >> 32 & _WORD ^ c3 ^ key1
-        c1, c3 = left & _WORD, right & _WORD
+        (upper0, lower0), (upper1, lower1) = _product(c2, 0xCD9E8D57), _product(c0, 0xD2511F53)
+        c0, c1, c2, c3 = upper0 ^ c1 ^ key0, lower0, upper1 ^ c3 ^ key1, lower1
     return c0, c1, c2, c3
+
+
+def _product(word: torch.Tensor, by: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The upper and the lower 32 bits of a product of two words. By halves: int64 would overflow, and compiled code need not wrap."""
+    lower = (word & 0xFFFF) * by
+    upper = (word >> 16) * by + (lower >> 16)
+    return upper >> 16, (upper & 0xFFFF) << 16 | lower & 0xFFFF
