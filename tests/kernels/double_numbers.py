@@ -31,13 +31,16 @@ def first_alone(self: Any, found: dict[str, Any], *rest: Any) -> None:
 
 CUDABackend.add_stages = first_alone
 seen: dict[str, list[str]] = {}
+variants = set()
 for launch in own.launches(32):
-    if launch.kernel in seen or not any(isinstance(value, float) for value in launch.values.values()):
+    variant = launch.kernel, launch.values.get("DROPOUT")
+    if variant in variants or not any(isinstance(value, float) for value in launch.values.values()):
         continue
+    variants.add(variant)
     values = {k: "fp64" if isinstance(v, float) else v for k, v in launch.values.items()}
     try:
         compiling.compile_for("sm90", launch.name, _function(launch), values)
     except FirstStage as stage:
         computed = [line.strip() for line in str(stage).splitlines() if "f64" in line and "tt.func" not in line]
-        seen[launch.kernel] = [line for line in computed if "arith.truncf" not in line]
+        seen.setdefault(launch.kernel, []).extend(line for line in computed if "arith.truncf" not in line)
 print(json.dumps(seen))

@@ -134,7 +134,7 @@ def test_only_gradients_that_are_wanted_are_worked_out(device: str, monkeypatch:
     close(q, k, v, bias)
     monkeypatch.setattr(configs, "sequences", lambda *_: pytest.fail("the gradient of the bias was worked out"))
     kernels.biased_attention(q, k, v, bias).sum().backward()
-    assert biased_attention._back_fake(q, q, k, v, bias, q, q, 1.0, False)[3].numel() == 0
+    assert biased_attention._back_fake(q, q, k, v, bias, q, q, 1.0, 0.0, None, False)[3].numel() == 0
 
 
 def test_large_scores_overflow_nowhere(device: str) -> None:

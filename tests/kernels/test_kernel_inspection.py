@@ -23,7 +23,8 @@ ARCHES = "gfx90a,gfx942,gfx950,sm90,sm100"
 STRIDES = [f"{t}_{axis}=32" for t in "qkvo" for axis in ("batch", "head", "row")]
 # Windows of 49 tokens, each with a bias of its own: no row of it is aligned.
 WINDOW = [
-    *(f"{t}=*bf16" for t in ("Q", "K", "V", "BIAS", "OUT")), "LSE=*fp32", "heads=3", "m=49", "n=49", "columns=49", "scale=fp32",
+    *(f"{t}=*bf16" for t in ("Q", "K", "V", "BIAS", "OUT")), "LSE=*fp32", "SEED=*i64", "heads=3", "m=49", "n=49", "columns=49",
+    "scale=fp32", "keep=fp32", "DROPOUT=0",
     *STRIDES, "bias_batch=7203", "bias_head=2401", "bias_row=49", "bias_key=1", "ONE=1", "DIM=32", "V_DIM=32", "WIDTH=32", "V_WIDTH=32",
     "EXACT=0", "BLOCK_M=64", "BLOCK_N=64", "num_warps=4", "--arch", "sm90",
 ]  # fmt: skip

@@ -26,6 +26,7 @@ def cases(device: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
         return tensor(*shape, device=device, grad=grad)
 
     target = torch.tensor([1, -100, 3, 7]).to(device)
+    seed = torch.tensor([5]).to(device)
     return {
         "rope": (kernels.rope, (t(2, 4, 3, 8).transpose(1, 2), t(4, 4, grad=False), t(4, 4, grad=False))),
         "cross_entropy": (kernels.cross_entropy, (t(4, 10), target)),
@@ -34,10 +35,14 @@ def cases(device: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
             kernels.biased_attention,
             (*(t(5, 2, n, 16) for n in (9, 13, 13)), t(1, 2, 9, 13)),
         ),
+        "biased_attention_dropout": (
+            lambda *given: kernels.biased_attention(*given, dropout_p=0.3, seed=seed),
+            (*(t(5, 2, n, 16) for n in (9, 13, 13)), t(1, 2, 9, 13)),
+        ),
     }
 
 
-NAMES = ["rope", "cross_entropy", "decode_attention", "biased_attention"]
+NAMES = ["rope", "cross_entropy", "decode_attention", "biased_attention", "biased_attention_dropout"]
 
 
 @pytest.mark.parametrize("name", NAMES)

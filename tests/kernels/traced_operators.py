@@ -48,6 +48,10 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
         kernels.biased_attention,
         lambda: (*(t(8, 49, 4, 32).transpose(1, 2) for _ in range(3)), t(1, 4, 49, 49, dtype=torch.float32)),
     ),
+    "biased_attention_dropout": (
+        lambda *given: kernels.biased_attention(*given, dropout_p=0.1),
+        lambda: (*(t(8, 49, 4, 32).transpose(1, 2) for _ in range(3)), t(1, 4, 49, 49, dtype=torch.float32)),
+    ),
     "biased_attention_blocks": (
         kernels.biased_attention,
         lambda: (*(t(8, 300, 4, 64).transpose(1, 2) for _ in range(3)), t(1, 4, 300, 300)),

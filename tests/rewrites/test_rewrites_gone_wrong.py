@@ -491,7 +491,7 @@ def bias_as(function, *arguments):
     def change(graph):
         for node in calls(graph, attention_with_bias):
             with graph.inserting_before(node):
-                node.args = (*node.args[:3], graph.call_function(function, (node.args[3], *arguments)), node.args[4])
+                node.args = (*node.args[:3], graph.call_function(function, (node.args[3], *arguments)), *node.args[4:])
 
     return change
 

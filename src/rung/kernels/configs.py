@@ -67,12 +67,14 @@ def float32_attention(part: str, dim: int, tf32: bool) -> dict[str, Any]:
     }[part]
 
 
-def biased_attention(part: str, m: int, n: int, width: int, exact: bool) -> dict[str, Any]:
+def biased_attention(part: str, m: int, n: int, width: int, exact: bool, dropout: bool) -> dict[str, Any]:
     """Attention with a bias: blocks of queries (BLOCK_M) and keys (BLOCK_N). part: forward; q, which also finds the gradient of the
     bias; kv. m, n: queries, keys; width: of a head, to the next power of 2. exact: in float32, on the plain units. Chosen by what
     the compiler says of sm90 and by benchmarks/kernels/biased_attention.py on one H200: for 64 x 12 x 197 x 64, 32 queries a block
     instead of 64 in kv make backward 189 us instead of 209, and nothing tried for q or forward was better by more than 3 %.
-    64 rows are those of 4 warps, as a matrix product of Hopper has 16 a warp."""
+    64 rows are those of 4 warps, as a matrix product of Hopper has 16 a warp. With dropout, blocks are chosen by what the compiler says
+    alone: its random words take registers beside the four products of q, where 64 x 64 would leave room for 8 warps instead of 12
+    (214 registers, not 146), and in windows spill."""
     if exact and part == "q":  # four operands stay in registers: more threads have fewer each
         return {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 8, "num_stages": 1}
     if exact:
@@ -81,10 +83,10 @@ def biased_attention(part: str, m: int, n: int, width: int, exact: bool) -> dict
         return {"BLOCK_M": rows, "BLOCK_N": side, "num_warps": 4, "num_stages": 1}
     if m <= 64 and n <= 64 and width <= 64:  # windows of an image: one block, and in backward one kernel
         rows, keys = (max(16, power_of_2(length, 64)) for length in (m, n))
-        return {"BLOCK_M": rows, "BLOCK_N": keys, "num_warps": 4, "num_stages": 2}
+        return {"BLOCK_M": rows, "BLOCK_N": keys, "num_warps": 8 if dropout and part == "q" else 4, "num_stages": 2}
     if part == "forward" and m > 256:
         return {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3 if width <= 64 else 2}
-    if part == "q" and width > 64 and n > 64:
+    if part == "q" and (width > 64 or dropout) and n > 64:
         return {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
     if part == "kv":
         return {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}

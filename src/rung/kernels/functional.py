@@ -8,6 +8,7 @@ import torch
 
 from rung.errors import UsageError
 from rung.kernels.configs import WIDEST
+from rung.kernels.dropout import draw_seed
 from rung.kernels.families import biased_attention as _biased_attention
 from rung.kernels.families import cross_entropy as _cross_entropy
 from rung.kernels.families import decode_attention as _decode_attention
@@ -68,15 +69,19 @@ def decode_attention(
 
 
 def biased_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor, scale: float | None = None
-) -> torch.Tensor:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor, scale: float | None = None, *,
+    dropout_p: float = 0.0, seed: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
     """softmax(scale * q k^T + bias) v, as torch's scaled_dot_product_attention has it with a float mask that may learn.
 
     q: (batch, heads, m, d); k: (batch, heads, n, d); v: (batch, heads, n, e), of one dtype, d and e at most 128. bias: (batch
     or 1, heads or 1, m or 1, n or 1) of any dtype but float64; -inf hides a key, and so do numbers that are -inf times log2(e), as
     the lowest of float32 and bfloat16. A query that sees no key gets zeros. scale: 1 / sqrt(d) where it is None. The result and the gradients of q, k and v have heads inside tokens in memory.
+
+    dropout_p: the probability that a weight is dropped, to the nearest multiple of 2^-16. seed: int64, of one element, on the same device;
+    it fixes which weights are dropped. Where it is None, torch's generator draws one.
     """
-    check("biased_attention", q=q, k=k, v=v, bias=bias)
+    check("biased_attention", q=q, k=k, v=v, bias=bias, seed=seed)
     fits = q.ndim == k.ndim == v.ndim == 4 and q.shape[:2] == k.shape[:2] and k.shape[:3] == v.shape[:3]
     if not fits or q.shape[3] != k.shape[3] or q.shape[3] > WIDEST or v.shape[3] > WIDEST:
         raise UsageError(
@@ -90,8 +95,17 @@ def biased_attention(
     scores = (*q.shape[:3], k.shape[2])
     if bias.ndim != 4 or any(size not in (1, whole) for size, whole in zip(bias.shape, scores, strict=True)):
         raise UsageError(f"biased_attention: bias is {_text(bias)}; it must broadcast to {scores}, in four dimensions.")
+    if not 0.0 <= dropout_p <= 1.0:
+        raise UsageError(f"biased_attention: dropout_p is {dropout_p}; it lies between 0 and 1.")
+    if seed is not None and (seed.dtype != torch.int64 or seed.numel() != 1):
+        raise UsageError(f"biased_attention: seed is {_text(seed)}; it must be int64, of one element.")
+    if not dropout_p:
+        seed = None
+    elif seed is None:
+        seed = draw_seed(q.device)
     bias = bias.expand(*bias.shape[:2], *scores[2:])
-    return _biased_attention.apply(q, k, v, bias, q.shape[3] ** -0.5 if scale is None else float(scale))[0]
+    scale = q.shape[3] ** -0.5 if scale is None else float(scale)
+    return _biased_attention.apply(q, k, v, bias, scale, float(dropout_p), seed)[0]
 
 
 def cross_entropy(

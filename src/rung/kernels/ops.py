@@ -20,7 +20,7 @@ from rung.kernels.once import once
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-WHOLE = ("target", "keep")  # of whole numbers or of truth
+WHOLE = ("target", "keep", "seed")  # of whole numbers or of truth
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
+from rung.kernels.dropout import draw_seed, keep_mask, keep_probability
+
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, interleaved: bool = False) -> torch.Tensor:
     cos, sin = (t.unsqueeze(0) if t.ndim == 2 else t for t in (cos, sin))
@@ -34,14 +36,22 @@ def decode_attention(
 
 
 def biased_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor, scale: float | None = None
-) -> torch.Tensor:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor, scale: float | None = None, *,
+    dropout_p: float = 0.0, seed: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
     wide = torch.promote_types(q.dtype, torch.float32)
     mask = bias.to(wide).expand(*q.shape[:3], k.shape[2])
     q32, k32, v32 = (
         x.to(wide).contiguous() for x in (q, k, v)
     )  # torch's kernel for float32 refuses rows at odd distances
-    return F.scaled_dot_product_attention(q32, k32, v32, mask, scale=scale).to(q.dtype)
+    if not dropout_p:
+        return F.scaled_dot_product_attention(q32, k32, v32, mask, scale=scale).to(q.dtype)
+    closed = (mask == float("-inf")).all(-1, keepdim=True)  # a query that sees no key
+    scores = q32 @ k32.mT * (q.shape[3] ** -0.5 if scale is None else scale) + mask
+    weights = scores.masked_fill(closed, 0.0).softmax(-1).masked_fill(closed, 0.0)
+    kept = keep_mask(draw_seed(q.device) if seed is None else seed, scores.shape, dropout_p)
+    inverse = 1.0 / (keep_probability(dropout_p) or 1.0)
+    return (weights.masked_fill(~kept, 0.0) * inverse @ v32).to(q.dtype)
 
 
 def cross_entropy(

@@ -2,12 +2,18 @@
 
 q: [batch, heads, m, d]; k: [batch, heads, n, d]; v: [batch, heads, n, e]. Exponentials are powers of 2, and so is what LSE
 keeps: log2 of the sum of a query's exponentials, infinite for a query that sees no key, whose weights and gradients are 0.
+
+With DROPOUT the product with v takes the weights that are kept, over keep, the probability of that. LSE is of all weights. Every kernel
+draws anew which are kept, by SEED and the place of a weight (`rung.kernels.dropout` says how, in PyTorch).
 """
 
 import triton
 import triton.language as tl
 
+from rung.kernels.dropout import ROUNDS
 from rung.kernels.families.operands import single
+
+PHILOX_ROUNDS = tl.constexpr(ROUNDS)
 
 
 @triton.jit
@@ -54,11 +60,31 @@ def _exponents(product, factor, bias):
 
 
 @triton.jit
+def _kept(row, key, head, SEED, keep):
+    # head counts the heads of all sequences. row and key are given as [M, 1] and [1, N], or as [1, M] and [N, 1]. The first two rounds
+    # are of rows or of keys alone. The compiler sees which weights of a thread share a cell, and computes what they share once.
+    w0, w1, w2, w3 = tl.philox(
+        tl.load(SEED), (key >> 5 << 3) | (key & 7), (row >> 4 << 3) | (row & 7), head.to(tl.uint32), 0, PHILOX_ROUNDS
+    )
+    lower = tl.where((key & 16) == 0, w0, w1)
+    upper = tl.where((key & 16) == 0, w2, w3)
+    word = tl.where((row & 8) == 0, lower, upper)
+    number = tl.where((key & 8) == 0, word << 16, word)  # the upper 16 bits count
+    return number < (single(keep) * 4294967296.0).to(tl.uint32)
+
+
+@triton.jit
+def _inverse(keep):
+    # Where nothing is kept, sums are 0, and so is 0 times this.
+    return 1.0 / tl.maximum(single(keep), 0.0000152587890625)  # 2^-16
+
+
+@triton.jit
 def biased_attention_forward(
-    Q, K, V, BIAS, OUT, LSE, heads, m, n, columns, scale, q_batch, q_head, q_row, k_batch, k_head, k_row,
+    Q, K, V, BIAS, OUT, LSE, SEED, heads, m, n, columns, scale, keep, q_batch, q_head, q_row, k_batch, k_head, k_row,
     v_batch, v_head, v_row, bias_batch, bias_head, bias_row, bias_key, o_batch, o_head, o_row,
-    BIAS_FIRST: tl.constexpr, ONE: tl.constexpr, DIM: tl.constexpr, V_DIM: tl.constexpr, WIDTH: tl.constexpr,
-    V_WIDTH: tl.constexpr, EXACT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BIAS_FIRST: tl.constexpr, ONE: tl.constexpr, DROPOUT: tl.constexpr, DIM: tl.constexpr, V_DIM: tl.constexpr,
+    WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, EXACT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     # Blocks of one head follow one another, and find its keys in the cache. One axis: the others end at 65,535.
     # BIAS_FIRST: for a bias that no loop fetches ahead. Its load spreads elements over threads unlike the product, and Triton (3.6,
@@ -93,21 +119,26 @@ def biased_attention_forward(
         weight = tl.exp2(score - base[:, None])
         shrunk = tl.exp2(top - base)
         total = total * shrunk + tl.sum(weight, 1)
+        if DROPOUT:
+            weight = tl.where(_kept(row[:, None], key[None, :], pair, SEED, keep), weight, 0.0)
         out = _added(weight, v, out * shrunk[:, None], EXACT)
         top = new
-    out = out * (1.0 / tl.where(total == 0.0, 1.0, total))[:, None]  # a division takes 8 instructions
+    inverse = 1.0 / tl.where(total == 0.0, 1.0, total)  # a division takes 8 instructions
+    if DROPOUT:
+        inverse = inverse * _inverse(keep)
+    out = out * inverse[:, None]
     _store(OUT + batch * o_batch + head * o_head, o_row, row, m, out, V_DIM, V_WIDTH)
     tl.store(LSE + pair * m + row, tl.where(total == 0.0, float("inf"), top + tl.log2(total)), mask=row < m)
 
 
 @triton.jit
 def biased_attention_backward_q(
-    Q, K, V, BIAS, SLOPE, OUT, LSE, DELTA, GRAD_Q, GRAD_K, GRAD_V, GRAD_BIAS,
-    sequences, heads, m, n, columns, grad_columns, each, scale,
+    Q, K, V, BIAS, SLOPE, OUT, LSE, DELTA, GRAD_Q, GRAD_K, GRAD_V, GRAD_BIAS, SEED,
+    sequences, heads, m, n, columns, grad_columns, each, scale, keep,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     bias_batch, bias_head, bias_row, bias_key, s_batch, s_head, s_row, o_batch, o_head, o_row,
     gq_batch, gq_head, gq_row, gk_batch, gk_head, gk_row, gv_batch, gv_head, gv_row, gb_batch, gb_head, gb_row,
-    BIAS_GRADIENT: tl.constexpr, ONE: tl.constexpr, WHOLE: tl.constexpr,
+    BIAS_GRADIENT: tl.constexpr, ONE: tl.constexpr, WHOLE: tl.constexpr, DROPOUT: tl.constexpr,
     DIM: tl.constexpr, V_DIM: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, EXACT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -152,10 +183,18 @@ def biased_attention_backward_q(
             if not ONE:
                 score = tl.where(key[None, :] < n, score, float("-inf"))
             weight = tl.exp2(score - lse[:, None])
+            if DROPOUT:
+                kept = _kept(row[:, None], key[None, :], batch * heads + head, SEED, keep)
             if WHOLE:
-                grad_v = _product(tl.trans(weight.to(slope.dtype)), slope, EXACT)
+                if DROPOUT:
+                    passed = tl.where(kept, weight, 0.0)
+                    grad_v = _product(tl.trans(passed.to(slope.dtype)), slope, EXACT) * _inverse(keep)
+                else:
+                    grad_v = _product(tl.trans(weight.to(slope.dtype)), slope, EXACT)
                 _store(GRAD_V + batch * gv_batch + head * gv_head, gv_row, key, n, grad_v, V_DIM, V_WIDTH)
             grad_weight = _product(slope, tl.trans(v), EXACT)
+            if DROPOUT:
+                grad_weight = tl.where(kept, grad_weight, 0.0) * _inverse(keep)
             if ONE:
                 delta = tl.sum(weight * grad_weight, 1)
                 if not WHOLE:
@@ -182,12 +221,12 @@ def biased_attention_backward_q(
 
 @triton.jit
 def biased_attention_backward_kv(
-    Q, K, V, BIAS, SLOPE, LSE, DELTA, GRAD_K, GRAD_V, heads, m, n, columns, scale,
+    Q, K, V, BIAS, SLOPE, LSE, DELTA, GRAD_K, GRAD_V, SEED, heads, m, n, columns, scale, keep,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     bias_batch, bias_head, bias_row, bias_key, s_batch, s_head, s_row,
     gk_batch, gk_head, gk_row, gv_batch, gv_head, gv_row,
-    DIM: tl.constexpr, V_DIM: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, EXACT: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    DROPOUT: tl.constexpr, DIM: tl.constexpr, V_DIM: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr,
+    EXACT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     # A block of keys of one head. Scores are [keys, queries]: the products that sum over queries take them as they are.
     blocks = tl.cdiv(n, BLOCK_N)
@@ -212,8 +251,16 @@ def biased_attention_backward_kv(
         bias = _bias(BIAS, row[None, :], key[:, None], m, columns, bias_row, bias_key, 0.0)
         score = _exponents(_product(k, tl.trans(q), EXACT), factor, bias)
         weight = tl.exp2(score - lse[None, :])
-        grad_v = _added(weight, slope, grad_v, EXACT)
-        grad_score = weight * (_product(v, tl.trans(slope), EXACT) - delta[None, :])
+        if DROPOUT:
+            kept = _kept(row[None, :], key[:, None], pair, SEED, keep)
+            grad_v = _added(tl.where(kept, weight, 0.0), slope, grad_v, EXACT)
+            grad_weight = tl.where(kept, _product(v, tl.trans(slope), EXACT), 0.0) * _inverse(keep)
+        else:
+            grad_v = _added(weight, slope, grad_v, EXACT)
+            grad_weight = _product(v, tl.trans(slope), EXACT)
+        grad_score = weight * (grad_weight - delta[None, :])
         grad_k = _added(grad_score, q, grad_k, EXACT)
     _store(GRAD_K + batch * gk_batch + head * gk_head, gk_row, key, n, grad_k * single(scale), DIM, WIDTH)
+    if DROPOUT:
+        grad_v = grad_v * _inverse(keep)
     _store(GRAD_V + batch * gv_batch + head * gv_head, gv_row, key, n, grad_v, V_DIM, V_WIDTH)

@@ -89,27 +89,27 @@ def _decode_attention(warp: int, type: str) -> Iterator[Launch]:
 
 
 def _biased_attention(warp: int, type: str) -> Iterator[Launch]:
-    """Of vision transformers: windows, where one kernel finds all gradients, and whole images. All sequences share the bias. The blocks
-    are chosen for sm90; the kernels run elsewhere, too."""
+    """Of vision transformers: windows, where one kernel finds all gradients, and whole images. The same with dropout, of
+    text as long as blocks divide. All sequences share the bias. The blocks are chosen for sm90; the kernels run elsewhere, too."""
     family, heads, exact = "biased_attention", 12, type == "*fp32"
 
     def launch(kernel: str, part: str, pointers: str, strided: str, more: dict[str, Any]) -> Launch:
         strides = {f"{t}_{axis}": heads * dim for t in strided.split() for axis in ("batch", "head", "row")}
-        values = {**dict.fromkeys(pointers.split(), type), **strides, **shared, **more, "LSE": "*fp32"}
-        config = configs.biased_attention(part, length, length, dim, exact)
-        about = f"{heads} heads of {dim}, {length} tokens"
+        values = {**dict.fromkeys(pointers.split(), type), **strides, **shared, **more, "LSE": "*fp32", "SEED": "*i64"}
+        config = configs.biased_attention(part, length, length, dim, exact, dropout)
+        about = f"{heads} heads of {dim}, {length} tokens{', dropout' if dropout else ''}"
         return Launch(f"{family}_{kernel}", f"{family}_kernels", f"{family}_{kernel}", about, values | config, "sm90")
 
-    for length, dim in ((49, 32), (197, 64)):
+    for length, dim, dropout in ((49, 32, False), (197, 64, False), (49, 32, True), (256, 64, True)):
         padded = -(-length // 16) * 16
         shared = {
-            "heads": heads, "m": length, "n": length, "columns": padded, "scale": 0.125, "bias_batch": 0,
-            "bias_head": length * padded, "bias_row": padded, "bias_key": 1,
+            "heads": heads, "m": length, "n": length, "columns": padded, "scale": 0.125, "keep": 0.9,
+            "bias_batch": 0, "bias_head": length * padded, "bias_row": padded, "bias_key": 1, "DROPOUT": dropout,
             "DIM": dim, "V_DIM": dim, "WIDTH": dim, "V_WIDTH": dim, "EXACT": exact,
         }  # fmt: skip
-        one = length <= configs.biased_attention("forward", length, length, dim, exact)["BLOCK_N"]
+        one = length <= configs.biased_attention("forward", length, length, dim, exact, dropout)["BLOCK_N"]
         yield launch("forward", "forward", "Q K V BIAS OUT", "q k v o", {"BIAS_FIRST": one, "ONE": one})
-        blocks = configs.biased_attention("q", length, length, dim, exact)
+        blocks = configs.biased_attention("q", length, length, dim, exact, dropout)
         one = length <= blocks["BLOCK_N"]  # of keys: the gradient of the bias is summed
         whole = one and length <= blocks["BLOCK_M"]
         more = {
