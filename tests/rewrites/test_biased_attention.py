@@ -165,7 +165,8 @@ def test_gradients_are_of_the_mask_of_the_forward_pass(
     if kernel:
         if not kernels.available():
             pytest.skip("Triton is not installed")
-        monkeypatch.undo()  # the interpreter runs it
+        monkeypatch.undo()  # a GPU runs it, or the interpreter
+    device = "cuda" if kernel and torch.cuda.is_available() else "cpu"
     call = sdpa(dropout_p=0.5)
 
     def layer(*inputs: torch.Tensor) -> torch.Tensor:
@@ -175,8 +176,9 @@ def test_gradients_are_of_the_mask_of_the_forward_pass(
         return [layer(q, k, each, bias) for each in v.unbind()]
 
     shapes = (QUERIES, WIDTH), (KEYS, WIDTH), (QUERIES, KEYS)
-    q, k, bias = (torch.randn(BATCH, HEADS, *shape).bfloat16().requires_grad_() for shape in shapes)
-    v = torch.randn(1, BATCH, HEADS, KEYS, WIDTH).bfloat16().expand(2, -1, -1, -1, -1).contiguous().requires_grad_()
+    q, k, bias = (torch.randn(BATCH, HEADS, *shape, device=device).bfloat16().requires_grad_() for shape in shapes)
+    v = torch.randn(1, BATCH, HEADS, KEYS, WIDTH, device=device).bfloat16()
+    v = v.expand(2, -1, -1, -1, -1).contiguous().requires_grad_()
     surgeon = Surgeon(["biased-attention"], backend)
     run = torch.compile(layers, backend=surgeon, dynamic=False, fullgraph=True)
 

@@ -552,7 +552,11 @@ def attended(q, k, v, causal, scale, tf32):
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=True), None
 
 
-turn.namespace = losses.namespace = decoded.namespace = attended.namespace = "rung"
+def biased(q, k, v, bias, scale, dropout_p, seed):
+    return reference.biased_attention(q, k, v, bias, scale, dropout_p=dropout_p, seed=seed), None
+
+
+turn.namespace = losses.namespace = decoded.namespace = attended.namespace = biased.namespace = "rung"
 
 
 @pytest.fixture(autouse=True)
@@ -561,7 +565,9 @@ def _kernels_as_their_references(monkeypatch):
     for module in (sdpa_module, flex, float32_attention):
         monkeypatch.setattr(module, "obstacle", lambda *given: "")  # FlexAttention's backward pass is a GPU's
     monkeypatch.setattr(float32_attention, "WIDTHS", range(1, 129))
-    plain = {"rope": turn, "cross_entropy": losses, "decode_attention": decoded, "float32_attention": attended}
+    plain = {
+        "rope": turn, "cross_entropy": losses, "decode_attention": decoded, "float32_attention": attended, "biased_attention": biased,
+    }  # fmt: skip
     monkeypatch.setattr(kernel_ops, "operator", plain.__getitem__)
 
 
