@@ -79,7 +79,8 @@ class Applied:
       overwrites gradients, too: step and clear them before, or sum them up elsewhere.
     - With `bf16`, bfloat16 outputs are cast back to the dtype of the model's weights. What `step` returns in training is not, as under
       torch.autocast: casting logits takes time, and few programs read them.
-    - With `channels-last`, outputs are in the usual layout where the inputs are, as the untouched model gives them.
+    - With `channels-last`, outputs are in the usual layout where the inputs are, as the untouched model gives them. Weights that
+      `load_state_dict(assign=True)` puts into the model lie in the usual layout: apply the recipe anew then.
     - With `compile` or a rewrite, Dynamo's limit on compilations of one function is raised in every thread that calls it. Otherwise a
       model that is called with more than eight shapes would run uncompiled. Hooks that are registered later are run.
     - Keep this object as long as the recipe is to hold: torch's settings for the process (TF32, Dynamo's limits) are put back when nobody has it
