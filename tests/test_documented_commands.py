@@ -1,13 +1,16 @@
 """The commands of README.md and of the pages for users: each parses, and runs unless its block is marked as needing a GPU.
 
-A block ```console has commands after `$ `; ```console gpu, or ```console setup, is not run. A block ```python NAME, or of another language with a name, is a file
-that the commands after it may use. All commands of a page run in one folder, in which there are a few recorded traces; of a climb its dry run,
-on short sequences and with little time to measure, and all of it behind the marker `long`. Other Python blocks must compile.
+A block ```console has commands after `$ `. Words behind it say what they need: `gpu`, `setup` and `network` are not run, and a block that names Python
+packages is run where these are installed. A block ```python NAME, or of another language with a name, is a file that the commands after it may use.
+All commands of a page run in one folder, a git repository with a workload and a few recorded traces (and a climb's run directory, where one is
+asked for); of a climb its dry run, on short sequences and with little time to measure, and all of it behind the marker `long`. Other Python blocks must compile.
+No command is indented by four spaces, where nothing would run it.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
 import shlex
@@ -49,6 +52,23 @@ TRACES = {
     "before.json.gz": DATA / "ddp/ranks2-slow-gpu/rank0.json.gz",
     "after.json.gz": DATA / "ddp/ranks2-slow-gpu/rank1.json.gz",
 }
+WORKLOAD = """
+import torch
+
+import rung
+
+
+def make() -> rung.Workload:
+    return rung.Workload(
+        name="work",
+        model=lambda: torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU()),
+        inputs=lambda seed: torch.randn(8, 16, generator=torch.Generator().manual_seed(seed)),
+        one_shape=True,
+    )
+"""
+# The files are committed as they are at first, which is the revision `origin/main`.
+COMMIT = "git init -q && git add -A && git -c user.name=a -c user.email=a@b commit -qm first && git update-ref refs/remotes/origin/main HEAD"
+NOT_HERE = {"gpu", "setup", "network"}
 BLOCK = re.compile(r"^```(\w+)[ ]*([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -65,6 +85,13 @@ class Block:
             return []
         return [re.sub(r"\s+#\s.*$", "", line[2:]) for line in self.text.splitlines() if line.startswith("$ ")]
 
+    @property
+    def run(self) -> list[str]:
+        """The commands that can run here."""
+        needs = set(self.more.split()) if self.commands else set()
+        here = not needs & NOT_HERE and all(importlib.util.find_spec(package) for package in needs)
+        return self.commands if here else []
+
 
 def blocks(page: Path) -> list[Block]:
     return [Block(*found) for found in BLOCK.findall(page.read_text())]
@@ -74,7 +101,7 @@ def of_rung(page: Path) -> list[str]:
     return [command for block in blocks(page) for command in block.commands if " rung " in f" {command}"]
 
 
-RUN = [p for p in PAGES if any(block.commands and not block.more for block in blocks(p))]
+RUN = [p for p in PAGES if any(block.run for block in blocks(p))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -83,6 +110,11 @@ def test_python_blocks_compile(page: Path) -> None:
         if block.language == "python":
             ast.parse(block.text)
         assert block.language in {"python", "console", "toml", "json", "text", "yaml"}, block
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_command_is_indented_instead_of_fenced(page: Path) -> None:
+    assert not re.findall(r"^\n    \S.*$", BLOCK.sub("", page.read_text()), re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -96,6 +128,8 @@ def test_options_exist(page: Path) -> None:
         try:
             _, rest = _parser(called).parse_known_args(ours)
         except (SystemExit, RungError) as error:
+            if isinstance(error, SystemExit) and error.code == 0:  # of --help
+                continue
             raise AssertionError(f"{command}: {error}") from None
         options = {word for word in rest if word.startswith("-")}
         assert options <= OF_TARGETS, f"{command}: no option {options - OF_TARGETS}"
@@ -116,7 +150,7 @@ def short(command: str, folder: Path) -> str:
     """Little is measured. A climb ends with its plan, and a recipe is put where it would leave one."""
     # A plan is there once the model was loaded and timed, on a busy machine, too.
     seconds = 60 if command.startswith("rung climb ") else 1
-    command = re.sub(r"(--time|--budget) \d+", rf"\1 {seconds}", command)
+    command = re.sub(r"(--time |--budget |\bbudget=)\d+", rf"\g<1>{seconds}", command)
     command = command.replace(" tiny-transformer ", " tiny-transformer --seq-len 16 ")
     if not command.startswith("rung climb "):
         return command
@@ -134,11 +168,15 @@ def patient(command: str, folder: Path) -> str:
 def run_all(page: Path, folder: Path, adapted: Callable[[str, Path], str]) -> None:
     for name, trace in TRACES.items():
         shutil.copy(trace, folder / name)
+    if any(".rung/RUN" in command for block in blocks(page) for command in block.run):
+        shutil.copytree(DATA / "run_directory", folder / ".rung/RUN")
+    (folder / "work.py").write_text(WORKLOAD)
+    subprocess.run(["bash", "-c", COMMIT], cwd=folder, check=True)
     variables = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "RUNG_HISTORY": "off"}
     for block in blocks(page):
         if block.language != "console" and block.more:
-            (folder / block.more).write_text(block.text)
-        for command in block.commands if not block.more else []:
+            (folder / block.more).write_text(adapted(block.text, folder))
+        for command in block.run:
             words = ["bash", "-c", adapted(command, folder)]
             done = subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, timeout=900)
             assert done.returncode == 0, f"{command}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"

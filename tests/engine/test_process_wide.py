@@ -18,7 +18,7 @@ class Held:
         self.now = value
 
 
-@given(st.lists(st.sampled_from(["hold", "release", "aside", "back"]), max_size=12))
+@given(st.lists(st.sampled_from(["hold", "release", "drop", "aside", "back"]), max_size=12))
 def test_it_is_in_effect_where_it_is_held_and_not_set_aside(steps: list[str]) -> None:
     held, holders, asides = Held(), 0, list[tuple[AbstractContextManager[None], bool]]()
     for step in steps:
@@ -27,6 +27,9 @@ def test_it_is_in_effect_where_it_is_held_and_not_set_aside(steps: list[str]) ->
             holders += 1
         elif step == "release" and holders:
             held.setting.release()
+            holders -= 1
+        elif step == "drop" and holders:
+            held.setting.drop()
             holders -= 1
         elif step == "aside":
             asides.append((held.setting.aside(), holders > 0))
@@ -53,3 +56,32 @@ def test_what_cannot_be_set_is_not_held() -> None:
         pass
     with setting.aside():  # nobody holds it, and nothing is written
         pass
+
+
+@pytest.mark.parametrize("called", ["hold", "release"])
+def test_a_holder_that_is_freed_while_the_lock_is_held_does_not_wait_for_it(called: str) -> None:
+    """As where the garbage collector runs inside of either."""
+    held, doomed = Held(), [1]
+
+    def write(value: str) -> None:
+        while doomed:
+            doomed.pop()
+            setting.drop()
+        held.now = value
+
+    setting = Setting(lambda: held.now, write, "wanted")
+    if called == "release":
+        gone, doomed = doomed, []
+        setting.hold()
+        setting.hold()
+        doomed = gone
+        setting.release()
+        assert held.now == "wanted"
+        setting.drop()
+    else:
+        doomed, gone = [], doomed
+        setting.hold()
+        doomed = gone
+        with setting.aside():  # which writes, and so frees the only holder
+            pass
+    assert held.now == "before"

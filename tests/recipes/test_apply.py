@@ -26,10 +26,11 @@ from rung.workload import Workload
 
 
 @pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing is compiled yet, and no recipe holds Dynamo's settings."""
-    monkeypatch.setattr(process_wide.CHANGES, "_holders", 0)
+def _clean() -> Iterator[None]:
+    """Nothing is compiled yet, and no recipe of another test holds Dynamo's settings."""
     torch._dynamo.reset()
+    if process_wide.CHANGES._holders:
+        gc.collect()
     yield
     torch._dynamo.reset()
 
@@ -517,6 +518,43 @@ def test_one_of_two_models_that_is_undone_leaves_dynamos_settings_to_the_other()
         assert config.cache_size_limit == SHAPES
         second.undo()
         assert getattr(config, HOOKS_UNSEEN)
+        assert config.cache_size_limit == 8
+
+
+@pytest.mark.parametrize("calls", [False, True])
+def test_a_recipe_that_nobody_has_any_more_holds_no_setting(calls: bool) -> None:
+    config = torch._dynamo.config
+    with config.patch({HOOKS_UNSEEN: True, "cache_size_limit": 8}), torch.no_grad():
+        kept, dropped = (rung.apply(Blocks(), "sdpa") for _ in range(2))
+        if calls:
+            dropped(torch.randn(2, 4, 16))
+        del dropped
+        gc.collect()
+        assert config.cache_size_limit == SHAPES
+        kept.undo()
+        assert config.cache_size_limit == 8
+        dropped = rung.apply(Blocks(), "sdpa")
+        dropped.undo()
+        del dropped, kept
+        gc.collect()
+        assert config.cache_size_limit == 8
+        last = rung.apply(Blocks(), "sdpa")
+        last(torch.randn(2, 4, 16))
+        del last
+        gc.collect()
+        assert config.cache_size_limit == 8
+        assert getattr(config, HOOKS_UNSEEN)
+
+
+def test_blocks_that_stay_compiled_keep_dynamos_limits_as_long_as_there_is_the_model() -> None:
+    config = torch._dynamo.config
+    with config.patch({HOOKS_UNSEEN: True, "cache_size_limit": 8}), torch.no_grad():
+        model = Blocks()
+        rung.apply(model, "compile-regions")
+        gc.collect()
+        assert config.cache_size_limit == SHAPES
+        del model
+        gc.collect()
         assert config.cache_size_limit == 8
 
 

@@ -297,3 +297,27 @@ def test_both_are_verified_and_a_scale_left_out_is_refused(monkeypatch):
     monkeypatch.setitem(surgeon_module._RUNNERS, "folded-batch-norm", wrong)
     torch._dynamo.reset()
     assert not verify(workload(), plan, pick("cpu"), precisions=["exact"]).record().passed
+
+
+def test_weights_that_are_assigned_lose_the_layout_and_are_right() -> None:
+    """What docs/internals/recipes.md says of load_state_dict(assign=True): it is laid out again by a recipe that is applied anew."""
+    plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    model, x = copy.deepcopy(plain), torch.randn(2, 3, 8, 8)
+    fast = rung.apply(model, "channels-last")
+    other = {name: torch.randn_like(value) for name, value in plain.state_dict().items()}
+    for assign, laid_out in ((False, 2), (True, 0)):
+        for each in (model, plain):
+            each.load_state_dict({name: value.clone() for name, value in other.items()}, assign=assign)
+        assert fast._compiled.applied()["channels_last"] == laid_out
+        torch.testing.assert_close(fast(x), plain(x))
+    for run, each in ((fast, model), (plain, plain)):
+        optimizer = torch.optim.AdamW(each.parameters(), fused=True)
+        for _ in range(2):
+            optimizer.zero_grad()
+            run(x).square().mean().backward()
+            optimizer.step()
+    torch.testing.assert_close(model.state_dict(), plain.state_dict())
+    fast.undo()
+    anew = rung.apply(model, "channels-last")
+    assert anew._compiled.applied()["channels_last"] == 2
+    torch.testing.assert_close(anew(x), plain(x))

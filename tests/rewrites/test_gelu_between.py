@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
+import rung
 from rung.kernels import cublaslt
 from rung.kernels.families import gelu
 from rung.kernels.families.gelu import gelu_between, gelu_product
@@ -102,6 +104,16 @@ def test_a_checkpoint_computes_it_again() -> None:
             return checkpoint(super().forward, x, use_reentrant=False)
 
     assert trained(Checkpointed(), inner="inductor", amp=True).rewritten == {"gelu-epilogue": 1}
+
+
+def test_forward_mode_is_refused_in_a_sentence_and_torch_func_runs_without_it() -> None:
+    model = FeedForward().bfloat16()
+    x = torch.randn(2, 3, 8).bfloat16()
+    fast = rung.apply(model, ["gelu-epilogue"])
+    fast(x.clone().requires_grad_()).sum().backward()
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match=r"no forward-mode derivative; .* torch\.func\.jvp"):
+        fast(forward_ad.make_dual(x, torch.ones_like(x)))
+    assert all(map(torch.equal, *(torch.func.jvp(run, (x,), (torch.ones_like(x),)) for run in (fast, model))))
 
 
 def test_one_row_has_no_other_dimension() -> None:

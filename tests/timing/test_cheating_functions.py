@@ -309,6 +309,33 @@ def in_inference_mode(x: torch.Tensor) -> torch.Tensor:
         return launched(x)
 
 
+TABLE = torch.linspace(0, 1, 16)
+
+
+def with_a_table(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return launched(x), TABLE
+
+
+def with_a_cheat(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Its first result, which it has from before where it is recorded, and a table."""
+    return CHEAT(x), TABLE
+
+
+def beside_a_cheat(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return work(x), TABLE
+
+
+def a_table_that_depends_on_its_input(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """By its size alone; it is the last one's where it is recorded."""
+    if not Replayed.recording:
+        LAST[:] = [TABLE * len(x)]
+    return launched(x), LAST[0]
+
+
+def of_its_size(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return work(x), TABLE * len(x)
+
+
 def empty_where_recorded() -> Call:
     last: list[torch.Tensor] = []
 
@@ -320,6 +347,9 @@ def empty_where_recorded() -> Call:
     return cheat
 
 
+CHEAT, LAST = empty_where_recorded(), list[torch.Tensor]()
+
+
 def of_several_sizes(seed: int) -> torch.Tensor:
     return inputs(seed)[: SIZE - seed, : SIZE - seed].contiguous()
 
@@ -327,22 +357,42 @@ def of_several_sizes(seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("make", [inputs, of_several_sizes])
 @pytest.mark.parametrize(
     ("call", "believed"),
-    [(launched, True), (with_its_input, True), (in_inference_mode, True), (empty_where_recorded(), False)],
+    [
+        (launched, True),
+        (with_its_input, True),
+        (in_inference_mode, True),
+        (with_a_table, True),
+        (empty_where_recorded(), False),
+    ],
 )
 def test_a_graph_in_which_nothing_is_recorded_is_refused(
     call: Call, believed: bool, make: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether or not new content finds room in the memory of the inputs that were timed."""
+    letter, why = distrusted(call if believed else work, call, make, monkeypatch)
+    assert letter == ("" if believed else "B")
+    assert believed or re.search("off by|not finite", why)
+
+
+@pytest.mark.parametrize(
+    ("reference", "call"),
+    [(beside_a_cheat, with_a_cheat), (of_its_size, a_table_that_depends_on_its_input)],
+    ids=["another result", "a table of the size"],
+)
+def test_a_result_that_never_changes_hides_no_other(reference: Any, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert distrusted(reference, call, of_several_sizes, monkeypatch)[0] == "B"
+
+
+def distrusted(reference: Any, call: Any, make: Call, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """The side that is not believed, of which B is timed in what stands in for a graph, and why."""
     monkeypatch.setattr(function_witness, "recorded", Replayed.recorded)
     monkeypatch.setattr(TimedFunctions, "on_new_inputs", lambda *_: 1.0)
-    given = OnInputs({"A": call if believed else work, "B": call}, make, cpu())  # type: ignore[dict-item]
+    given = OnInputs({"A": reference, "B": call}, make, cpu())  # type: ignore[arg-type]
     sides = {letter: Function(given.of(letter), letter, "cpu") for letter in "AB"}
     for side in sides.values():
         side.open()
     sides["B"]._timer = object.__new__(Graph)
-    letter, why = given.distrusted(sides, {"A": [1.0], "B": [1.0]})
-    assert letter == ("" if believed else "B")
-    assert believed or re.search("off by|not finite", why)
+    return given.distrusted(sides, {"A": [1.0], "B": [1.0]})
 
 
 # -- what only a GPU can do ------------------------------------------------------------------------------------------------

@@ -140,6 +140,27 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence() -> None:
         rung.compare(lambda x: x + torch.rand(()), by_hand, inputs=numbers, device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("call", "inputs", "says"),
+    [
+        (softmax, lambda seed: torch.ones(4, 4), "function 'softmax': inputs"),
+        (softmax, lambda: torch.ones(4, 4), "function 'softmax': inputs is a function of other arguments"),
+        (lambda x: None, numbers, "function '.*<lambda>': its output holds no tensor"),
+    ],
+    ids=["inputs of no seed", "inputs of other arguments", "no tensor"],
+)
+@pytest.mark.parametrize("gradients", [False, True], ids=["results", "gradients"])
+def test_a_refusal_begins_with_the_function(call: Any, inputs: Any, says: str, gradients: bool) -> None:
+    with pytest.raises(WorkloadError, match=f"^{says}") as refused:
+        rung.compare(call, call, inputs=inputs, gradients=gradients, device="cpu")
+    assert "workload '" not in str(refused.value)
+
+
+def test_a_candidate_without_gradients_is_not_equal_and_no_refusal() -> None:
+    found, wrong = same_results({"a": softmax, "b": lambda x: softmax(x).long()}, numbers, CPU, gradients=True)
+    assert (found.passed, wrong) == (False, "b")
+
+
 OPERATORS = """
 import torch
 

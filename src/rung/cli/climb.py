@@ -111,7 +111,7 @@ def add(commands: Any, help_text: str) -> None:
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the best one)")
     parser.add_argument(
         "--devices", type=device_numbers, metavar="auto|0,1,...",
-        help="GPUs of one kind: time on the first; repeat and verify on the others; auto: the idle ones",
+        help="GPUs of the same kind: the first one times, the others repeat and verify; auto takes the idle ones",
     )  # fmt: skip
     add_rank_options(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"the run directory (default: a new one in {ROOT})")

@@ -77,7 +77,7 @@ def add_command(
     )
     if target:
         parser.add_argument(
-            "-h", "--help", action="store_true", help="show this help; after a TARGET, its options, too"
+            "-h", "--help", action="store_true", help="show this help; with a TARGET, the target's options, too"
         )
     else:
         parser.add_argument("-h", "--help", action="help", help="show this help")

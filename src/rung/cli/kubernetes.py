@@ -21,18 +21,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--k8s-manifest", metavar="FILE", help="write the Job for `kubectl apply -f FILE` (- prints it), and stop"
     )
-    group.add_argument("--k8s-image", default="", metavar="IMAGE", help="which has Rung, torch and bash in it")
-    group.add_argument("--k8s-nodes", type=at_least(1), default=1, metavar="N", help="how many pods (default: 1)")
+    group.add_argument(
+        "--k8s-image", default="", metavar="IMAGE", help="the container image; it must contain Rung, torch and bash"
+    )
+    group.add_argument("--k8s-nodes", type=at_least(1), default=1, metavar="N", help="the number of pods (default: 1)")
     group.add_argument(
         "--k8s-gpus", choices=("nvidia.com/gpu", "amd.com/gpu"), default="nvidia.com/gpu", metavar="RESOURCE",
-        help="what the cluster calls its GPUs: nvidia.com/gpu (default) or amd.com/gpu",
+        help="the cluster's name for its GPUs: nvidia.com/gpu (default) or amd.com/gpu",
     )  # fmt: skip
     group.add_argument(
         "--k8s-claim", default="", metavar="CLAIM",
-        help="a PersistentVolumeClaim with the workload's files, which all pods mount and the results are written to",
+        help="a PersistentVolumeClaim that all pods mount: the workload's files are read from it, and the results written to it",
     )  # fmt: skip
     group.add_argument(
-        "--k8s-folder", default="/work", metavar="DIR", help="where it is mounted and the command runs (default: /work)"
+        "--k8s-folder",
+        default="/work",
+        metavar="DIR",
+        help="where the claim is mounted, and the folder in which the command runs (default: /work)",
     )
 
 

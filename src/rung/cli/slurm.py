@@ -64,10 +64,13 @@ def add_options(parser: argparse.ArgumentParser, dry_run: bool = True) -> None:
     )
     group.add_argument(
         "--container", default="", metavar="IMAGE",
-        help="run all of it in containers, by pyxis or apptainer; the image has Rung, torch and bash in it",
+        help="run the job in containers of this image, by pyxis or apptainer; it must contain Rung, torch and bash",
     )  # fmt: skip
     group.add_argument(
-        "--container-mounts", default="", metavar="HERE:THERE,...", help="beside the current folder and the job's"
+        "--container-mounts",
+        default="",
+        metavar="HERE:THERE,...",
+        help="folders to mount in the containers, in addition to the current folder and the job's",
     )
     if dry_run:
         group.add_argument("--dry-run", action="store_true", help="print the job script and stop")

@@ -33,12 +33,12 @@ def made_by(workload: Workload, model: torch.nn.Module) -> torch.optim.Optimizer
     kind = type(made).__name__
     if not callable(getattr(made, "step", None)) or not callable(getattr(made, "zero_grad", None)):
         raise WorkloadError(
-            f"workload {workload.name!r}: optimizer(parameters) returned {kind}, which has no step() and zero_grad(); "
+            f"{workload.label}: optimizer(parameters) returned {kind}, which has no step() and zero_grad(); "
             "return a torch.optim.Optimizer, or an object that has both."
         )
     if _asks_for_more(type(made)):
         raise WorkloadError(
-            f"workload {workload.name!r}: {kind}.step() needs a closure, and optimizers of that kind cannot be driven: a step is "
+            f"{workload.label}: {kind}.step() needs a closure, and optimizers of that kind cannot be driven: a step is "
             "one forward, one backward and step(); give an optimizer whose step needs no closure."
         )
     return made

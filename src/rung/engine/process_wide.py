@@ -20,9 +20,10 @@ class Setting:
     def __init__(self, read: Callable[[], Any], write: Callable[[Any], None], wanted: Any) -> None:
         self._read, self._write, self._wanted = read, write, wanted
         self._lock, self._holders, self._asides, self._before = threading.Lock(), 0, 0, None
+        self._dropped: list[None] = []  # one for each holder that is gone and was not counted off yet
 
     def hold(self) -> None:
-        with self._lock:
+        with self._locked():
             before = self._before if self._holders else self._read()
             if not self._asides:
                 self._write(self._wanted)
@@ -30,10 +31,37 @@ class Setting:
             self._holders += 1
 
     def release(self) -> None:
+        with self._locked():
+            self._release()
+
+    def drop(self) -> None:
+        """Releases it for a holder that is being freed. That may happen at any line of this thread, and so while it has the lock: then it is
+        released as soon as the lock is free, or by the next who takes it."""
+        self._dropped.append(None)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._release_dropped()
+            finally:
+                self._lock.release()
+
+    def _release(self) -> None:
+        self._holders -= 1
+        if not self._holders:
+            self._write(self._before)
+
+    def _release_dropped(self) -> None:
+        while self._dropped:
+            self._dropped.pop()
+            self._release()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
         with self._lock:
-            self._holders -= 1
-            if not self._holders:
-                self._write(self._before)
+            self._release_dropped()
+            try:
+                yield
+            finally:
+                self._release_dropped()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -46,7 +74,7 @@ class Setting:
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """As it was before anybody held it, where somebody does. Threads that are inside at a time share that."""
-        with self._lock:
+        with self._locked():
             held = self._holders > 0
             if held:
                 self._asides += 1
@@ -54,7 +82,7 @@ class Setting:
         try:
             yield
         finally:
-            with self._lock:
+            with self._locked():
                 self._asides -= held
                 if held and not self._asides and self._holders:
                     self._write(self._wanted)

@@ -18,6 +18,13 @@ def once(gradients: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None,
     return tuple(g if g is None else _Once.apply(g.detach().requires_grad_()) for g in gradients)
 
 
+def no_forward_mode(ctx: Any, *tangents: Any) -> Any:
+    """As `jvp` of an autograd.Function: torch's own error tells its author what to implement."""
+    raise RuntimeError(
+        "this fused operation has no forward-mode derivative; under forward-mode AD run the model without it, or take torch.func.jvp, which does."
+    )
+
+
 class _Once(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:

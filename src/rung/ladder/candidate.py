@@ -162,7 +162,7 @@ class Candidate(VerifiedWorkload, Timed):
         loss, output = self.step(batch)
         if loss is None and (lazy := not_done_yet(output)):
             raise WorkloadError(
-                f"workload {self.workload.name!r}: its forward returns {lazy}, which has done nothing yet; give "
+                f"{self.workload.label}: its forward returns {lazy}, which has done nothing yet; give "
                 "Workload(forward=lambda model, batch: ...) that runs it to its end."
             )
         odd = not_finite(output if loss is None else loss)

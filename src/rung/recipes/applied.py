@@ -79,9 +79,12 @@ class Applied:
       overwrites gradients, too: step and clear them before, or sum them up elsewhere.
     - With `bf16`, bfloat16 outputs are cast back to the dtype of the model's weights. What `step` returns in training is not, as under
       torch.autocast: casting logits takes time, and few programs read them.
-    - With `channels-last`, outputs are in the usual layout where the inputs are, as the untouched model gives them.
+    - With `channels-last`, outputs are in the usual layout where the inputs are, as the untouched model gives them. Weights that
+      `load_state_dict(assign=True)` puts into the model lie in the usual layout: apply the recipe anew then.
     - With `compile` or a rewrite, Dynamo's limit on compilations of one function is raised in every thread that calls it. Otherwise a
       model that is called with more than eight shapes would run uncompiled. Hooks that are registered later are run.
+    - Keep this object as long as the recipe is to hold: torch's settings for the process (TF32, Dynamo's limits) are put back when nobody has it
+      any more, as by `undo()`. With `compile-regions` the blocks of the model stay compiled, and the settings stay with the model.
     """
 
     def __init__(
@@ -136,6 +139,8 @@ class Applied:
         if plan.capture:
             self._captured = self._newly_captured()
         self._held: list[Setting] = []
+        # Blocks that were compiled stay in the model, and need Dynamo's limits as long as it is called.
+        weakref.finalize(model if plan.regions else self, _drop, self._held).atexit = False
         for setting in settings_of(plan):  # last, as nobody could undo what is left half made
             setting.hold()
             self._held.append(setting)
@@ -285,6 +290,12 @@ class Applied:
         self._thread.expects_changes = True
         if self._expects:
             expect_changes()
+
+
+def _drop(held: list[Setting]) -> None:
+    """What `undo` does with the settings of a recipe, where nobody has the recipe any more."""
+    while held:
+        held.pop().drop()
 
 
 class _Thread(threading.local):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from rung.kernels.once import once
+from rung.kernels.once import no_forward_mode, once
 
 LEAST_ROWS, MOST_CHUNKS = 1024, 8  # fewer rows a chunk make poor GEMMs; every chunk is compiled on its own
 
@@ -39,6 +39,8 @@ def chunk_rows(rows: int) -> int:
 
 
 class _Chunked(torch.autograd.Function):
+    jvp = staticmethod(no_forward_mode)
+
     @staticmethod
     def forward(
         ctx: Any,

@@ -10,7 +10,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from rung.hardware.device import Device, synchronize, to_device
@@ -87,28 +87,34 @@ class OnInputs:
 
     def _replayed(self, judge: Any, letter: str) -> Any:
         """The same of a graph, as those that were timed: what is recorded has to compute, too. Of one call: several may write to one place.
-        Where inputs of other seeds have other shapes, and so cannot be renewed, the results are erased before it is replayed."""
+        Where inputs of other seeds have other shapes, and so cannot be renewed, the results are erased before it is replayed, but for those
+        that do not depend on the inputs."""
         call, batch = self._calls[letter], self._batches[1]
         results: list[Any] = []
         graph = recorded(lambda: call_model(call, batch), lambda: results.append(call_model(call, batch)), self._device)
-        held = [] if judge.renew(self._batches) else erased(results[0], batch)
+        held = [] if judge.renew(self._batches) else erased(results[0], batch, judge.constants(self._batches))
         graph.replay()
         case = judge.case(batch, results[0])
         give_back(held)
         return case
 
 
-def erased(results: Any, batch: Any) -> list[tuple[Any, Any]]:
-    """Overwrites the tensors among these results that do not lie in the batch's memory. Gives them with what they held."""
+def erased(results: Any, batch: Any, spared: Collection[int] = ()) -> list[tuple[Any, Any]]:
+    """Overwrites the tensors among these results that do not lie in the batch's memory, but for those at the places `spared`. Gives them with
+    what they held."""
     import torch
     from torch.utils import _pytree as pytree
 
+    from rung.engine.parts import parts
     from rung.verify.perturb import distinct
 
     theirs = {t.untyped_storage().data_ptr() for t in filter(_is_dense, pytree.tree_leaves(batch))}
     held = []
     with torch.inference_mode():  # in which tensors that were made in it can be written, and all others, too
-        for result in filter(_is_dense, pytree.tree_leaves(results)):
+        tensors = [part for _, part in parts(results)[0] if isinstance(part, torch.Tensor)]
+        for place, result in enumerate(tensors):
+            if place in spared or not _is_dense(result):
+                continue
             tensor = distinct(result.detach())
             if tensor.untyped_storage().data_ptr() in theirs:
                 continue

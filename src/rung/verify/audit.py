@@ -41,7 +41,7 @@ def _observed(step: Step, batch: Any) -> Seen:
         return observe(step, None, batch, gradients=False)
     except RuntimeError as error:
         if "does not require grad" in str(error) and (why := _no_gradient(step, batch)):
-            raise WorkloadError(f"workload {step.workload.name!r}: {why}") from error
+            raise WorkloadError(f"{step.workload.label}: {why}") from error
         raise
 
 
@@ -95,14 +95,14 @@ def _in_full_precision(step: Step, weights: dict[str, torch.Tensor], seen: Seen)
         if DEVICE.search(str(error)):  # neither does this, where others take memory meanwhile
             return
         raise WorkloadError(
-            f"workload {workload.name!r}: it is compared in float32 first, and with weights and inputs in float32 it raised "
+            f"{workload.label}: it is compared in float32 first, and with weights and inputs in float32 it raised "
             f"{type(error).__name__}: {first_line(error)}; where it casts to a fixed dtype, cast to that of the weights, as in "
             "x.to(self.fc.weight.dtype)."
         ) from error
     for name, t in seen.values.items():
         if name in exact.values and (other := exact.values[name]).shape != t.shape:
             raise WorkloadError(
-                f"workload {workload.name!r}: rounding decides the shape of its {name}, {tuple(t.shape)} as it is and {tuple(other.shape)} in "
+                f"{workload.label}: rounding decides the shape of its {name}, {tuple(t.shape)} as it is and {tuple(other.shape)} in "
                 "float32, so no candidate can be compared with it; return what the elements are chosen by, all of it."
             )
 
@@ -140,20 +140,18 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
     """
     workload = without_dropout(workload)
     step = Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)
-    refuse_uncopyable(step.model, workload.name)
+    refuse_uncopyable(step.model, workload.label)
     first, second = workload.inputs(1), workload.inputs(2)
     refuse_other_arguments(workload, step.model, first)
     tensors = [part for part in pytree.tree_leaves(first) if isinstance(part, torch.Tensor)]
     if tensors and not any(tensor.numel() for tensor in tensors):
-        raise WorkloadError(f"workload {workload.name!r}: inputs(1) has no elements; give a batch of one row or more.")
+        raise WorkloadError(f"{workload.label}: inputs(1) has no elements; give a batch of one row or more.")
     if same(first, second):
-        raise WorkloadError(
-            f"workload {workload.name!r}: inputs(1) and inputs(2) are equal; inputs must depend on the seed."
-        )
+        raise WorkloadError(f"{workload.label}: inputs(1) and inputs(2) are equal; inputs must depend on the seed.")
     values = {k: v.clone() for k, v in state(step.model).items()}
     if made := next((name for name, t in state(step.model).items() if t.is_inference()), None):
         raise WorkloadError(
-            f"workload {workload.name!r}: its model was made under torch.inference_mode(), so nothing can be written to {made}; make it under torch.no_grad()."
+            f"{workload.label}: its model was made under torch.inference_mode(), so nothing can be written to {made}; make it under torch.no_grad()."
         )
     seen = []
     for seed in (1, 2, 2):
@@ -168,19 +166,19 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
         masked = odd != "loss" and not bool(seen[0].values[odd].isnan().any())
         mask = ", or, where a mask fills in -inf, fill in torch.finfo(dtype).min or return what is before the mask"
         raise WorkloadError(
-            f"workload {workload.name!r}: its {_place(step, to_device(first, device), odd)} is not finite{' on fresh weights' if values else ''} ({int(wrong.sum())} of "
+            f"{workload.label}: its {_place(step, to_device(first, device), odd)} is not finite{' on fresh weights' if values else ''} ({int(wrong.sum())} of "
             f"{wrong.numel()} numbers), so no candidate can be compared with it; change the inputs{' or how the weights are initialized' if values else ''}"
             f"{mask if masked else ''}."
         )
     if _apart(seen[1], seen[2]):
         if count := _of_others(step):
             raise WorkloadError(
-                f"workload {workload.name!r}: its optimizer steps {count} parameter{'s' if count > 1 else ''} that the model does not have (a loss "
+                f"{workload.label}: its optimizer steps {count} parameter{'s' if count > 1 else ''} that the model does not have (a loss "
                 "with weights?), so its results change from call to call, and no candidate can be compared with it; put what the optimizer "
                 "steps into the model, and have forward return what the loss needs of it."
             )
         raise WorkloadError(
-            f"workload {workload.name!r}: two runs of it from equal weights, on one batch and from one seed, differ: the model keeps state "
+            f"{workload.label}: two runs of it from equal weights, on one batch and from one seed, differ: the model keeps state "
             "between calls (a counter, an attribute, a generator, a write to its inputs), or draws random numbers of numpy or Python, so no candidate can "
             "be compared with it; make each call independent, and draw random numbers in inputs(seed)."
         )
@@ -191,7 +189,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
             what = "its result depends on torch's random state" if differs else "its forward draws random numbers"
             mend = OTHERWISE if why == BY_WEIGHTS else "switch the randomness off, or draw it in inputs(seed)"
             raise WorkloadError(
-                f"workload {workload.name!r}: {what}{f', and {why}' if why else ''}, so no candidate can be compared with it; {mend}."
+                f"{workload.label}: {what}{f', and {why}' if why else ''}, so no candidate can be compared with it; {mend}."
             )
         put(step.model, values)
         step.fresh()
@@ -203,7 +201,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
             now = state(step.model)
             moved = next((name for name in values if not identical(values[name], now[name])), "a buffer")
             raise WorkloadError(
-                f"workload {workload.name!r}: its results change from call to call because {moved} does, so no candidate can be compared with it; keep it constant in inference, or pass such "
+                f"{workload.label}: its results change from call to call because {moved} does, so no candidate can be compared with it; keep it constant in inference, or pass such "
                 "state in through the inputs and out through the output."
             )
     for make in shapes(workload)[1:]:
@@ -211,7 +209,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
             step(to_device(make(1), device))
         except Exception as error:
             raise WorkloadError(
-                f"workload {workload.name!r}: it runs on inputs(1), but on another shape it raised "
+                f"{workload.label}: it runs on inputs(1), but on another shape it raised "
                 f"{type(error).__name__}: {first_line(error)}; name shapes that it takes in Workload(other_shapes=(lambda seed: ...,))."
             ) from error
     if workload.mode == "infer":
@@ -222,14 +220,14 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
     trainable = {n: p for n, p in named if id(p) in held or not held}  # not every optimizer tells
     if held and not trainable:
         raise WorkloadError(
-            f"workload {workload.name!r}: its optimizer holds no parameter of the model, so nothing is trained; give it some of `parameters`."
+            f"{workload.label}: its optimizer holds no parameter of the model, so nothing is trained; give it some of `parameters`."
         )
     # Few rows may leave an expert without a token: what counts is a gradient in any of the steps.
     without = [n for n, p in trainable.items() if p.grad is None and all(s.gradients.get(n) is None for s in seen)]
     if 2 * len(without) > len(trainable):
         shown = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
         raise WorkloadError(
-            f"workload {workload.name!r}: {len(without)} of {len(trainable)} parameters of the optimizer get no gradient "
+            f"{workload.label}: {len(without)} of {len(trainable)} parameters of the optimizer get no gradient "
             f"({shown}): part of the model runs outside autograd, so it does not train; fix that, or leave them out of the optimizer."
         )
     return without

@@ -114,7 +114,7 @@ def refuse_unseen(workload: Workload, seen: Seen) -> None:
         return
     if not seen.unseen:
         raise WorkloadError(
-            f"workload {workload.name!r}: its output holds no tensor, so nothing can be verified; return what it computes as tensors."
+            f"{workload.label}: its output holds no tensor, so nothing can be verified; return what it computes as tensors."
         )
     kinds = ", ".join(dict.fromkeys(seen.unseen))
     instead = (
@@ -123,7 +123,7 @@ def refuse_unseen(workload: Workload, seen: Seen) -> None:
         else "return a dict or a dataclass, or register the type with torch.utils._pytree.register_pytree_node"
     )
     raise WorkloadError(
-        f"workload {workload.name!r}: its output consists of {kinds}, which Rung cannot compare; {instead}"
+        f"{workload.label}: its output consists of {kinds}, which Rung cannot compare; {instead}"
         f"{', or set Workload(output=False) to compare only loss and gradients.' if training else '.'}"
     )
 

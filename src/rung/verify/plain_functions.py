@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from rung.engine.step import Step
+from rung.errors import WorkloadError
 from rung.hardware.device import Device, to_device
 from rung.plan import Numerics, Plan
 from rung.verify.audit import audit, one_shape_only
@@ -41,6 +42,16 @@ class _Called(nn.Module):
         return call_model(self._call, pytree.tree_unflatten(moved, spec))
 
 
+class NothingToDifferentiate(Exception):
+    """Gradients are asked of a function whose output has none. It refuses the first function, and any other is not equal."""
+
+
+class _FunctionWorkload(Workload):
+    """A function as a workload; a refusal calls it what it is."""
+
+    kind = "function"
+
+
 def same_results(
     calls: Mapping[str, Callable[..., Any]], inputs: Inputs, device: Device, gradients: bool
 ) -> tuple[Verification, str]:
@@ -54,7 +65,10 @@ def same_results(
     reference = as_workload(names[0], calls[names[0]], inputs, gradients)
     reference = replace(reference, one_shape=gradients or bool(one_shape_only(reference, device)))
     half = in_half_precision(inputs)
-    audit(reference, device, full_precision_too=not half)
+    try:
+        audit(reference, device, full_precision_too=not half)
+    except NothingToDifferentiate as error:
+        raise WorkloadError(f"{reference.label}: {error}") from error
     # A kernel for half precision need not run in another: it is judged by what the first function is off at that precision.
     precisions: list[Numerics] | None = ["bf16"] if half else None
     batch = to_device(inputs(1), device)
@@ -90,15 +104,19 @@ def _kinds(output: Any) -> set[type]:
 
 def as_workload(name: str, call: Callable[..., Any], inputs: Inputs, gradients: bool) -> Workload:
     """A function as a workload without weights."""
-    example = inputs(1) if gradients else None
 
     def loss(output: Any, batch: Any) -> torch.Tensor:
         """A sum of all outputs with weights that are the same at every call, so that no element's gradient cancels another's."""
         floats = [t for t in pytree.tree_leaves(output) if _moves(t)]
+        if not floats:
+            raise NothingToDifferentiate(
+                "its output holds no tensor of floating-point numbers, so there are no gradients to compare; return what it computes as "
+                "tensors, or compare results alone."
+            )
         return torch.stack([(t * _weights(t)).sum() for t in floats]).sum()
 
-    return Workload(
-        name, lambda: _Called(call, example), inputs, lambda model, batch: model(batch), mode="train" if gradients else "infer",
+    return _FunctionWorkload(
+        name, lambda: _Called(call, inputs(1) if gradients else None), inputs, lambda model, batch: model(batch), mode="train" if gradients else "infer",
         loss=loss if gradients else None,
         optimizer=(lambda parameters: torch.optim.SGD(parameters, lr=LEARNING_RATE)) if gradients else None,
     )  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from rung.engine.step import Step
 from rung.hardware.device import Device, to_device
 from rung.plan import Numerics, Plan
@@ -40,6 +42,20 @@ class TimedFunctions:
     def case(self, batch: Batch, result: Any) -> Case:
         """A batch and what a call gave, copied. Nothing is waited for: what is written later is not there yet."""
         return own_copy(batch), noted(self._baseline, None, result)
+
+    def constants(self, batches: Sequence[Batch]) -> set[int]:
+        """Which of the tensors in the true output are the same, bit by bit, whatever the inputs: on these, and on as many that no function has
+        been given. Who keeps such a tensor, and does not write it again, has left nothing out."""
+        same = dict(enumerate(self._outputs(batches[0])))
+        for batch in (*batches[1:], *(None for _ in batches)):
+            if not same:  # of most functions, after one batch more
+                break
+            now = self._outputs(self._new() if batch is None else batch)
+            same = {k: t for k, t in same.items() if k < len(now) and torch.equal(t, now[k])}
+        return set(same)
+
+    def _outputs(self, batch: Batch) -> list[torch.Tensor]:
+        return list(self._reference.run({}, batch).values.values())
 
     def wrong(self, cases: Sequence[Case]) -> list[str]:
         """What of them is not what the function gives that they are compared with, in sentences."""

@@ -333,14 +333,14 @@ class _At:
                 raise
             except Exception as error:
                 raise WorkloadError(
-                    f"workload {self.workload.name!r}: the untouched workload raised {type(error).__name__} while a candidate "
+                    f"{self.workload.label}: the untouched {self.workload.kind} raised {type(error).__name__} while a candidate "
                     f"was compared with it: {first_line(error)}"
                 ) from error
             refuse_unseen(self.workload, mine)
             if self.asked.agreed(truth.finite and mine.finite):
                 return weights, truth, mine
         raise WorkloadError(
-            f"workload {self.workload.name!r}: the untouched workload is not finite at {self.numerics} precision on the "
+            f"{self.workload.label}: the untouched {self.workload.kind} is not finite at {self.numerics} precision on the "
             f"inputs of seed {seed + 100}, so nothing can be compared with it."
         )
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from rung.errors import WorkloadError
 
@@ -80,30 +80,34 @@ class Workload:
     output: bool = True
     one_shape: bool = False
     parallel: Parallel = "ddp"
+    kind: ClassVar[str] = "workload"
+
+    @property
+    def label(self) -> str:
+        """What a refusal begins with."""
+        return f"{self.kind} {self.name!r}"
 
     def __post_init__(self) -> None:
-        _check_maker(self.name, "model", self.model, "model=lambda: Net()", arguments=())
-        _check_maker(self.name, "inputs", self.inputs, "inputs=lambda seed: torch.randn(...)", arguments=(0,))
+        _check_maker(self.label, "model", self.model, "model=lambda: Net()", arguments=())
+        _check_maker(self.label, "inputs", self.inputs, "inputs=lambda seed: torch.randn(...)", arguments=(0,))
         if not self.mode:
             if bool(self.loss) != bool(self.optimizer):
                 has, lacks = ("loss", "optimizer") if self.loss else ("optimizer", "loss")
                 raise WorkloadError(
-                    f"workload {self.name!r}: it has {'an' if has[0] == 'o' else 'a'} {has} and no {lacks}; give both, to train, or mode='infer'."
+                    f"{self.label}: it has {'an' if has[0] == 'o' else 'a'} {has} and no {lacks}; give both, to train, or mode='infer'."
                 )
             object.__setattr__(self, "mode", "train" if self.loss and self.optimizer else "infer")
         if self.parallel not in get_args(Parallel):
-            raise WorkloadError(
-                f"workload {self.name!r}: parallel is {self.parallel!r}; it must be 'ddp', 'fsdp2' or 'own'."
-            )
+            raise WorkloadError(f"{self.label}: parallel is {self.parallel!r}; it must be 'ddp', 'fsdp2' or 'own'.")
         if self.mode not in ("train", "infer"):
-            raise WorkloadError(f"workload {self.name!r}: mode is {self.mode!r}; it must be 'train' or 'infer'.")
+            raise WorkloadError(f"{self.label}: mode is {self.mode!r}; it must be 'train' or 'infer'.")
         if self.mode == "train" and (self.loss is None or self.optimizer is None):
             raise WorkloadError(
-                f"workload {self.name!r}: mode 'train' needs `loss` and `optimizer`; give both, or use mode='infer'."
+                f"{self.label}: mode 'train' needs `loss` and `optimizer`; give both, or use mode='infer'."
             )
         if self.loss is not None:
             _check_takes(
-                self.name,
+                self.label,
                 "loss",
                 self.loss,
                 ("output", "batch"),
@@ -111,7 +115,7 @@ class Workload:
             )
         if self.optimizer is not None:
             _check_takes(
-                self.name,
+                self.label,
                 "optimizer",
                 self.optimizer,
                 ("parameters",),
@@ -125,7 +129,7 @@ def is_model(made: object) -> bool:
     return torch is not None and isinstance(made, torch.nn.Module)
 
 
-def _check_maker(name: str, which: str, maker: object, example: str, arguments: tuple[int, ...]) -> None:
+def _check_maker(label: str, which: str, maker: object, example: str, arguments: tuple[int, ...]) -> None:
     """Refuses the thing itself where a function that makes it is needed: every trial starts from a fresh one."""
     takes = "of one argument, the seed" if arguments else "without arguments"
     problem = ""
@@ -139,18 +143,16 @@ def _check_maker(name: str, which: str, maker: object, example: str, arguments: 
         except ValueError:  # a builtin without a signature
             pass
     if problem:
-        raise WorkloadError(
-            f"workload {name!r}: {which} is {problem}; give a function {takes}, that makes one, as in {example}."
-        )
+        raise WorkloadError(f"{label}: {which} is {problem}; give a function {takes}, that makes one, as in {example}.")
 
 
-def _check_takes(name: str, which: str, function: Callable[..., Any], given: tuple[str, ...], example: str) -> None:
+def _check_takes(label: str, which: str, function: Callable[..., Any], given: tuple[str, ...], example: str) -> None:
     """Refuses a function that cannot be called with so many arguments."""
     try:
         inspect.signature(function, follow_wrapped=False).bind(*given)  # what is called takes the arguments
     except TypeError as error:
         raise WorkloadError(
-            f"workload {name!r}: {which} is called with {' and '.join(f'the {word}' for word in given)}, and the one that is given takes other "
+            f"{label}: {which} is called with {' and '.join(f'the {word}' for word in given)}, and the one that is given takes other "
             f"arguments ({error}); write it as in {example}."
         ) from None
     except ValueError:  # a builtin without a signature
@@ -163,7 +165,7 @@ def refuse_no_scalar(workload: Workload, loss: Any) -> None:
     if numel is None or numel() != 1:
         what = f"a {type(loss).__name__}" if numel is None else f"a tensor of shape {tuple(loss.shape)}"
         raise WorkloadError(
-            f"workload {workload.name!r}: loss(output, batch) gives {what}; it must give one number, as loss.mean() does."
+            f"{workload.label}: loss(output, batch) gives {what}; it must give one number, as loss.mean() does."
         )
 
 
@@ -174,18 +176,16 @@ def seeded_model(workload: Workload, seed: int = 0) -> torch.nn.Module:
     torch.manual_seed(seed)
     model = workload.model()
     if not isinstance(model, torch.nn.Module):
-        raise WorkloadError(
-            f"workload {workload.name!r}: model() returned {type(model).__name__}, not a torch.nn.Module."
-        )
+        raise WorkloadError(f"{workload.label}: model() returned {type(model).__name__}, not a torch.nn.Module.")
     tensors = (*model.named_parameters(), *model.named_buffers())
     if shapeless := next((name for name, tensor in tensors if torch.nn.parameter.is_lazy(tensor)), None):
         raise WorkloadError(
-            f"workload {workload.name!r}: {shapeless} of the model has no shape before a first call (a lazy module); call the "
+            f"{workload.label}: {shapeless} of the model has no shape before a first call (a lazy module); call the "
             "model once on some inputs in the function that makes it."
         )
     if empty := next((name for name, tensor in tensors if tensor.is_meta), None):
         raise WorkloadError(
-            f"workload {workload.name!r}: {empty} of the model is on the meta device, where no tensor has content; make the model on the CPU, "
+            f"{workload.label}: {empty} of the model is on the meta device, where no tensor has content; make the model on the CPU, "
             "or load its weights in the function that makes it."
         )
     # A model that arrives in train mode keeps the parts that its author froze.
@@ -239,7 +239,7 @@ def shapes(workload: Workload) -> list[Callable[[int], Batch]]:
         return [workload.inputs, *workload.other_shapes]
     if why := underivable(workload):
         raise WorkloadError(
-            f"workload {workload.name!r}: a second input shape cannot be derived, because {why}; give "
+            f"{workload.label}: a second input shape cannot be derived, because {why}; give "
             "Workload(other_shapes=(lambda seed: ...,)), or one_shape=True where the model runs on one alone."
         )
     old = next(t.shape[0] for t in pytree.tree_leaves(workload.inputs(0)) if isinstance(t, torch.Tensor))
@@ -316,12 +316,12 @@ def refuse_other_arguments(workload: Workload, model: torch.nn.Module, batch: Ba
         taken = ", ".join(names[:TOLD]) + (", ..." if len(names) > TOLD else "")
         many = f" of {len(batch)}" if isinstance(batch, (Mapping, tuple, list)) else ""
         raise WorkloadError(
-            f"workload {workload.name!r}: inputs(seed) gives a {type(batch).__name__}{many}, and {type(model).__name__}.forward({taken}) cannot be "
+            f"{workload.label}: inputs(seed) gives a {type(batch).__name__}{many}, and {type(model).__name__}.forward({taken}) cannot be "
             f"called with it ({error}); change inputs, or say how the model is called: Workload(forward=lambda model, batch: ...)."
         ) from error
 
 
-def refuse_uncopyable(model: torch.nn.Module, name: str) -> None:
+def refuse_uncopyable(model: torch.nn.Module, label: str) -> None:
     """Raises WorkloadError where a model cannot be copied, with the attribute that cannot. No tensor is copied."""
     tensors = {id(t): t for t in (*_attributes(model), *model.parameters(), *model.buffers())}
     try:
@@ -335,11 +335,11 @@ def refuse_uncopyable(model: torch.nn.Module, name: str) -> None:
                     copy.deepcopy(value, dict(tensors))
                 except Exception:
                     raise WorkloadError(
-                        f"workload {name!r}: {f'{place}.{attribute}'.lstrip('.')} of its model, a {type(value).__name__}, cannot be copied "
+                        f"{label}: {f'{place}.{attribute}'.lstrip('.')} of its model, a {type(value).__name__}, cannot be copied "
                         f"({error}), and a candidate is compared with copies of the model; make it where it is used, or outside of the model."
                     ) from error
         raise WorkloadError(
-            f"workload {name!r}: its model cannot be copied ({type(error).__name__}: {error}), and a candidate is compared with copies of it."
+            f"{label}: its model cannot be copied ({type(error).__name__}: {error}), and a candidate is compared with copies of it."
         ) from error
 
 

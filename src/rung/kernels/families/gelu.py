@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from rung.kernels import cublaslt
-from rung.kernels.once import once
+from rung.kernels.once import no_forward_mode, once
 from rung.kernels.ops import operator
 
 
@@ -48,6 +48,8 @@ gelu_product_backward = operator("gelu_product_backward", _backward, _backward_f
 
 
 class _Between(torch.autograd.Function):
+    jvp = staticmethod(no_forward_mode)
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -100,7 +102,7 @@ def gelu_between(
     x [M, K], up [N, K], up_bias [N], down [P, N], down_bias [P], of one dtype and device -> [M, P]. turned: whether up is [K, N], and whether
     down is [N, P], as GPT-2 has them. On an NVIDIA GPU in 16 bits GELU and its derivative are epilogues of products of cuBLASLt; elsewhere, and
     where N is no multiple of 8, they are torch's. Keeps [M, N] twice for the gradient, as eager does, and once where down is frozen. There is no
-    second derivative.
+    second derivative, and none in forward mode.
     """
     made: torch.Tensor = _Between.apply(x, up, up_bias, down, down_bias, turned)
     return made
