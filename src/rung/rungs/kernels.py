@@ -99,7 +99,7 @@ BIASED_ATTENTION = graph_rewrite(
     level=4,
     title="attention with an added bias by a Triton kernel",
     contract="reassociated",
-    changes="attention in 16 bits whose mask is numbers, as a bias by the distance of two tokens, is a Triton kernel, which also has the bias' gradient",
+    changes="attention in 16 bits whose mask is numbers, as a bias by the distance of two tokens, is a Triton kernel, which also has the bias' gradient and dropout",
     of="attention with a bias that is added to its scores",
     requires=(COMPILED, HALF, beats_inductor("biased_attention")),
     # On one H200, forward and backward together, 0.31 to 0.75 of the time of torch's kernels was left (benchmarks/kernels/biased_attention.py).

@@ -144,7 +144,7 @@ def _float32_attention() -> Iterator[Launch]:
 
 
 _COMPUTES = {
-    "biased_attention": "attention with a float bias that may learn; gradients of the bias, too",
+    "biased_attention": "attention with a float bias that may learn; gradients of the bias, too; dropout",
     "rope": "rotary position embedding; half-split or interleaved pairs",
     "cross_entropy": "softmax cross-entropy; ignore_index, label smoothing",
     "decode_attention": "attention of one query a head to a cache; grouped heads, a mask over keys; forward only",
