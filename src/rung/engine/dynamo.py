@@ -192,12 +192,15 @@ def varying(tensors: Iterable[torch.Tensor], dimensions: Iterable[Iterable[int]]
 
 
 HOOKS_UNSEEN = "skip_nnmodule_hook_guards"  # by default a hook that is registered after the first call is not run
+# By default `torch.autograd.grad` breaks the graph, and a derivative that a step differentiates again (an energy's forces, a physics-informed network,
+# a gradient penalty) then fails: compiled code has no second derivative.
+DERIVATIVES = "trace_autograd_ops"
 LIMITS = ("cache_size_limit", "recompile_limit")
 
 
 def expect_changes() -> None:
     """Has Dynamo expect that shapes, settings and hooks change: one function is compiled for so many of them, at least, before it gives
-    up, and anew where a module gets a hook."""
+    up, and anew where a module gets a hook. Derivatives that a forward takes are compiled with it, where this torch can."""
     now = change_settings()
     for name, value in _for_changes(now).items():
         if value != now[name]:
@@ -207,7 +210,7 @@ def expect_changes() -> None:
 def change_settings() -> dict[str, int]:
     """The present values of Dynamo's settings that `expect_changes` writes, as far as this torch has them."""
     config = torch._dynamo.config
-    return {name: getattr(config, name) for name in (HOOKS_UNSEEN, *LIMITS) if hasattr(config, name)}
+    return {name: getattr(config, name) for name in (HOOKS_UNSEEN, DERIVATIVES, *LIMITS) if hasattr(config, name)}
 
 
 def restore_change_settings(before: dict[str, int]) -> None:
@@ -219,7 +222,7 @@ def restore_change_settings(before: dict[str, int]) -> None:
 
 
 def _for_changes(settings: dict[str, int]) -> dict[str, int]:
-    return {name: max(value, SHAPES) if name in LIMITS else False for name, value in settings.items()}
+    return {name: max(value, SHAPES) if name in LIMITS else name == DERIVATIVES for name, value in settings.items()}
 
 
 def open_sizes() -> contextlib.AbstractContextManager[Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ from rung.engine.disturbed import elements
 from rung.engine.optimizer import stepped
 from rung.engine.parts import parts
 from rung.engine.step import Step
-from rung.errors import WorkloadError, first_line
+from rung.errors import WorkloadError, first_line, where
 from rung.hardware.device import Device, to_device
 from rung.plan import Plan
 from rung.verify.draws import BY_WEIGHTS, OTHERWISE, Recorded, Replayed, draws, same_draws
@@ -22,7 +24,7 @@ from rung.verify.perturb import perturbed, put, state
 from rung.verify.randomness import without_dropout
 from rung.verify.reference import LOW, exactly, full_precision, in_float32
 from rung.workload import Workload, seeded_model, shapes
-from rung.workload.base import copied, refuse_other_arguments, refuse_uncopyable, underivable
+from rung.workload.base import copied, of_same_tensors, refuse_other_arguments, refuse_uncopyable, underivable
 
 # What a device and its libraries say where memory is short, among other things.
 DEVICE = re.compile(r"(?i)\b(cuda|hip) error|cublas|cudnn|hipblas|rocblas|miopen")
@@ -130,11 +132,53 @@ def _random_numbers(step: Step, batch: Any, values: dict[str, torch.Tensor], see
     return "" if same_draws(first.tape, elsewhere.tape) else BY_WEIGHTS
 
 
+def _refuse_copy_of_others(step: Step, batch: Any) -> None:
+    """Raises WorkloadError where a copy of the model computes with the weights of the model that it was copied from, so that nothing would be
+    seen of what a candidate does to its own: the copy runs while the original has none."""
+    workload, model = step.workload, step.model
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):  # holds no functions of Python
+        return
+    other = of_same_tensors(model)
+
+    def run() -> None:
+        torch.manual_seed(1)
+        with torch.set_grad_enabled(workload.mode == "train"):
+            workload.forward(other, batch)
+
+    with torch.compiler.set_stance("force_eager"):  # what its author compiled would be compiled once more
+        try:
+            with _without_tensors(model, {*other.modules()}):
+                run()
+        except Exception as error:
+            try:
+                run()
+            except Exception:  # for another reason, which is told where candidates are compared
+                return
+            raise WorkloadError(
+                f"workload {workload.name!r}: a copy of its model computes with the weights of the model that was copied{where(error)}, and candidates are "
+                "compared on copies; have hooks and other functions that the model keeps take the module that they are called with, and not one from a "
+                "global variable."
+            ) from error
+
+
+@contextlib.contextmanager
+def _without_tensors(model: torch.nn.Module, but: set[torch.nn.Module]) -> Iterator[None]:
+    """Inside of it no module of a model, but for these, has a parameter or a buffer."""
+    tables = [(vars(m), name, vars(m)[name]) for m in {*model.modules()} - but for name in ("_parameters", "_buffers")]
+    try:
+        for attributes, name, _ in tables:
+            attributes[name] = {}
+        yield
+    finally:
+        for attributes, name, table in tables:
+            attributes[name] = table
+
+
 def audit(workload: Workload, device: Device, full_precision_too: bool = True, random: bool = False) -> list[str]:
     """Checks that the baseline itself can be verified; returns the names of parameters without a gradient. full_precision_too: whether
     candidates are compared in full precision, as all but functions in half precision are; random: whether its forward may draw random numbers.
 
-    Refuses, with a sentence: results that are not finite, that depend on the calls before, or on random numbers that nobody else can be given,
+    Refuses, with a sentence: a model whose copies compute with its own weights, results that are not finite, that depend on the calls before, or on random numbers that nobody else can be given,
     inputs that do not change with the seed, shapes on which it raises (`one_shape_only` tells beforehand of those that are derived), and a
     training step in which most trainable parameters get no gradient.
     """
@@ -153,6 +197,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
         raise WorkloadError(
             f"{workload.label}: its model was made under torch.inference_mode(), so nothing can be written to {made}; make it under torch.no_grad()."
         )
+    _refuse_copy_of_others(step, to_device(first, device))
     seen = []
     for seed in (1, 2, 2):
         put(step.model, values)

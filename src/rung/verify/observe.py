@@ -22,6 +22,7 @@ from rung.workload import Batch, Workload
 # Of an inference: the bytes of a parameter in three models, one of them in float64, and the share of the memory that they may take.
 IN_THREE_MODELS, SHARE = 16, 1 / 3
 ENOUGH = 64  # elements, of which a common factor, or the size of an error, is told from chance
+SEEN = 0.05  # an error that no rounding makes, so that it is worth saying where it lies
 PLAIN = (bool, int, float, complex, str, type(None))  # what is compared beside tensors
 GRADIENT = "gradient of "  # begins the name of what is compared of one
 INTEGER_FLOOR = 0.01  # the share of integers (token ids, class numbers) that may differ because of a near tie
@@ -32,7 +33,7 @@ class Row:
     """One quantity of one case: a candidate's error and the untouched model's own, both against the reference and over its size.
 
     beside: of a gradient, the median over all gradients of the case of the untouched model's error, over the size of this one;
-    why: what an infinite error means, as a sentence, where it is not that something is not finite; kink: what kinks may change of it, or digits
+    why: what an infinite error means, as a sentence, where it is not that something is not finite, or where a large one lies; kink: what kinks may change of it, or digits
     that training lost (`rung.verify.witness`);
     few: whether it is of so few numbers that its errors are a matter of luck (`rung.verify.tolerance`); size: what errors are a share of, 0.0
     where that is the same in all cases.
@@ -180,7 +181,8 @@ def of_outputs(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]:
         far, near, size = distances([other, own], right, device)
         error, noise = over(far, size), over(near, size)
         few = right.numel() < ENOUGH
-        found.append(Row(name, case, error, noise, why=_why(name, other, right, error), few=few, size=size))
+        why = _why(name, other, right, error) or _where(own, other, right, error, noise, device)
+        found.append(Row(name, case, error, noise, why=why, few=few, size=size))
         if other.shape != right.shape:
             continue
         if not few:
@@ -257,6 +259,27 @@ def _why(what: str, theirs: Any, right: Any, error: float) -> str:
     if theirs.shape != right.shape or theirs.layout != right.layout:
         return f"{what} has another shape than in the untouched model"
     return f"{what} is zero in the untouched model but not in the candidate"
+
+
+def _where(
+    own: torch.Tensor, other: torch.Tensor, right: torch.Tensor, error: float, noise: float, device: str | None
+) -> str:
+    """Where a large error lies, in a few words: in what the untouched model fills with zeros, as torch's encoder does with padding in one of
+    its two ways to compute it. Empty where it is anywhere else."""
+    if not SEEN < error < math.inf or own.layout != torch.strided or own.is_nested:
+        return ""
+    own, other, right = plainly(own), plainly(other), plainly(right)
+    zeros = own == 0
+    share = float(zeros.double().mean())
+    if not 0 < share < 1 or float(right[zeros].abs().max()) > 0:
+        return ""
+    off, _, size = distances([other, own], right, device, ~zeros)
+    if over(off, size) > max(30 * noise, 1e-3 * error):
+        return ""
+    return (
+        f"all of it in the {max(1, round(100 * share))}% of its numbers where the untouched model gives 0 (padding?): have forward fill in 0 there by "
+        "masked_fill, if nobody reads them"
+    )
 
 
 def same(a: Batch, b: Batch) -> bool:

@@ -16,7 +16,7 @@ NOTHING = "nothing could be compared: the output, loss and gradients hold no val
 @dataclass(frozen=True)
 class Check:
     """One comparison; error, noise and tolerance are relative L2 errors against the reference. why: what an infinite error
-    means, where it is not that something is not finite."""
+    means, where it is not that something is not finite, or where a large one lies."""
 
     what: str
     precision: Numerics
@@ -39,7 +39,7 @@ class Check:
         own = "the untouched model's own error"
         beside = f"{self.error / self.noise:.0f}x {own} of {self.noise:.1e}" if self.noise else f"where {own} is 0"
         allowed = f"{self.tolerance:.1e} is allowed ({self.precision}, {self.case})"
-        return f"{self.what} is off by {self.error:.1e}, {beside}; {allowed}"
+        return f"{self.what} is off by {self.error:.1e}, {beside}; {allowed}{self.why and f', {self.why}'}"
 
 
 @dataclass

@@ -43,6 +43,7 @@ SEEDS = (11, 12, 13)  # 11 % 3 == 2: faint weights; 12 and 13: sharp ones
 # For the untouched model, where a candidate would be refused for a few numbers: sharp and faint weights, as above.
 MORE_SEEDS = range(14, 22)
 OPTIMIZER_STEPS = 3
+STRENGTHS = (1.0, 0.5, 0.1, 0.0)  # of what perturbs weights: less, where the untouched model is not finite on them
 
 Build = Callable[[torch.nn.Module, Plan], Any]
 
@@ -325,7 +326,7 @@ class _At:
 
     def _untouched(self, seed: int, batch: Batch) -> tuple[dict[str, torch.Tensor], Seen, Seen]:
         """Weights on which the untouched model is finite, and what the reference and it give there."""
-        for strength in (1.0, 0.5, 0.1, 0.0):
+        for strength in STRENGTHS:
             weights = perturbed(self.model, seed, strength)
             try:
                 truth, mine = self._both(weights, batch, seed)
@@ -380,8 +381,6 @@ class _At:
 
     def _trained(self) -> None:
         """The change of every weight over a few optimizer steps on fresh batches, each from equal weights."""
-        finite = self.asked.agreed(all(math.isfinite(r.noise) for r in self.rows))
-        weights = perturbed(self.model, SEEDS[1], 1.0 if finite else 0.0)
         count = OPTIMIZER_STEPS + (WARM_CALLS if self.plan.capture or self.plan.replays else 0)
         training = Training(
             count,
@@ -389,23 +388,20 @@ class _At:
             self.device,
             self.asked.keeps_buffers,
         )
-        faint, path = Faint(self.numerics), Path(weights, count, self.device)
-
-        def seen(model: torch.nn.Module) -> None:
-            faint.look(model)
-            path.keep(model)
 
         def noisy(k: int) -> dict[str, torch.Tensor] | None:
             given = path.start(k)
             return None if given is None else self._noisy(given, k)
 
-        truth = training.change(
-            self.reference.step,
-            lambda k: None if k else weights,
-            lambda step, batch: self.reference.stepped(batch),
-            seen,
-        )
-        mine = training.change(self.baseline, noisy, after=faint.compare)
+        sharp = self.asked.agreed(all(math.isfinite(r.noise) for r in self.rows))
+        # Gradients of perturbed weights may be so large that the untouched model itself diverges.
+        for strength in STRENGTHS if sharp else STRENGTHS[-1:]:
+            weights = perturbed(self.model, SEEDS[1], strength)
+            faint, path = Faint(self.numerics), Path(weights, count, self.device)
+            truth = self._true_change(training, weights, faint, path)
+            mine = training.change(self.baseline, noisy, after=faint.compare)
+            if self.asked.agreed(all(finite(t, self.device.torch_name) for t in (*truth.values(), *mine.values()))):
+                break
         theirs = training.change(self.candidate, path.start, _theirs)
 
         def elsewhere(moved: Moves) -> list[Row]:
@@ -420,6 +416,22 @@ class _At:
         self.result.failures += training.other_integers(self.baseline.model, self.candidate.model)
         if path.start(1) is not None:
             self._sees_its_update()
+
+    def _true_change(
+        self, training: Training, weights: dict[str, torch.Tensor], faint: Faint, path: Path
+    ) -> dict[str, torch.Tensor]:
+        """The reference's, of whose steps `faint` sees the gradients, and `path` keeps the weights."""
+
+        def seen(model: torch.nn.Module) -> None:
+            faint.look(model)
+            path.keep(model)
+
+        return training.change(
+            self.reference.step,
+            lambda k: None if k else weights,
+            lambda step, batch: self.reference.stepped(batch),
+            seen,
+        )
 
     def _sees_its_update(self) -> None:
         """One more batch, on the weights that the candidate's own last step left: no step since begins where that one ended."""

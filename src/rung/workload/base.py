@@ -5,18 +5,21 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
+import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from rung.errors import WorkloadError
+from rung.workload.closures import Rebinding
 
 if TYPE_CHECKING:
     import torch
 
 Mode = Literal["train", "infer"]
 Parallel = Literal["ddp", "fsdp2", "own"]
+OF_MODULES = ("_parameters", "_buffers", "_modules")  # torch's tables in a module
 TOLD = 6  # of a model's arguments, that a refusal names
 Batch = Any  # a tensor, or a dict, tuple or list of tensors
 
@@ -273,7 +276,7 @@ def underivable(workload: Workload) -> str:
 def copied(model: torch.nn.Module) -> torch.nn.Module:
     """Tensors that a module worked out of its parameters when it was made and keeps as plain attributes (`torch.nn.utils.prune`, the older
     `weight_norm`) are copied as values: deepcopy takes none that has a history, and the next forward works them out anew. Hooks on
-    parameters, which deepcopy leaves out, are hung on the copy's. Of tensors in a compressed sparse layout (CSR) deepcopy copies none, and the
+    parameters, which deepcopy leaves out, are hung on the copy's, and functions that hold on to the model take the copy (`Rebinding`). Of tensors in a compressed sparse layout (CSR) deepcopy copies none, and the
     parameters that it copies of a module compiled by TorchScript have a history, so that no optimizer takes them."""
     import torch
 
@@ -285,14 +288,24 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
             known[id(t)] = torch.nn.Parameter(value) if isinstance(t, torch.nn.Parameter) else value
     with torch.no_grad():
         made = copy.deepcopy(model, known)
+    functions = Rebinding(known)
+    functions.within(made)
     for own, theirs in zip(model.parameters(), made.parameters(), strict=True):
         theirs.requires_grad_(own.requires_grad)
         if not hooked(own) or not own.requires_grad:  # of a frozen one no hook is called, and torch takes none
             continue
         for hook in (own._backward_hooks or {}).values():
-            theirs.register_hook(hook)
+            theirs.register_hook(functions.of(hook))
         for hook in (own._post_accumulate_grad_hooks or {}).values():
-            theirs.register_post_accumulate_grad_hook(hook)
+            theirs.register_post_accumulate_grad_hook(functions.of(hook))
+    return made
+
+
+def of_same_tensors(model: torch.nn.Module) -> torch.nn.Module:
+    """A copy as `copied` makes it, but that it shares every tensor with the original."""
+    known: dict[int, Any] = {id(t): t for t in (*_attributes(model), *model.parameters(), *model.buffers())}
+    made = copy.deepcopy(model, known)
+    Rebinding(known).within(made)
     return made
 
 
@@ -325,11 +338,11 @@ def refuse_uncopyable(model: torch.nn.Module, label: str) -> None:
     """Raises WorkloadError where a model cannot be copied, with the attribute that cannot. No tensor is copied."""
     tensors = {id(t): t for t in (*_attributes(model), *model.parameters(), *model.buffers())}
     try:
-        copy.deepcopy(model, dict(tensors))
+        of_same_tensors(model)
     except Exception as error:
         for place, module in model.named_modules():
             for attribute, value in vars(module).items():
-                if attribute in ("_parameters", "_buffers", "_modules"):
+                if attribute in OF_MODULES:
                     continue
                 try:
                     copy.deepcopy(value, dict(tensors))
@@ -344,7 +357,23 @@ def refuse_uncopyable(model: torch.nn.Module, label: str) -> None:
 
 
 def _attributes(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Tensors that are plain attributes of a model's modules."""
+    """Tensors that are plain attributes of a model's modules, or lie in one: activations that a hook notes in a dict, states in an object."""
     import torch
 
-    return [t for module in model.modules() for t in vars(module).values() if isinstance(t, torch.Tensor)]
+    apart = (torch.nn.Module, type, types.ModuleType, types.FunctionType, str)
+    found, seen = [], set()
+    left = [value for module in model.modules() for name, value in vars(module).items() if name not in OF_MODULES]
+    while left:
+        value = left.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, Mapping):
+            left += value.values()
+        elif isinstance(value, (list, tuple, set)):
+            left += value
+        elif hasattr(value, "__dict__") and not isinstance(value, apart):
+            left += vars(value).values()
+    return found

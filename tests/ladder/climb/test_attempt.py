@@ -127,6 +127,25 @@ def test_one_restart_decides_nothing_where_the_best_was_as_fast_in_another_proce
     assert attempts.first_answer(made, duel).answer == answer
 
 
+@pytest.mark.parametrize(("beside", "answer"), [(2.5, "faster"), (200.0, "undecided")])
+def test_one_restart_decides_nothing_where_the_best_was_held_up_in_it(
+    made: State, monkeypatch: pytest.MonkeyPatch, beside: float, answer: str
+) -> None:
+    """Alone it took twice the candidate's step. Nothing is offered of a gain that comes of another program."""
+    offered: list[float] = []
+    made.baseline.time = Figure(value=2 * STEP)
+    duel = Duel(restarts=[Restart(((beside * STEP, STEP, STEP, beside * STEP),) * 8)])
+    assert attempts.first_answer(made, duel).answer == answer
+    monkeypatch.setattr(attempts, "_first_restart", lambda *_: Begun("attempt", ["fused-optimizer"], "baseline", duel))
+    monkeypatch.setattr(attempts, "_offer_provisional", lambda state, stack, duel: offered.append(beside))
+    monkeypatch.setattr(Duel, "record", lambda duel: restarts("faster", beside))
+    for name, result in {"slowed_by_others": "", "_evidence": None, "with_effect": [], "_checks": []}.items():
+        monkeypatch.setattr(attempts, name, lambda *_, result=result: result)
+    monkeypatch.setattr(attempts, "_restarted", lambda *_: judge([0.0], looks=CLIMB, last=True))
+    attempts._compared(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
+    assert bool(offered) is (answer == "faster")
+
+
 def kept(made: State) -> tuple[str, tuple[str, ...]] | None:
     return (made.answer.status, made.answer.kept) if made.answer else None
 

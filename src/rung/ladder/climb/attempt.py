@@ -30,6 +30,7 @@ from rung.ladder.climb.schedule import confirming, looks, room
 from rung.ladder.climb.state import WARM, OutOfTime, State
 from rung.ladder.climb.trust import clocks_disagree, distrusted
 from rung.ladder.climb.verdict import (
+    DISTURBED,
     conclude,
     finish,
     no_gain,
@@ -145,7 +146,7 @@ def _compared(state: State, rung: Rung, record: Attempt, name: str) -> Duel:
     duel.comparison = first_answer(state, duel)
     gain = duel.comparison.speedup.value
     faster = duel.record() if gain >= PROVISIONAL_GAIN else None
-    if faster and slowed_by_others(state, faster):
+    if faster and (slowed_by_others(state, faster) or _far_beyond(state, duel.restarts[0], gain)):
         duel.comparison = replace(duel.comparison, answer="undecided")
     elif faster and rung.spares == "step" and not distrusted(faster, gain):
         _offer_provisional(state, stack, duel)
@@ -221,12 +222,23 @@ def _spread(restart: Restart) -> float:
 def first_answer(state: State, duel: Duel) -> Comparison:
     """The same of the first restart. It is `undecided`, too, where its two clocks disagree, and where the candidate is clearly faster than the
     best so far in this restart, but not than that was when it was measured before: then processes differ by more than they usually do, as
-    those do whose GPU waits for the host."""
+    those do whose GPU waits for the host. And it is where the best took far longer beside it than before: how much faster it is, other
+    restarts have to say."""
     gpu = state.facts.gpu
     seen = of_one_restart(duel.restarts[0], gpu)
-    candidate = statistics.median(time for around in duel.restarts[0].rounds for time in around[1:-1])
-    lucky = seen.answer == "faster" and state.step_ns < CLEAR[gpu] * candidate
+    lucky = seen.answer == "faster" and state.step_ns < CLEAR[gpu] * _step_of(duel.restarts[0])
+    lucky = lucky or (seen.answer == "faster" and _far_beyond(state, duel.restarts[0], seen.speedup.value))
     return replace(seen, answer="undecided") if lucky or clocks_disagree(replace(duel, comparison=seen)) else seen
+
+
+def _step_of(restart: Restart) -> float:
+    """Nanoseconds of the candidate."""
+    return statistics.median(time for around in restart.rounds for time in around[1:-1])
+
+
+def _far_beyond(state: State, restart: Restart, gain: float) -> bool:
+    """Whether a gain is far more than the time that the best took before leaves room for: something held the best up in this restart."""
+    return gain > DISTURBED * state.step_ns / _step_of(restart)
 
 
 def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begun:
