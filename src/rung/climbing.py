@@ -35,6 +35,7 @@ def climb(
     inputs: Batch | Callable[[int], Batch] | None = None,
     loss: Callable[[Any, Batch], torch.Tensor] | None = None,
     optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
+    max_grad_norm: float | None = None,
     forward: Callable[[Any, Batch], Any] | None = None,
     name: str = "",
     resume: str | Path | None = None,
@@ -71,6 +72,7 @@ def climb(
         loss: of a module that is trained: `(output, batch) -> scalar`.
         optimizer: of a module that is trained: `(parameters) -> torch.optim.Optimizer`. Without loss and optimizer, inference is
             climbed.
+        max_grad_norm: of a module that is trained: gradients are clipped to this norm before the optimizer steps.
         forward: `(model, batch) -> output`; left out: `model(**batch)`, `model(*batch)` or `model(batch)`.
         name: of a module, in reports; by default that of its class.
         resume: the run directory of a climb that was interrupted, or whose budget ended: goes on with it, in the place of `what`.
@@ -98,7 +100,9 @@ def climb(
     from rung.launch.slurm_task import of_task, run_of_task
     from rung.report.progress import NEW_ANSWER, keep_page, progress_lines
 
-    of_a_module = {"inputs": inputs, "loss": loss, "optimizer": optimizer, "forward": forward, "name": name or None}
+    of_a_module = {
+        "inputs": inputs, "loss": loss, "optimizer": optimizer, "max_grad_norm": max_grad_norm, "forward": forward, "name": name or None,
+    }  # fmt: skip
     how = {key: value for key, value in of_a_module.items() if value is not None}
 
     def tell(line: str) -> None:
@@ -129,7 +133,7 @@ def climb(
         return Climbed(_to_its_end(climbing, progress))
     own = of_task(Path(out)) if out else None
     here = in_job(shlex.join(sys.argv))
-    to_apply = {key: how[key] for key in ("loss", "optimizer", "forward") if key in how}
+    to_apply = {key: how[key] for key in ("loss", "optimizer", "max_grad_norm", "forward") if key in how}
     # Without a folder nothing tells one climb of a program from another.
     if own and (begun := earlier_climb(ROOT, own, here, tell)):
         live_object = None if isinstance(what, str) else what

@@ -212,7 +212,7 @@ class Climbed(_Result[climb.ClimbRun]):
 
         Args:
             model: another model; left out, the object that was given to `rung.climb`, or what its target makes.
-            how: as for `rung.apply`. For the model that was climbed, `loss`, `optimizer` and `forward` are those of the climb.
+            how: as for `rung.apply`. For the model that was climbed, `loss`, `optimizer`, `max_grad_norm` and `forward` are those of the climb.
 
         Raises:
             UsageError: where the climb kept nothing.

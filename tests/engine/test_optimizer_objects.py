@@ -88,7 +88,8 @@ def test_what_hangs_on_an_optimizer_keeps_it_from_being_made_anew(what: str) -> 
     assert not_fused(made) == not_captured(made) == carried(made) == ""
     kept = HANGING[what](made)
     for why in (not_fused(made), not_captured(made)):
-        assert why == f"its optimizer has {what}, which an optimizer made anew would lose"
+        instead = " (if it clips gradients, give max_grad_norm= instead)" if what == "a hook before each step" else ""
+        assert why == f"its optimizer has {what}, which an optimizer made anew would lose{instead}"
     for forms in ({"fused": True, "capturable": False}, {"fused": False, "capturable": True}):
         with pytest.raises(WorkloadError, match=r"made anew would lose; leave .* out"):
             remade(made, **forms)
@@ -116,7 +117,8 @@ def test_the_survey_tells_and_the_rungs_do_not_apply() -> None:
     for name in ("fused-optimizer", "capture"):
         found = BY_NAME[name].applies(context)
         assert found == Inapplicable(
-            "its optimizer has a hook before each step, which an optimizer made anew would lose."
+            "its optimizer has a hook before each step, which an optimizer made anew would lose "
+            "(if it clips gradients, give max_grad_norm= instead)."
         )
     facts = survey(trained_by(adam), CPU).facts  # whose own first steps leave state
     assert BY_NAME["fused-optimizer"].applies(Context(Plan(), "exact", facts, {}, {})) is None

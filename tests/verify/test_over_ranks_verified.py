@@ -70,6 +70,19 @@ def test_what_torch_itself_does_is_what_one_process_computes(team: Team, paralle
 
 
 @OF_TWO
+@pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp2", marks=NEEDS_SHARDS)])
+def test_gradients_are_clipped_by_the_norm_over_all_ranks(team: Team, parallel: str) -> None:
+    found = team.call("verify", 120, numerics="exact", parallel=parallel, most=0.01)
+    assert found["passed"], found["failures"]
+
+
+@OF_TWO
+def test_a_sum_in_the_place_of_a_mean_shows_where_gradients_are_clipped(team: Team) -> None:
+    found = team.call("verify", 120, numerics="exact", mistake="sum", rungs=["ddp-gradient-views"], most=0.01)
+    assert any("gradient norm" in failure for failure in found["failures"]), found["failures"]
+
+
+@OF_TWO
 def test_a_rung_that_computes_the_same_passes(team: Team) -> None:
     found = team.call("verify", 120, numerics="bf16", rungs=["bf16", "fused-optimizer"])
     assert found["passed"], found["failures"]

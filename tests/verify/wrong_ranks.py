@@ -154,7 +154,10 @@ class Verified:
 
         return plain(verify_over_ranks(workload, plan_of(rungs), device, "exact", build).record())
 
-    def verify(self, numerics: str, mistake: str = "", parallel: str = "ddp", rungs: Any = ()) -> Any:
+    def verify(
+        self, numerics: str, mistake: str = "", parallel: str = "ddp", rungs: Any = (), most: float | None = None
+    ) -> Any:
+        """most: the norm that gradients are clipped to."""
         from gloo_memory import gloo_shares
 
         from rung.hardware.device import cpu
@@ -165,7 +168,7 @@ class Verified:
 
         ranks, device = Ranks.here, cpu()
         ranks.join(on_gpu=False)
-        workload = make(parallel)
+        workload = replace(make(parallel), max_grad_norm=most)
 
         def build(model: Any, plan: Any) -> Any:
             return mistaken(step_of_rank(workload, model, plan, device), mistake)

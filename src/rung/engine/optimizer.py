@@ -11,9 +11,10 @@ import torch
 from rung.errors import WorkloadError
 from rung.workload import Workload
 
+BEFORE_STEPS = "a hook before each step"
 # What may hang on an optimizer object: the attribute of torch's own that holds it, and what it is in words.
 STEP_HOOKS = {
-    "_optimizer_step_pre_hooks": "a hook before each step",
+    "_optimizer_step_pre_hooks": BEFORE_STEPS,
     "_optimizer_step_post_hooks": "a hook after each step",
 }
 STATE_HOOKS = dict.fromkeys(
@@ -131,7 +132,10 @@ def _sparse_gradients(model: torch.nn.Module) -> bool:
 
 def _would_lose(optimizer: torch.optim.Optimizer) -> str:
     found = carried(optimizer)
-    return f"its optimizer has {found}, which an optimizer made anew would lose" if found else ""
+    if not found:
+        return ""
+    instead = " (if it clips gradients, give max_grad_norm= instead)" if found == BEFORE_STEPS else ""
+    return f"its optimizer has {found}, which an optimizer made anew would lose{instead}"
 
 
 def _unfused(optimizer: torch.optim.Optimizer) -> str:
@@ -168,6 +172,18 @@ def remade(optimizer: torch.optim.Optimizer, *, fused: bool, capturable: bool) -
     made = type(optimizer)(groups, **defaults)
     made.register_load_state_dict_pre_hook(partial(_switched, switches))
     return made
+
+
+def update(optimizer: Any, model: torch.nn.Module, max_grad_norm: float | None) -> torch.Tensor | None:
+    """Steps an optimizer on the gradients that a model has. max_grad_norm: as of a Workload; then it returns the norm that they had. Nothing
+    waits for the GPU, so all of it may be recorded in a graph."""
+    norm = None
+    if max_grad_norm is not None:
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of weights that ranks share out
+    begin_momenta(optimizer)
+    optimizer.step()
+    return norm
 
 
 def begin_momenta(optimizer: torch.optim.Optimizer) -> None:

@@ -15,7 +15,7 @@ from rung.engine.compiled import Compiled
 from rung.engine.compiled_backward import CompiledBackward, can_be_compiled
 from rung.engine.cuda_graph import GraphedStep
 from rung.engine.disturbed import elements
-from rung.engine.optimizer import begin_momenta, is_fused, made_by, remade
+from rung.engine.optimizer import is_fused, made_by, remade, update
 from rung.engine.own_dtype import OwnDtype, cast_back
 from rung.engine.parts import on_tensors
 from rung.engine.process_wide import CONVOLUTION_SEARCH, TF32
@@ -32,8 +32,8 @@ Forward = Callable[[Any], tuple[Any, Any]]  # batch -> (loss, output)
 class Step:
     """`step(batch) -> (loss, output)`; the loss is None in inference, the output where the workload hands out none.
 
-    A training step clears the gradients, runs forward, loss and backward, and steps the optimizer; the
-    gradients of the step can be read from the parameters until the next one. The model object is the one
+    A training step clears the gradients, runs forward, loss and backward, clips the gradients where the workload does, and steps the
+    optimizer; the gradients of the step can be read from the parameters until the next one. The model object is the one
     given: its class, mode, hooks and state dict are not touched, only its weights are trained.
 
     In inference under the plan's autocast, bfloat16 outputs are cast back to the dtype of the weights, as `rung.apply` does it.
@@ -68,6 +68,7 @@ class Step:
         compiles_backward = plan.compiles_backward and can_be_compiled(self._called)
         self._backward = CompiledBackward(plan, self._called) if compiles_backward else None
         self.optimizer: torch.optim.Optimizer | None = None
+        self.grad_norm: torch.Tensor | None = None  # of the last step, before it was clipped
         self._searched = False
         self.fresh()
 
@@ -175,9 +176,16 @@ class Step:
             refuse_no_scalar(self.workload, loss)
             with asked_first(self.plan.attention):  # by what is recomputed, too
                 loss.backward()
-        begin_momenta(self.optimizer)
-        self.optimizer.step()
+        self.keep_norm(update(self.optimizer, self.model, self.workload.max_grad_norm))
         return loss.detach(), output
+
+    def keep_norm(self, norm: torch.Tensor | None) -> None:
+        """Every recorded graph writes it to one place, which is made in a step before the first that is recorded."""
+        if norm is None:
+            return
+        if self.grad_norm is None:
+            self.grad_norm = torch.empty_like(norm)
+        self.grad_norm.copy_(norm)
 
     def _searching(self, run: Callable[[Any], Any], batch: Any) -> Any:
         """For the step, and not for the process: a reference in float64 would be searched for, too."""

@@ -66,6 +66,7 @@ def described(workload: Workload, model: torch.nn.Module, flops: float | None = 
         mode=workload.mode,
         own_forward=workload.forward is not call_model,
         output=workload.output,
+        max_grad_norm=workload.max_grad_norm,
         samples=workload.samples,
         tokens=workload.tokens,
         model=fit.described(model),

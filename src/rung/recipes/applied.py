@@ -274,6 +274,12 @@ class Applied:
         and hooks belong to it."""
         return self._step.optimizer if self._step else None
 
+    @property
+    def grad_norm(self) -> torch.Tensor | None:
+        """The norm that all gradients of the last step had before they were clipped to max_grad_norm, on the device. The next step
+        overwrites it."""
+        return self._step.grad_norm if self._step else None
+
     def undo(self) -> None:
         """Puts torch's process-wide settings back, blocks that were compiled, the model's own switches, and the layout of its weights and
         of the optimizer's states; nothing else was ever changed. Under channels-last, wrap the model in DistributedDataParallel anew afterwards:

@@ -32,6 +32,7 @@ def apply(
     forward: Callable[[Any, Any], Any] = call_model,
     loss: Callable[[Any, Any], torch.Tensor] | None = None,
     optimizer: Factory | None = None,
+    max_grad_norm: float | None = None,
     output: bool = True,
     dynamic: bool | None = None,
     numerics: Numerics | None = None,
@@ -43,19 +44,15 @@ def apply(
     that steps is its `.optimizer`: `optimizer` is called more than once, and a rung may make anew what it returned. Schedulers and
     hooks belong to that one::
 
-        trainer = rung.apply(model, "recipe.toml", loss=loss, optimizer=torch.optim.AdamW)
+        trainer = rung.apply(model, "recipe.toml", loss=loss, optimizer=torch.optim.AdamW, max_grad_norm=1.0)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(trainer.optimizer, T_max=1000)
-
-        def clip(optimizer, args, kwargs):
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-
-        trainer.optimizer.register_step_pre_hook(clip)
         for batch in batches:
             loss, output = trainer.step(batch)
             scheduler.step()
 
     If what `optimizer` returns has a hook or a scheduler already, rungs that would lose it are left out with a warning. A hook of a
-    step is Python, which no graph replays. With one, a recipe with `capture` runs its steps uncaptured.
+    step is Python, which no graph replays. With one, a recipe with `capture` runs its steps uncaptured. `max_grad_norm` clips gradients
+    in the graph as well.
 
     Args:
         target: the model, which stays on its device; or a Workload, whose model is made on `device`. A model that you
@@ -63,7 +60,7 @@ def apply(
             arguments (`Recipe.read(...).ddp`) or its hook, and else is left out with a warning that says what to give.
         recipe: a file, a `Recipe`, a rung's name, or several. "auto" takes the recipe that a climb has verified for a model of this
             structure, in this mode, on this device and with this torch.
-        forward, loss, optimizer, output: as in `Workload`.
+        forward, loss, optimizer, max_grad_norm, output: as in `Workload`.
         dynamic: None: the first input shape has a graph of its own, and all others share one with symbolic sizes. That one is compiled
             without the recipe's rewrites, which need to know the sizes. False: each shape has a graph of its own, with the whole
             recipe. The rung dynamic-shapes makes one graph for all shapes, the first among them.
@@ -94,13 +91,27 @@ def apply(
             )
         if (loss is None) != (optimizer is None):
             raise UsageError("rung.apply needs both loss= and optimizer= for a training step, or neither.")
+        if max_grad_norm is not None and optimizer is None:
+            raise UsageError(
+                "rung.apply takes max_grad_norm= with loss= and optimizer= alone: without them your own loop clips gradients."
+            )
         if not isinstance(target, torch.nn.Module):
             raise UsageError(
                 f"rung.apply got a {type(target).__name__}: give the torch.nn.Module itself, or a rung.Workload."
             )
         model, where = target, device_of(target)
         mode: Mode = "train" if loss else "infer"
-        workload = Workload("a model", lambda: model, lambda seed: None, forward, mode, loss, optimizer, output=output)
+        workload = Workload(
+            "a model",
+            lambda: model,
+            lambda seed: None,
+            forward,
+            mode,
+            loss,
+            optimizer,
+            output=output,
+            max_grad_norm=max_grad_norm,
+        )
     here = facts_of(model, workload.mode, where)
     found, wanted = recipe_for(recipe, model, workload.mode, where, numerics)
     made = MadeOptimizers(workload.optimizer) if workload.optimizer else None

@@ -12,12 +12,13 @@ from rung.records.record import Part, Scalar
 
 class Workload(Part, kw_only=True):
     """What was climbed. own_forward: it says itself how the model is called; output: a training step hands out what forward returns.
-    samples, tokens: of a step; flops: of its matrix products, null where they were not counted."""
+    max_grad_norm: to which gradients are clipped; samples, tokens: of a step; flops: of its matrix products, null where they were not counted."""
 
     name: str
     mode: str
     own_forward: bool = False
     output: bool = True
+    max_grad_norm: float | None = None
     samples: int | None = None
     tokens: int | None = None
     model: str = ""

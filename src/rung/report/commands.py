@@ -77,7 +77,9 @@ def _bench(run: ClimbRun, what: str) -> str:
 
 def apply_line(run: ClimbRun) -> str:
     if run.manifest.workload.mode == "train":
-        given = [f"{name}={name}" for name in _given(run)] + ["output=False"] * (not run.manifest.workload.output)
+        workload = run.manifest.workload
+        given = [f"{name}={name}" for name in _given(run)] + ["output=False"] * (not workload.output)
+        given += [f"max_grad_norm={workload.max_grad_norm:g}"] if workload.max_grad_norm is not None else []
         return f'train = rung.apply(model, "{recipe_path(run)}", {", ".join(given)})'
     return f'model = rung.apply(model, "{recipe_path(run)}")'
 

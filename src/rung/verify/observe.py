@@ -64,6 +64,7 @@ class Seen:
     plain: dict[str, Any] = field(default_factory=dict)
     unseen: list[str] = field(default_factory=list)
     device: str | None = None
+    norm: torch.Tensor | None = None  # of all gradients, before they were clipped
     was_finite: bool | None = None  # told before its tensors were moved to the host
 
     @property
@@ -101,11 +102,12 @@ def noted(step: Any, loss: torch.Tensor | None, output: Any, gradients: bool = T
     named = {n: p.grad for n, p in trained if p.requires_grad}
     found = {n: None if g is None else _copied(g, away) if gradients else g.new_empty(0) for n, g in named.items()}
     form += [f"a tensor of {tuple(t.shape)}, {t.dtype}" for t in tensors]
+    norm = None if step.grad_norm is None else _copied(step.grad_norm, away)
     if not away:
-        return Seen(values, found, form, plain, unseen)
+        return Seen(values, found, form, plain, unseen, norm=norm)
     there = [*tensors, loss, *(named.values() if gradients else ())]
     all_finite = all(finite(plainly(t)) for t in there if t is not None)
-    return Seen(values, found, form, plain, unseen, step.device.torch_name, all_finite)
+    return Seen(values, found, form, plain, unseen, step.device.torch_name, norm, all_finite)
 
 
 def refuse_unseen(workload: Workload, seen: Seen) -> None:
@@ -235,6 +237,12 @@ def _of_gradients(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]
         few, why = right.numel() < ENOUGH, _why(what, theirs.gradients[name], right, share)
         beside = over(median, size)
         found.append(Row(what, case, share, over(noise, size), beside=beside, why=why, few=few, size=size))
+    norms = [seen.norm for seen in (theirs, mine, truth)]
+    if all(
+        norm is not None for norm in norms
+    ):  # what is clipped does not show by how much all gradients were too large
+        error, noise, size = distances(norms[:2], norms[2], truth.device)
+        found.append(Row("gradient norm", case, over(error, size), over(noise, size), few=True, size=size))
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from rung.engine.optimizer import begin_momenta
+from rung.engine.optimizer import update
 from rung.engine.parallel import in_parallel, sharded
 from rung.engine.step import Step
 from rung.hardware.device import Device
@@ -104,6 +104,10 @@ class _Like:
     def optimizer(self) -> Any:
         return self.step.optimizer
 
+    @property
+    def grad_norm(self) -> torch.Tensor | None:
+        return self.step.grad_norm
+
     def fresh(self) -> None:
         self.step.fresh()
 
@@ -128,8 +132,7 @@ class _OfAll(_Like):
             if rank == Ranks.here.rank:
                 own = loss.detach().clone(), output
         _put_buffers(buffers, after)
-        begin_momenta(optimizer)
-        optimizer.step()
+        self.step.keep_norm(update(optimizer, self.model, self.workload.max_grad_norm))
         return own
 
 

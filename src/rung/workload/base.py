@@ -49,6 +49,8 @@ class Workload:
         loss: `(output, batch) -> scalar tensor`, for training.
         optimizer: `(parameters) -> torch.optim.Optimizer`, for training. Another object with `step()` and `zero_grad()` will do, for
             example one that holds two optimizers; no rung remakes such an object.
+        max_grad_norm: the norm over all gradients to which they are clipped before the optimizer steps, as by
+            `torch.nn.utils.clip_grad_norm_`. A graph of the whole step clips as well, and runs no hook that does.
         other_shapes: makers of batches of other shapes. A recipe is verified on these, too. Without any, one shape is derived: another
             number of rows in the first dimension of every tensor.
         amp: the dtype of the workload's own autocast.
@@ -83,6 +85,7 @@ class Workload:
     output: bool = True
     one_shape: bool = False
     parallel: Parallel = "ddp"
+    max_grad_norm: float | None = None
     kind: ClassVar[str] = "workload"
 
     @property
@@ -108,6 +111,8 @@ class Workload:
             raise WorkloadError(
                 f"{self.label}: mode 'train' needs `loss` and `optimizer`; give both, or use mode='infer'."
             )
+        if self.max_grad_norm is not None:
+            _check_norm(self.label, self.max_grad_norm, self.mode)
         if self.loss is not None:
             _check_takes(
                 self.label,
@@ -124,6 +129,14 @@ class Workload:
                 ("parameters",),
                 "optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1)",
             )
+
+
+def _check_norm(label: str, norm: object, mode: Mode) -> None:
+    """Refuses what gradients cannot be clipped to."""
+    if not isinstance(norm, (int, float)) or isinstance(norm, bool) or not norm > 0:
+        raise WorkloadError(f"{label}: max_grad_norm is {norm!r}; give a number above 0, as in max_grad_norm=1.0.")
+    if mode != "train":
+        raise WorkloadError(f"{label}: it has max_grad_norm, and no gradients to clip; leave it out in inference.")
 
 
 def is_model(made: object) -> bool:

@@ -50,6 +50,7 @@ def workload_of(
     inputs: Batch | Callable[[int], Batch],
     loss: Callable[[Any, Batch], torch.Tensor] | None = None,
     optimizer: Any = None,
+    max_grad_norm: float | None = None,
     forward: Callable[[Any, Batch], Any] = call_model,
     name: str = "",
 ) -> Workload:
@@ -57,7 +58,7 @@ def workload_of(
 
     Args:
         inputs: makes the batch of a seed; or one batch, of which others are made by shuffling (`rung.workload.shuffled`).
-        loss, optimizer, forward: as of a Workload.
+        loss, optimizer, max_grad_norm, forward: as of a Workload.
         name: shown in reports; by default that of the model's class.
 
     Raises:
@@ -75,7 +76,8 @@ def workload_of(
             "torch.optim.AdamW(parameters)."
         )
     make = inputs if _makes(inputs) else shuffled(_batch(inputs))
-    return Workload(name or type(model).__name__, Copies(model), make, forward, loss=loss, optimizer=optimizer)
+    called = name or type(model).__name__
+    return Workload(called, Copies(model), make, forward, loss=loss, optimizer=optimizer, max_grad_norm=max_grad_norm)
 
 
 def _makes(inputs: Any) -> bool:
