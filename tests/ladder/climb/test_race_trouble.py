@@ -210,10 +210,13 @@ def test_a_mode_beside_which_the_threads_of_the_untouched_model_waited_claims_no
 
 def test_an_untouched_model_that_waited_in_every_step_was_faster_alone(made: State, timed: Timed) -> None:
     made.baseline.samples = [2 * STEP, STEP / 80, 3 * STEP]
-    timed({"default": 100.0}, shortest={"best": STEP, "default": STEP / 100})
+    timed({"best": 1 / 100, "default": 0.8}, shortest={"best": STEP, "default": STEP / 100})
     found = Race()
     time_modes(made, found, {"default": ready(made, "default", "compile")})
     assert found.modes["default"].speedup == pytest.approx(1.25)
+    assert not plain._record(made, found).verdict  # others slowed the untouched model, which refuses nothing here
+    assert made.answer
+    assert "(usual steps make it 80.0×, the shortest ones 1.25×" in made.answer.busy
 
 
 def test_the_recipe_of_a_mode_that_dies_when_it_is_timed_again_is_taken_back(made: State, timed: Timed) -> None:

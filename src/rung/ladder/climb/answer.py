@@ -198,7 +198,8 @@ def noise(attempts: Sequence[Attempt]) -> Noise | None:
     visible: the smallest gain that an attempt of several restarts would have shown four times in five, in the middle of those. None where
     neither is known."""
     waited = [max(shares) for a in attempts if (shares := _finite((a.waited or {}).values()))]
-    visible = _finite(a.comparison.visible for a in attempts if a.comparison)
+    # On busy cores 0 is what is claimed where usual and shortest steps disagree in each restart: nothing was seen then.
+    visible = _finite(a.comparison.visible or (math.inf if a.busy else 0.0) for a in attempts if a.comparison)
     if not waited and not visible:
         return None
     return Noise(

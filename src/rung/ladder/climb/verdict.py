@@ -232,8 +232,9 @@ def warn_if_disturbed(state: State, record: Attempt) -> None:
 
 def slowed_by_others(state: State, record: Interleaved | Attempt) -> str:
     """Why a candidate that looks faster than the untouched model, its `best` while nothing is kept, may not be so, as a sentence: that took much
-    longer beside it than alone, and alone it was as fast. Empty where nothing is to be said."""
-    if state.kept:
+    longer beside it than alone, and alone it was as fast. Empty where nothing is to be said, and where the shortest steps, which no others
+    slow, bound the speedup, so that it is doubtful and not refused."""
+    if state.kept or record.busy:
         return ""
     assert record.times
     alone, beside, mine = state.baseline.time.value, record.times["best"].value, record.times["candidate"].value
