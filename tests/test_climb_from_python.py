@@ -162,6 +162,19 @@ def test_a_recipe_that_no_fresh_restart_confirmed_has_a_speedup(climbed: rung.Cl
     assert found.over_plain.value == 1.0
 
 
+def test_a_speedup_that_was_measured_on_busy_cores_is_said_to_be_doubtful(climbed: rung.Climbed) -> None:
+    data = Run(climbed.directory).data()
+    data["result"] |= {"speedup": {"value": 1.25}, "busy": ""}
+    calm = rung.Climbed(data)
+    assert not any("doubtful" in said for said in (repr(calm), str(calm), calm._repr_html_(), *calm.notes))
+    data["result"]["busy"] = said = "threads waited for a CPU core 70% of the time, so the speedup is doubtful"
+    busy = rung.Climbed(data)
+    assert repr(busy).endswith(f"{busy.status}, doubtful (CPU cores were busy)>")
+    assert said in busy.notes
+    assert "doubtful (CPU cores were busy)" in busy._repr_html_()
+    assert "of the time, so the speedup is doubtful" in " ".join(str(busy).split())
+
+
 def test_what_is_complete_or_kept_nothing_is_a_sentence(climbed: rung.Climbed, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is complete"):
         rung.climb(resume=climbed.directory)

@@ -189,7 +189,7 @@ class Climbed(_Result[climb.ClimbRun]):
     @property
     def speedup(self) -> Interval | None:
         """Time of the untouched model over that under the recipe; None without one. The interval is from 0 to infinity until fresh
-        restarts have told more."""
+        restarts have told more. `notes` says where it is doubtful."""
         return _interval(self.document.result.speedup) if self.document.result else None
 
     @property
@@ -199,9 +199,9 @@ class Climbed(_Result[climb.ClimbRun]):
 
     @property
     def notes(self) -> list[str]:
-        """Why it ended early, and why its recipe is not confirmed."""
+        """Why it ended early, why its recipe is not confirmed, and why its speedup is doubtful."""
         result = self.document.result
-        return [note for note in (self.document.manifest.why, result.doubt if result else "") if note]
+        return [note for note in (self.document.manifest.why, *((result.doubt, result.busy) if result else ())) if note]
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -253,10 +253,13 @@ class Climbed(_Result[climb.ClimbRun]):
 
     def __repr__(self) -> str:
         from rung.report.units import interval
+        from rung.report.words import doubtful
 
-        gain = self.document.result and self.document.result.speedup
-        name = self.document.manifest.workload.name
-        return f"<Climb of {name}: {f'{interval(gain)}, {self.status}' if gain and self.kept else 'nothing kept'}>"
+        result, name = self.document.result, self.document.manifest.workload.name
+        if not result or not result.speedup or not self.kept:
+            return f"<Climb of {name}: nothing kept>"
+        said = (interval(result.speedup), self.status, doubtful(result))
+        return f"<Climb of {name}: {', '.join(filter(None, said))}>"
 
 
 def _interval(figure: Figure | Ratio | None) -> Interval | None:

@@ -112,6 +112,26 @@ def test_hodges_lehmann_ignores_one_wild_value() -> None:
     assert abs(hodges_lehmann([0.01] * 9 + [5.0]) - 0.01) < 0.01
 
 
+@pytest.mark.parametrize(
+    ("usual", "shortest", "claimed"),
+    [
+        (84.5, 1.3, 1.3),  # the untouched model's threads waited for each other
+        (84.5, 0.8, 1.0),
+        (0.066, 0.9, 0.9),  # the candidate's did
+        (0.066, 1.3, 1.0),
+        (1.1, 1.2, 1.1),
+    ],
+)
+def test_where_threads_waited_no_more_is_claimed_than_usual_and_shortest_steps_show(
+    usual: float, shortest: float, claimed: float
+) -> None:
+    rounds = ((usual, 1.0, 1.0, usual),) * 8
+    assert math.exp(Restart(rounds).log_ratio()) == pytest.approx(usual)
+    waited = Restart(rounds, (shortest, 1.0))
+    assert math.exp(waited.log_ratio()) == pytest.approx(claimed)
+    assert waited.log_ratio(1, 0) == pytest.approx(-waited.log_ratio())
+
+
 def test_steady_state_is_found_after_a_step_and_refused_on_a_late_one() -> None:
     rng = random.Random(5)
     early = [130.0 + rng.gauss(0, 0.5) for _ in range(30)] + [100.0 + rng.gauss(0, 0.5) for _ in range(170)]

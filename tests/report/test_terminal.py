@@ -83,6 +83,17 @@ def test_a_summary_says_how_noisy_the_machine_was() -> None:
         assert "not verified yet" not in shown
 
 
+def test_a_speedup_that_was_measured_on_busy_cores_is_doubtful_wherever_it_is_told() -> None:
+    data = climb()
+    assert data.result
+    assert "doubtful" not in terminal.answer_line(data.result) + terminal.summary(data) + render(data)
+    data.result.status = "verified"
+    data.result.busy = "threads waited for a CPU core 70% of the time, so the speedup is doubtful"
+    assert terminal.answer_line(data.result).endswith(", doubtful (CPU cores were busy)")
+    for shown in (terminal.summary(data, width=140), render(data)):
+        assert "Threads waited for a CPU core 70% of the time, so the speedup is doubtful." in " ".join(shown.split())
+
+
 def test_a_busy_machine_is_worth_another_climb_where_something_stayed_open() -> None:
     data = climb()
     data.result.noise = Noise(waited=0.43, visible=0.12)

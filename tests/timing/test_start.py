@@ -1,10 +1,13 @@
 """How long the blocks of a restart take, on a machine whose clock is made."""
 
+import itertools
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rung.measure import Restart
 from rung.timing import start as starts
 from rung.timing.duel import Duel
 from rung.timing.start import FEWEST_ROUNDS, Asked, Start
@@ -15,6 +18,15 @@ MS = 1e6
 def restart(monkeypatch: pytest.MonkeyPatch, estimated: float, step: float) -> tuple[int, list[int], float]:
     """Rounds, steps of each block and seconds of a restart of two sides on a CPU, whose steps were estimated to take so many ms, and
     take so many now."""
+    found, counts, seconds = timed(monkeypatch, estimated, [step])
+    return len(found.rounds), counts, seconds
+
+
+def timed(
+    monkeypatch: pytest.MonkeyPatch, estimated: float, steps: Sequence[float], cores: dict[str, float] | None = None
+) -> tuple[Restart, list[int], float]:
+    """The restart itself. steps: of the blocks, in turn; cores: what the threads of a block got of them."""
+    of_blocks = itertools.cycle(steps)
     now, counts = [0.0], []
     monkeypatch.setattr(starts, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
@@ -23,10 +35,10 @@ def restart(monkeypatch: pytest.MonkeyPatch, estimated: float, step: float) -> t
             return estimated * MS
         if asked.method == "memory":
             return {}
-        count = asked.arguments["count"]
+        count, step = asked.arguments["count"], next(of_blocks)
         counts.append(count)
         now[0] += count * step / 1e3
-        return {"samples": [step * MS] * count, "outside": 0.0, "calls": count, "compiled": 0, "cores": None}
+        return {"samples": [step * MS] * count, "outside": 0.0, "calls": count, "compiled": 0, "cores": cores}
 
     begun = object.__new__(Start)
     side = SimpleNamespace(environment=SimpleNamespace(device=SimpleNamespace(kind="cpu")))
@@ -39,7 +51,7 @@ def restart(monkeypatch: pytest.MonkeyPatch, estimated: float, step: float) -> t
         try:
             asked = timing.send(answer(asked))
         except StopIteration as end:
-            return len(end.value.rounds), counts, now[0]
+            return end.value, counts, now[0]
 
 
 def test_a_usual_restart_has_as_many_rounds_as_its_seconds_allow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,3 +98,13 @@ def test_functions_on_a_gpu_are_timed_in_one_way(second: str, asked: list[str]) 
         question = timing.send({"name": own, "sample_ns": 5e4})
     assert chosen == [("A", "auto"), ("B", "auto"), *((side, second) for side in asked)]
     assert (question.method, question.arguments) == ("block", {"count": 50})
+
+
+def test_on_busy_cores_a_restart_has_the_shortest_step_of_each_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a small network on two cores that two other processes used, the steps took 0.06 ms or 36 ms, many in a row."""
+    busy, _, _ = timed(monkeypatch, 1.0, [36.0, 36.0, 36.0, 36.0, 0.06], {"ran": 30 * MS, "waited": 70 * MS})
+    assert busy.shortest == (0.06 * MS, 0.06 * MS)
+    calm, _, _ = timed(monkeypatch, 1.0, [36.0, 0.06], {"ran": 95 * MS, "waited": 5 * MS})
+    assert calm.shortest == ()
+    unknown, _, _ = timed(monkeypatch, 1.0, [36.0, 0.06])  # as on a GPU
+    assert unknown.shortest == ()

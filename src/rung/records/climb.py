@@ -133,7 +133,7 @@ class Attempt(Part, kw_only=True):
     """attempts/NN-rung.json: one rung, or a bundle (`members`), against the best so far. verdict: kept, reverted, inconclusive, no-op,
     failed or inapplicable; stack: all rungs that it ran with; comparison: candidate against best, of `times` in ns a step; without:
     members that did nothing; cut: whether the budget ended before it was decided; over_shapes: by side; other_gpus: on which some of its
-    restarts ran."""
+    restarts ran; busy: why the speedup is doubtful, on a CPU whose cores were busy."""
 
     schema: int = SCHEMA
     number: int
@@ -172,6 +172,7 @@ class Attempt(Part, kw_only=True):
     cpu_time: Compared | UnsetType | None = UNSET
     warnings: list[str] | UnsetType | None = UNSET
     other_gpus: list[OtherGpu] | UnsetType = UNSET
+    busy: str = ""
     cut: bool | UnsetType = UNSET
     forecast: str | UnsetType = UNSET
     prediction_error: float | UnsetType | None = UNSET
@@ -238,8 +239,8 @@ class Predicted(Part, kw_only=True):
 
 class Result(Part, kw_only=True):
     """result.json: the best answer so far. kept: its rungs; speedup: over the untouched model; over_plain: over the best plain mode;
-    times: ns a step, by side (`baseline`, `plain`, `best`); memory: bytes; doubt: why it is provisional although it was more; all_shapes: whether it
-    was verified on every shape that the workload runs on, and not on the measured one alone; history:
+    times: ns a step, by side (`baseline`, `plain`, `best`); memory: bytes; doubt: why it is provisional although it was more; busy: why the
+    speedup is doubtful, on a CPU whose cores were busy; all_shapes: whether it was verified on every shape that the workload runs on, and not on the measured one alone; history:
     every answer; taken_back: answers that a later check refuted; recipe: the file; seconds: of the whole climb. What belongs to an
     answer is null without one."""
 
@@ -255,6 +256,7 @@ class Result(Part, kw_only=True):
     restarts: Sequence[Mapping[str, Sequence[Sample]]] | None = None
     shapes: list[Shape] | None = None
     doubt: str = ""
+    busy: str = ""
     all_shapes: bool = True
     noise: Noise | None = None
     plain: Plain | None = None

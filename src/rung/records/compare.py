@@ -74,7 +74,8 @@ class Interleaved(Part, kw_only=True):
     samples, ns a step, by side; times: medians, of the first GPU alone; memory: bytes at most; warm_up: by restart and side; applied, matches: what the
     candidate's rungs did; hidden: shares of the time of a side's blocks that its samples leave out; witness: what steps of the
     candidate showed; compiled_while_timed: graphs; waited: shares of the time in which a side waited for a core; cpu_time: the
-    comparison in CPU time; other_gpus: where some restarts ran on other GPUs."""
+    comparison in CPU time; other_gpus: where some restarts ran on other GPUs; busy: why the speedup is doubtful, on a CPU whose cores were
+    busy, as a sentence without its end."""
 
     comparison: Compared | None
     ranking: Ranked | None
@@ -92,6 +93,7 @@ class Interleaved(Part, kw_only=True):
     cpu_time: Compared | None
     warnings: list[str]
     other_gpus: list[OtherGpu] | UnsetType = UNSET
+    busy: str = ""
 
 
 class _Sides(Part, kw_only=True):

@@ -75,11 +75,12 @@ class Judged:
 
 @dataclass(frozen=True)
 class Answered:
-    """The run directory has another result."""
+    """The run directory has another result. busy: why its speedup is doubtful, if it is."""
 
     status: str
     kept: list[str]
     speedup: Figure
+    busy: str = ""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ def answer_line(answer: Result | Answered) -> str:
     """The best recipe so far, each time that it is written."""
     names = " + ".join(units.clean(n) for n in answer.kept)
     gain = units.interval(answer.speedup)
-    return f"  recipe.toml: {names}, {gain} over the untouched model, {units.clean(answer.status)}"
+    doubt = f", {words.doubtful(answer)}" if answer.busy else ""
+    return f"  recipe.toml: {names}, {gain} over the untouched model, {units.clean(answer.status)}{doubt}"
 
 
 def attempt_line(attempt: Attempt) -> str:

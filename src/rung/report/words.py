@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rung.measure.core_time import MOST_WAITED
 from rung.records.climb import Attempt, Baseline, ClimbRun, Manifest, Mode, Result
 from rung.records.measured import Figure
+from rung.records.progress import Answered
 from rung.records.workload import Facts
 from rung.report import attempt_words, units
 
@@ -223,6 +224,11 @@ def alone(run: ClimbRun) -> str:
     return f"beside the recipe; {units.duration(first.value)} when it was timed alone"
 
 
+def doubtful(answer: Result | Answered) -> str:
+    """What is said right behind a speedup that is doubtful; empty where it is not."""
+    return "doubtful (CPU cores were busy)" if answer.busy else ""
+
+
 def kept_so_far(run: ClimbRun) -> str:
     """What its rungs are headed with."""
     return "In the recipe so far" if run.result and run.result.status == "provisional" else "Kept"
@@ -289,10 +295,15 @@ def mode_title(mode: Mode) -> str:
 
 
 def standing_of_recipe(run: ClimbRun) -> str:
-    """What the recipe's status means, in a sentence."""
+    """What the recipe's status means, in a sentence, and why the speedup is doubtful, if it is."""
     result = run.result
     if result is None:
         return ""
+    busy = units.clean(result.busy)
+    return _status_means(run, result) + (f" {busy[0].upper()}{busy[1:]}." if busy else "")
+
+
+def _status_means(run: ClimbRun, result: Result) -> str:
     status, gain = units.clean(result.status), units.number(result.speedup.value) if result.speedup else None
     verified = any(attempt.verdict == "kept" and list(attempt.stack or ()) == result.kept for attempt in run.attempts)
     if doubt := units.clean(result.doubt):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +19,8 @@ from rung.measure import (
     judge,
     median_interval,
 )
-from rung.measure.core_time import CoreTime, total, waiting
+from rung.measure.core_time import MOST_WAITED, CoreTime, total, waiting
+from rung.quantities import ratio
 from rung.records.compare import Interleaved, Ranked, WarmUp
 from rung.records.measured import Compared, Environment, Interval, Witness
 from rung.records.record import record_of
@@ -25,6 +28,7 @@ from rung.timing.other_gpus import other_gpus
 from rung.timing.timed import Warmed
 
 DELAY = 2e6  # nanoseconds of a block that pipes and the scheduler may take on a busy machine
+APART = 1.25  # times, between what usual and shortest steps say of two sides: more is the waiting's doing
 
 
 @dataclass
@@ -119,7 +123,27 @@ class Duel:
             cpu_time=record_of(Compared, cpu) if cpu else None,
             warnings=sorted({*self.warnings, *unexplained(self.outside), *anew, *waited.values()}),
             other_gpus=other_gpus(self.samples, self.elsewhere) or UNSET,
+            busy=self.doubt() if len(sides) == 2 else "",
         )
+
+    def doubt(self, a: int = 0, b: int = 1) -> str:
+        """Why the speedup of side b over side a is doubtful, as a sentence without its end, where threads waited for CPU cores; else empty."""
+        busy, share = [r for r in self.restarts if r.shortest], max(self.waited.values(), default=0.0)
+        apart = far_apart(busy, a, b)
+        if not busy or not (apart or share > MOST_WAITED):
+            return ""
+        said = f"threads waited for a CPU core {share:.0%} of the time, so the speedup is doubtful"
+        if not apart:
+            return said
+        usual = statistics.median(r.usual(a, b) for r in busy)
+        least = statistics.median(r.least(a, b) for r in busy)
+        steps = f"usual steps make it {ratio(math.exp(usual))}×, the shortest ones {ratio(math.exp(least))}×"
+        return f"{said} ({steps}, and no more is claimed than both show)"
+
+
+def far_apart(restarts: Sequence[Restart], a: int = 0, b: int = 1) -> bool:
+    """Whether usual and shortest steps tell different stories of two sides."""
+    return any(r.shortest and abs(r.usual(a, b) - r.least(a, b)) > math.log(APART) for r in restarts)
 
 
 def between(duel: Duel, name: str) -> Duel:
@@ -139,7 +163,8 @@ def between(duel: Duel, name: str) -> Duel:
 
 def _of_two(restart: Restart, k: int, n: int) -> Restart:
     """The first and the k-th of n sides. A round visits all sides and then all again in reverse."""
-    return Restart(tuple((r[0], r[k], r[2 * n - 1 - k], r[2 * n - 1]) for r in restart.rounds))
+    rounds = tuple((r[0], r[k], r[2 * n - 1 - k], r[2 * n - 1]) for r in restart.rounds)
+    return Restart(rounds, (restart.shortest[0], restart.shortest[k]) if restart.shortest else ())
 
 
 def unexplained(outside: Mapping[str, float]) -> list[str]:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +155,8 @@ class Start:
                 found: tuple[Restart, list[list[float]]] = end.value
                 break
         restart, samples = found
+        if any(total(g for _, g in of_blocks).share_waited > BUSY for of_blocks in got.values()):
+            restart = replace(restart, shortest=tuple(map(min, samples)))
         if in_cpu_time := _in_cpu_time(sides, got, len(restart.rounds)):
             duel.cpu_restarts.append(in_cpu_time)
         for side, of_blocks in got.items():

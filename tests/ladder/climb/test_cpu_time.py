@@ -81,6 +81,9 @@ def test_the_noise_of_a_climb_is_that_of_its_attempts() -> None:
         attempt(waited={"best": 0.6, "candidate": 0.4}, comparison=compared(math.inf)),  # one restart
         attempt(waited={"best": 0.5, "candidate": 0.5}, comparison=compared(0.3)),
         attempt(verdict="inapplicable"),
+        attempt(
+            waited={}, comparison=compared(0.0), busy="threads waited"
+        ),  # what it shows is no difference, each time
     ]
     assert noise(attempts) == Noise(waited=0.6, visible=pytest.approx(0.2))
     assert noise([attempt(waited={}, comparison=None)]) is None

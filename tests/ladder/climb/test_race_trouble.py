@@ -21,9 +21,11 @@ from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
 from rung.measure import Restart
+from rung.measure.core_time import CoreTime
 from rung.recipes import store
 from rung.records.climb import Attempt
 from rung.records.measured import Figure, Witness
+from rung.records.progress import Answered, Warned
 from rung.records.record import record_of
 from rung.timing.duel import Duel
 from rung.timing.start import SideFailed
@@ -55,13 +57,14 @@ Timed = Callable[..., None]
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
     """speed: times as fast as the untouched model, by side; dies: while it is timed, as often as told; wrong: when it is looked at; differs:
-    its results do."""
+    its results do; shortest: steps, by side, where threads waited for cores."""
 
     def is_timed(
         speed: Mapping[str, float],
         dies: Mapping[str, int] | None = None,
         wrong: tuple[str, ...] = (),
         differs: tuple[str, ...] = (),
+        shortest: Mapping[str, float] | None = None,
     ) -> None:
         left = dict(dies or {})
 
@@ -82,7 +85,11 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
                 duel.samples.append({side: [ns] * 8 for side, ns in zip(self.sides, took, strict=True)})
                 for side, ns in zip(self.sides, took, strict=True):
                     duel.blocks[side], duel.outside[side], duel.compiled[side] = [(ns, ns)], 0.0, 0
-                return Restart(tuple((*took, *reversed(took)) for _ in range(4)))
+                rounds = tuple((*took, *reversed(took)) for _ in range(4))
+                if shortest is None:
+                    return Restart(rounds)
+                duel.cores = dict.fromkeys(self.sides, CoreTime(30, 70))
+                return Restart(rounds, tuple(shortest[side] for side in self.sides))
 
             def witness(self, side: str) -> Witness:
                 if side in wrong:
@@ -173,6 +180,43 @@ def test_a_mode_beside_which_others_slowed_the_untouched_model_has_to_be_faster_
     assert bool(re.fullmatch(said, record.why)) is not claimed, record.why
     assert (made.plain is not None) is claimed  # against which later answers are held
     assert any("something disturbed one of the two" in said for said in record.warnings or ())
+
+
+@pytest.mark.parametrize(("fast", "claimed"), [(1.3, True), (0.8, False)])
+def test_a_mode_beside_which_the_threads_of_the_untouched_model_waited_claims_no_more_than_the_shortest_steps_show(
+    made: State, timed: Timed, fast: float, claimed: bool
+) -> None:
+    """It was 84.5 times as fast by its usual steps: alone, the untouched model had waited as long."""
+    said: list[Any] = []
+    made.say = said.append
+    timed({"default": 84.5}, shortest={"best": STEP / 200, "default": STEP / 200 / fast})
+    found = Race()
+    time_modes(made, found, {"default": ready(made, "default", "compile")})
+    assert found.modes["default"].speedup == pytest.approx(fast if claimed else 1.0)
+    record = plain._record(made, found)
+    assert "waited for a CPU core 70% of the time, so the speedup is doubtful (usual steps make it 84.5×" in record.busy
+    if not claimed:
+        assert made.answer is None
+        assert record.verdict == "inconclusive"
+        assert record.busy in record.why
+        return
+    assert made.answer
+    assert made.answer.speedup.value == pytest.approx(fast)
+    assert made.answer.busy == record.busy
+    assert made.run.read("result.json")["busy"] == record.busy
+    assert any(isinstance(event, Answered) and event.busy for event in said)
+    assert any(isinstance(event, Warned) and record.busy in event.text for event in said)
+
+
+def test_an_untouched_model_that_waited_in_every_step_was_faster_alone(made: State, timed: Timed) -> None:
+    made.baseline.samples = [2 * STEP, STEP / 80, 3 * STEP]
+    timed({"best": 1 / 100, "default": 0.8}, shortest={"best": STEP, "default": STEP / 100})
+    found = Race()
+    time_modes(made, found, {"default": ready(made, "default", "compile")})
+    assert found.modes["default"].speedup == pytest.approx(1.25)
+    assert not plain._record(made, found).verdict  # others slowed the untouched model, which refuses nothing here
+    assert made.answer
+    assert "(usual steps make it 80.0×, the shortest ones 1.25×" in made.answer.busy
 
 
 def test_the_recipe_of_a_mode_that_dies_when_it_is_timed_again_is_taken_back(made: State, timed: Timed) -> None:

@@ -37,7 +37,7 @@ class Answer:
 
     kept: its rungs; speedup: over the untouched model; over_plain: the same over the best plain mode; times: nanoseconds a step by side (`baseline`, `plain`, `best`); memory: bytes by side; shapes:
     what it gives on other shapes (`rung.ladder.climb.confirm`); original: inputs that are left to the untouched model; doubt: why it
-    is provisional once more, although it was more.
+    is provisional once more, although it was more; busy: why the speedup is doubtful, on a CPU whose cores were busy.
     """
 
     kept: tuple[str, ...]
@@ -52,6 +52,7 @@ class Answer:
     restarts: Sequence[Mapping[str, Sequence[int | float]]] = ()
     first_run_seconds: Mapping[str, float | None] = field(default_factory=dict)
     doubt: str = ""
+    busy: str = ""
 
     @property
     def rank(self) -> int:
@@ -93,7 +94,7 @@ def _set(state: State, answer: Answer) -> None:
         Moment(status=answer.status, kept=list(answer.kept), speedup=answer.speedup.value, seconds=state.spent())
     )
     write_everywhere(state)
-    state.say(Answered(answer.status, list(answer.kept), answer.speedup))
+    state.say(Answered(answer.status, list(answer.kept), answer.speedup, answer.busy))
 
 
 def write_everywhere(state: State) -> None:
@@ -145,11 +146,13 @@ def answer_of(state: State, stack: Sequence[str], status: Status, over: float, r
     assert record.memory
     assert record.first_run_seconds
     best, mode = record.times["candidate"], state.plain.speedup if state.plain else None
+    before = (a.busy for a in state.kept_attempts if set(a.stack) <= set(stack))  # its gain is a factor of this one
     return Answer(
         tuple(stack), status, Figure(value=over), Figure(value=over / mode) if mode else None,
         times={"baseline": Figure(value=over * best.value), "best": best},
         memory={"baseline": state.baseline.memory, "best": record.memory["candidate"]},
         first_run_seconds={"baseline": state.baseline.first_run_seconds, "best": record.first_run_seconds["candidate"]},
+        busy=next(filter(None, (record.busy, *before)), ""),
     )  # fmt: skip
 
 
@@ -168,6 +171,7 @@ def write(state: State, stopped: Stopped | None = None) -> Recipe | None:
         restarts=answer.restarts if answer else [],
         shapes=answer.shapes if answer else [],
         doubt=answer.doubt if answer else "",
+        busy=answer.busy if answer else "",
         all_shapes=answer is None or state.on_all_shapes(answer.kept),
         noise=noise(state.attempts),
         plain=state.plain,
@@ -194,7 +198,8 @@ def noise(attempts: Sequence[Attempt]) -> Noise | None:
     visible: the smallest gain that an attempt of several restarts would have shown four times in five, in the middle of those. None where
     neither is known."""
     waited = [max(shares) for a in attempts if (shares := _finite((a.waited or {}).values()))]
-    visible = _finite(a.comparison.visible for a in attempts if a.comparison)
+    # On busy cores 0 is what is claimed where usual and shortest steps disagree in each restart: nothing was seen then.
+    visible = _finite(a.comparison.visible or (math.inf if a.busy else 0.0) for a in attempts if a.comparison)
     if not waited and not visible:
         return None
     return Noise(
@@ -232,7 +237,7 @@ def read_back(state: State) -> None:
     state.answer = Answer(
         tuple(result.kept), status, result.speedup, result.over_plain, result.confidence, result.times or {}, result.memory or {},
         result.shapes or [], original, result.restarts or [],
-        result.first_run_seconds or {}, result.doubt,
+        result.first_run_seconds or {}, result.doubt, result.busy,
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from rung.ladder.climb.needs import waiting
 from rung.ladder.climb.on_gpus import further_restarts, tell_of_gpus
 from rung.ladder.climb.schedule import confirming, looks, room
 from rung.ladder.climb.state import WARM, OutOfTime, State
-from rung.ladder.climb.trust import clocks_disagree, distrusted
+from rung.ladder.climb.trust import clocks_disagree, distrusted, with_alone
 from rung.ladder.climb.verdict import (
     DISTURBED,
     conclude,
@@ -104,6 +104,8 @@ def attempt(state: State, rung: Rung) -> None:
             take(record, found)
             if not state.kept:
                 warn_if_disturbed(state, record)
+            if record.busy and found.comparison and found.comparison.speedup.value >= PROVISIONAL_GAIN:
+                state.say(Warned(f"{record.busy}."))
             tell_of_gpus(state, record)
             seen = state.profiled(name, found.times["candidate"].value) if state.trace(name).exists() else seen
             _judge(state, rung, record, duel, name, seen)
@@ -275,7 +277,7 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
         raise OutOfTime
     start = Start.of(state.setup_within(room(state)), {"best": best, "candidate": task})
     progress.info("timing %s", in_words(rung.name))
-    duel.restarts.append(start.timed(duel))
+    duel.restarts.append(with_alone(state, start.timed(duel), state.kept))
     given_up = rung.spares == "step" and first_answer(state, duel).answer == "slower"
     if not given_up or state.request.budget is None:
         duel.witness = start.witness()

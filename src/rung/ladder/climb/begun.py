@@ -73,8 +73,13 @@ def _is_whole(begun: Begun) -> bool:
     blocks = {len(r) for restart in begun.duel.restarts for r in restart.rounds}
     timed = all(len(r) >= 4 and all(0 < ns < math.inf for ns in r) for r in rounds)
     most = min(len(begun.duel.restarts), len(begun.duel.samples))
+    shortest = all(
+        len(restart.shortest) in (0, len(restart.rounds[0]) // 2) and all(0 < ns < math.inf for ns in restart.shortest)
+        for restart in restarts
+        if restart.rounds
+    )
     first = all(0 < k < most for k in begun.duel.elsewhere)  # the first one ran on the first GPU
-    return timed and first and all(restart.rounds for restart in restarts) and len(blocks) == 1
+    return timed and shortest and first and all(restart.rounds for restart in restarts) and len(blocks) == 1
 
 
 def keep(state: State, what: str, begun: Begun) -> None:

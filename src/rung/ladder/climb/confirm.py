@@ -14,7 +14,7 @@ from rung.ladder.climb.checks import end_checks
 from rung.ladder.climb.restarts import Group, begin_restarts, end_restarts, time_for_blocks, warm
 from rung.ladder.climb.schedule import looks, restarts_at_once
 from rung.ladder.climb.state import OutOfTime, State
-from rung.ladder.climb.trust import by_cpu_time
+from rung.ladder.climb.trust import by_cpu_time, with_alone
 from rung.ladder.climb.verdict import refute
 from rung.measure import CLIMB, Comparison, Looks, judge, until_next_look
 from rung.records.climb import Shape
@@ -93,7 +93,8 @@ def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun,
             return f"in the final comparison it failed: {failure}"
         state.say(Warned(f"not confirmed, because {SIDES[failure.side]} failed: {failure}"))
         return ""
-    plain = found.get("plain")
+    plain, busy = found.get("plain"), begun.duel.doubt(0, len(sides) - 1)
+    answer = replace(answer, busy=busy)
     why = refuted(found["best"], plain, state.plain.title if state.plain else "")
     if why and found["best"].answer == "faster" and not _plain_is_verified(state):
         _as_seen(state, answer, found["best"], plain)
@@ -104,7 +105,7 @@ def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun,
         over = found["best"]
         doubt = by_cpu_time(over, begun.duel.by_cpu_time(0, len(sides) - 1), begun.duel.waited.values())
         if not doubt or (plain is not None and plain.answer == "slower"):
-            return why
+            return f"{why}; {busy}" if busy else why
         lower(
             state,
             replace(answer, speedup=record_of(Ratio, over.speedup), confidence=over.confidence),
@@ -136,7 +137,7 @@ def _decided(state: State, sides: dict[str, Side], begun: Begun, ahead: Sequence
                 for start in starts:
                     time_for_blocks(state, len(sides))
                     progress.info("confirming: restart %d", len(duel.restarts) + 1)
-                    duel.restarts.append(start.timed(duel))
+                    duel.restarts.append(with_alone(state, start.timed(duel)))
                 keep(state, "confirm", begun)
             _on_shapes(state, starts, begun, lacking)
             keep(state, "confirm", begun)

@@ -6,7 +6,7 @@ import logging
 import math
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from msgspec import UNSET
 
@@ -16,7 +16,7 @@ from rung.ladder.climb.begin import GRACE
 from rung.ladder.climb.begun import Begun, forget, keep
 from rung.ladder.climb.modes import NAME, mode_of_task, title
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
-from rung.ladder.climb.trust import distrusted
+from rung.ladder.climb.trust import distrusted, with_alone
 from rung.ladder.climb.verdict import slowed_by_others
 from rung.records.climb import Mode
 from rung.records.measured import Figure
@@ -115,6 +115,8 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
         record.prepared_seconds = sides[name].since_open("warm")
         if name in ready:
             state.say(Raced(record))
+            if record.speedup >= PROVISIONAL_GAIN and (doubt := duel.doubt(0, k)):
+                state.say(Warned(f"{doubt}."))
     _choose(state, result, names[1:], duel, start)
     for name, task in ready.items():
         if name != result.best:
@@ -131,18 +133,31 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
 
 def _undisturbed(state: State, start: Start, briefly: bool) -> Duel:
     """One restart. On a host that others keep busy the untouched model waits for its launches or its cores. A graph of launches does not, and would look
-    too good. So all are timed once more where the untouched model took much longer than alone. The restart counts in which it was faster."""
+    too good. So all are timed once more where the untouched model took much longer than alone, or where usual and shortest steps disagree. The
+    restart counts in which it was faster, or in which they disagree less."""
     began = time.monotonic()
-    duel = _one_restart(start, briefly)
+    duel = _one_restart(state, start, briefly)
     took = time.monotonic() - began
-    if _untouched_step(duel) > SLOWED * state.baseline.time.value and took < state.left():
-        duel = min(duel, _one_restart(start, briefly), key=_untouched_step)
-    return duel
+    waited = _disagree(duel) > math.log(SLOWED)
+    if took >= state.left() or not (waited or _untouched_step(duel) > SLOWED * state.baseline.time.value):
+        return duel
+    again = _one_restart(state, start, briefly)
+    found = min(duel, again, key=_disagree if waited else _untouched_step)
+    both = [one.restarts[-1].shortest for one in (duel, again)]
+    if all(both):  # of the same processes
+        found.restarts[-1] = replace(found.restarts[-1], shortest=tuple(map(min, *both)))
+    return found
 
 
-def _one_restart(start: Start, briefly: bool) -> Duel:
+def _disagree(duel: Duel) -> float:
+    """How much usual and shortest steps disagree about the untouched model and another one, as a logarithm; 0 where no threads waited."""
+    restart, others = duel.restarts[-1], range(1, len(duel.samples[-1]))
+    return max((abs(restart.usual(0, k) - restart.least(0, k)) for k in others if restart.shortest), default=0.0)
+
+
+def _one_restart(state: State, start: Start, briefly: bool) -> Duel:
     duel = Duel()
-    duel.restarts.append(start.timed(duel, briefly=briefly))
+    duel.restarts.append(with_alone(state, start.timed(duel, briefly=briefly)))
     return duel
 
 
@@ -260,6 +275,7 @@ def _take(state: State, result: Race, name: str, duel: Duel, start: Start, beat:
             times={"baseline": seen.times["best"], "best": seen.times["candidate"]},
             memory={"baseline": seen.memory["best"], "best": seen.memory["candidate"]},
             first_run_seconds={"baseline": seen.first_run_seconds["best"], "best": seen.first_run_seconds["candidate"]},
+            busy=seen.busy,
         )  # fmt: skip
         result.answers.append(answer)
         offer(state, answer, beat)

@@ -13,6 +13,7 @@ from rung.ladder.climb.begun import Begun, keep
 from rung.ladder.climb.restarts import Group, end_restarts, loaded, time_for_blocks
 from rung.ladder.climb.schedule import confirming, groups_at_once, pairs_at_once
 from rung.ladder.climb.state import UNSEEN, OutOfTime, State
+from rung.ladder.climb.trust import with_alone
 from rung.measure import Restart, until_next_look
 from rung.records.climb import Attempt
 from rung.records.progress import Warned
@@ -88,7 +89,7 @@ def _time_at_once(state: State, groups: Sequence[Group], begun: Begun, there: Se
     """Times restarts, each on another GPU. What fails elsewhere is left out. there: they, and those that stand still beside them."""
     starts = [group.start(state) for group in groups]
     if len(groups) == 1 and not groups[0].place:
-        begun.duel.restarts.append(starts[0].timed(begun.duel))
+        begun.duel.restarts.append(with_alone(state, starts[0].timed(begun.duel), state.kept))
         keep(state, "attempt", begun)
         return
     duels = [Duel() for _ in groups]

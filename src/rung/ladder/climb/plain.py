@@ -21,7 +21,7 @@ from rung.ladder.climb.modes import NAME, ROUNDED, rounded, the_best, title
 from rung.ladder.climb.race import race
 from rung.ladder.climb.schedule import verifying_seconds
 from rung.ladder.climb.state import OutOfTime, State
-from rung.ladder.climb.trust import distrusted
+from rung.ladder.climb.trust import because_busy, distrusted
 from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed, slowed_by_others, warn_if_disturbed
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, judge
@@ -180,7 +180,9 @@ def _record(state: State, found: Race) -> Attempt:
     warn_if_disturbed(state, record)
     if (best.speedup or 0.0) < PROVISIONAL_GAIN:
         record.verdict = "inconclusive"
-        record.why = f"no plain mode was more than {PROVISIONAL_GAIN - 1:.0%} faster in one restart."
+        record.why = (
+            f"no plain mode was more than {PROVISIONAL_GAIN - 1:.0%} faster in one restart{because_busy(record)}."
+        )
     elif why := distrusted(record, best.speedup or 0.0):
         record.verdict, record.why = "reverted", why
     elif why := slowed_by_others(state, record):

@@ -10,10 +10,12 @@ that a candidate is faster, but wall time not with confidence, its recipe stays 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
-from rung.measure import Comparison
+from rung.ladder.climb.state import State
+from rung.measure import Comparison, Restart
 from rung.measure.core_time import BUSY, MOST_WAITED
 from rung.records.climb import Attempt
 from rung.records.compare import Interleaved
@@ -89,6 +91,22 @@ def _doubt(wall: Compared, cpu: Compared, share: float) -> str:
         f"its threads waited for a CPU core {share:.0%} of the time, so wall time cannot decide; in CPU time it is "
         f"{gain.value:.2f}×{between} as fast"
     )
+
+
+def because_busy(record: Attempt) -> str:
+    """What is added to why nothing was shown, on busy cores: what is claimed there is the less of two measures."""
+    return f"; {record.busy}" if record.busy else ""
+
+
+def with_alone(state: State, restart: Restart, kept: Sequence[str] = ()) -> Restart:
+    """A restart whose first side has these rungs. On busy cores it may wait in every step, so of the untouched model its shortest step when it was
+    timed alone counts, too."""
+    if kept:
+        return restart
+    alone = min((ns for ns in state.baseline.samples or () if ns > 0), default=math.inf)
+    if not restart.shortest or alone >= restart.shortest[0]:
+        return restart
+    return replace(restart, shortest=(alone, *restart.shortest[1:]))
 
 
 def clocks_disagree(duel: Duel) -> bool:

@@ -19,7 +19,7 @@ from rung.ladder.climb.checks import end_checks, end_widening, may_pass, named, 
 from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.schedule import confirming, room
 from rung.ladder.climb.state import OutOfTime, State
-from rung.ladder.climb.trust import by_cpu_time_of, distrusted, waited_for_cores
+from rung.ladder.climb.trust import because_busy, by_cpu_time_of, distrusted, waited_for_cores
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
 from rung.quantities import duration
@@ -54,13 +54,13 @@ def no_gain(record: Attempt, rung: Rung, comparison: Comparison, slower_at_most:
     if answer == "slower":
         if waited := waited_for_cores(record):
             return "inconclusive", f"it was slower while {waited}; climb again while the machine does nothing else."
-        return "reverted", f"it is slower than the best so far{but}."
+        return "reverted", f"it is slower than the best so far{but}{because_busy(record)}."
     if record.cut:
         times = f"{comparison.restarts} restart{'' if comparison.restarts == 1 else 's'}"
         return "inconclusive", f"the budget ended after {times}; `--resume` tries it again."
     if doubt := by_cpu_time_of(record):
         return "inconclusive", f"the interval includes 1, so it is not kept and stays provisional{but}: {doubt}."
-    return "inconclusive", f"the interval includes 1: no gain was shown, so it is not kept{but}."
+    return "inconclusive", f"the interval includes 1: no gain was shown, so it is not kept{but}{because_busy(record)}."
 
 
 def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float, seen: Seen) -> None:
@@ -232,8 +232,9 @@ def warn_if_disturbed(state: State, record: Attempt) -> None:
 
 def slowed_by_others(state: State, record: Interleaved | Attempt) -> str:
     """Why a candidate that looks faster than the untouched model, its `best` while nothing is kept, may not be so, as a sentence: that took much
-    longer beside it than alone, and alone it was as fast. Empty where nothing is to be said."""
-    if state.kept:
+    longer beside it than alone, and alone it was as fast. Empty where nothing is to be said, and where the shortest steps, which no others
+    slow, bound the speedup, so that it is doubtful and not refused."""
+    if state.kept or record.busy:
         return ""
     assert record.times
     alone, beside, mine = state.baseline.time.value, record.times["best"].value, record.times["candidate"].value
