@@ -115,20 +115,30 @@ class Net(nn.Module):
         return self.head(self.halved(self.apart(self.wide(self.stem(x)).relu()).relu()).mean((2, 3)))
 
 
-@pytest.mark.parametrize(("layout", "amp"), [(torch.contiguous_format, False), (torch.channels_last, True)], ids=str)
-def test_a_network_trains_as_before(layout: torch.memory_format, amp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many were turned in each graph that Inductor compiled."""
     torch._dynamo.reset()
     torch.manual_seed(0)
-    counts: list[int] = []
+    found: list[int] = []
 
     def counted(graph: torch.fx.Graph) -> int:
-        counts.append(turn_windows(graph))
-        return counts[-1]
+        found.append(turn_windows(graph))
+        return found[-1]
 
     monkeypatch.setattr("rung.rewrites.aten.depthwise.turn_windows", counted)
-    model, x = Net().to(DEVICE, memory_format=layout), torch.randn(2, 3, 12, 12, device=DEVICE)
+    return found
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, within=["depthwise-dgrad"])
-    run = torch.compile(model, backend=surgeon)
+    return torch.compile(function, backend=surgeon, **options)
+
+
+@pytest.mark.parametrize(("layout", "amp"), [(torch.contiguous_format, False), (torch.channels_last, True)], ids=str)
+def test_a_network_trains_as_before(layout: torch.memory_format, amp: bool, counts: list[int]) -> None:
+    model, x = Net().to(DEVICE, memory_format=layout), torch.randn(2, 3, 12, 12, device=DEVICE)
+    run = compiled(model)
 
     def gradients(call: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with torch.autocast(DEVICE, torch.bfloat16, enabled=amp):
@@ -139,6 +149,21 @@ def test_a_network_trains_as_before(layout: torch.memory_format, amp: bool, monk
     for got, want in zip(gradients(run), gradients(model), strict=True):
         scale = float(want.abs().max()) + 1e-6
         torch.testing.assert_close(got / scale, want / scale, **near)
+    assert counts == [0, 2]
+
+
+def test_a_backward_pass_inside_autocast_computes_in_the_dtype_of_the_forward_pass(counts: list[int]) -> None:
+    """Compiled code reads the memory of what an operator returns as the dtype that it was traced with."""
+    slope, weight = torch.randn(2, 6, 8, 8, device=DEVICE), torch.randn(6, 1, 3, 3, device=DEVICE)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        made = depthwise_dgrad(slope, weight, [1, 1], [1, 1], False)
+    assert made.dtype == torch.float32  # else the rest would read and write beyond it
+    model, x = Net().to(DEVICE), torch.randn(2, 3, 12, 12, device=DEVICE)
+    want = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    loss = compiled(model)(x).square().sum()
+    with torch.autocast(DEVICE, torch.bfloat16):
+        got = torch.autograd.grad(loss, list(model.parameters()))
+    torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
     assert counts == [0, 2]
 
 

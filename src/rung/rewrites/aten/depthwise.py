@@ -26,9 +26,11 @@ def depthwise_dgrad(
     layout = torch.channels_last if channels_last else torch.contiguous_format
     window = zip(weight.shape[2:], padding, dilation, strict=True)
     left = [step * (size - 1) - before for size, before, step in window]
-    made = torch.conv2d(
-        slope.contiguous(memory_format=layout), weight.flip(2, 3), None, 1, left, dilation, weight.shape[0]
-    )
+    # Backward may be called under autocast, and compiled code knows the dtype of what it gets.
+    with torch.autocast(slope.device.type, enabled=False):
+        made = torch.conv2d(
+            slope.contiguous(memory_format=layout), weight.flip(2, 3), None, 1, left, dilation, weight.shape[0]
+        )
     return made.contiguous(memory_format=layout)  # as it is already, where the library computes in this layout
 
 
