@@ -167,6 +167,22 @@ def test_a_backward_pass_inside_autocast_computes_in_the_dtype_of_the_forward_pa
     assert counts == [0, 2]
 
 
+@pytest.mark.parametrize(
+    ("padding", "dynamic", "turned"),
+    [("valid", False, 1), ("same", False, 1), (lambda x: x.shape[2] // 9, True, 0)],
+    ids=["valid", "same", "of the shape"],
+)
+def test_padding_is_one_number_words_or_computed(padding: Any, dynamic: bool, turned: int, counts: list[int]) -> None:
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x, weight, None, 1, padding if isinstance(padding, str) else padding(x), 1, 6).square().sum()
+
+    inputs = [torch.randn(2, 6, 9, 10, requires_grad=True), torch.randn(6, 1, 3, 3, requires_grad=True)]
+    want = torch.autograd.grad(function(*inputs), inputs)
+    got = torch.autograd.grad(compiled(function, dynamic=dynamic)(*inputs), inputs)
+    torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
+    assert sum(counts) == turned
+
+
 def test_the_survey_counts_those_of_stride_1() -> None:
     parts: list[torch.fx.GraphModule] = []
 

@@ -9,6 +9,8 @@ nodes only there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import fx
 
@@ -60,7 +62,7 @@ def turn_windows(graph: fx.Graph) -> int:
         if gradient is None or not _turns(node):
             continue
         slope, x, weight, _, _, padding, dilation, *_, wanted = node.args
-        given = slope, weight, list(padding), list(dilation), _is_channels_last(x)
+        given = slope, weight, _of_both(padding), _of_both(dilation), _is_channels_last(x)
         with graph.inserting_before(node):
             made = graph.call_function(torch.ops.rung.depthwise_dgrad.default, given)
         made.meta = dict(gradient.meta)
@@ -89,7 +91,15 @@ def _turns(node: fx.Node) -> bool:
     alone = groups == channels == window.shape[0] and channels > 1 and window.shape[1] == 1
     if not alone or transposed or not wanted[0] or any(each != 1 for each in stride):
         return False
-    return all(0 <= p <= d * (k - 1) for p, d, k in zip(padding, dilation, window.shape[2:], strict=True))
+    if not all(isinstance(each, int) for each in (*padding, *dilation)):  # it is computed in the graph
+        return False
+    reach = zip(_of_both(padding), _of_both(dilation), window.shape[2:], strict=True)
+    return all(0 <= p <= d * (k - 1) for p, d, k in reach)
+
+
+def _of_both(given: Sequence[int]) -> list[int]:
+    """Of each of the two dimensions. One number is of both, as torch writes padding="valid"."""
+    return [*given] * (2 if len(given) == 1 else 1)
 
 
 def _is_channels_last(x: fx.Node) -> bool:
