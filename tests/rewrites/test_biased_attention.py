@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,14 +195,36 @@ def test_gradients_are_of_the_mask_of_the_forward_pass(
             seen += made
         return seen
 
-    # torch's cache knows functions in checkpointed regions by name alone, and would give what an earlier version became.
-    with torch._functorch.config.patch(enable_autograd_cache=False):
-        seen = steps()
+    seen = steps()
     assert surgeon.rewritten == {"biased-attention": 2}
     for a, b in itertools.combinations(seen, 2):
         assert (a - b).abs().mean() > 0.1 * a.abs().mean()
     for a, b in zip(seen, steps(), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["", "checkpointed"])
+def test_compiled_code_of_another_version_is_not_taken_from_the_cache(
+    checkpointed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of a function that has the same name."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    call = sdpa()
+
+    def layer(*inputs: torch.Tensor) -> torch.Tensor:
+        return checkpoint(call, *inputs, use_reentrant=False) if checkpointed else call(*inputs)
+
+    shapes = (QUERIES, WIDTH), (KEYS, WIDTH), (KEYS, WIDTH), (QUERIES, KEYS)
+    inputs = [torch.randn(BATCH, HEADS, *shape).requires_grad_() for shape in shapes]
+    for version in (1.0, 2.0):
+        monkeypatch.setattr(
+            "rung.rewrites.graph.kernel_ops.operator",
+            lambda name, factor=version: lambda *given: (factor * plain(*given)[0], None),
+        )
+        torch._dynamo.reset()
+        made = torch.compile(layer, backend=Surgeon(["biased-attention"]), dynamic=False)(*inputs)
+        torch.autograd.grad(made.sum(), inputs)  # then it is written to the cache
+        torch.testing.assert_close(made, version * layer(*inputs), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -115,20 +115,30 @@ class Net(nn.Module):
         return self.head(self.halved(self.apart(self.wide(self.stem(x)).relu()).relu()).mean((2, 3)))
 
 
-@pytest.mark.parametrize(("layout", "amp"), [(torch.contiguous_format, False), (torch.channels_last, True)], ids=str)
-def test_a_network_trains_as_before(layout: torch.memory_format, amp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many were turned in each graph that Inductor compiled."""
     torch._dynamo.reset()
     torch.manual_seed(0)
-    counts: list[int] = []
+    found: list[int] = []
 
     def counted(graph: torch.fx.Graph) -> int:
-        counts.append(turn_windows(graph))
-        return counts[-1]
+        found.append(turn_windows(graph))
+        return found[-1]
 
     monkeypatch.setattr("rung.rewrites.aten.depthwise.turn_windows", counted)
-    model, x = Net().to(DEVICE, memory_format=layout), torch.randn(2, 3, 12, 12, device=DEVICE)
+    return found
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, within=["depthwise-dgrad"])
-    run = torch.compile(model, backend=surgeon)
+    return torch.compile(function, backend=surgeon, **options)
+
+
+@pytest.mark.parametrize(("layout", "amp"), [(torch.contiguous_format, False), (torch.channels_last, True)], ids=str)
+def test_a_network_trains_as_before(layout: torch.memory_format, amp: bool, counts: list[int]) -> None:
+    model, x = Net().to(DEVICE, memory_format=layout), torch.randn(2, 3, 12, 12, device=DEVICE)
+    run = compiled(model)
 
     def gradients(call: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with torch.autocast(DEVICE, torch.bfloat16, enabled=amp):
@@ -140,6 +150,37 @@ def test_a_network_trains_as_before(layout: torch.memory_format, amp: bool, monk
         scale = float(want.abs().max()) + 1e-6
         torch.testing.assert_close(got / scale, want / scale, **near)
     assert counts == [0, 2]
+
+
+def test_a_backward_pass_inside_autocast_computes_in_the_dtype_of_the_forward_pass(counts: list[int]) -> None:
+    """Compiled code reads the memory of what an operator returns as the dtype that it was traced with."""
+    slope, weight = torch.randn(2, 6, 8, 8, device=DEVICE), torch.randn(6, 1, 3, 3, device=DEVICE)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        made = depthwise_dgrad(slope, weight, [1, 1], [1, 1], False)
+    assert made.dtype == torch.float32  # else the rest would read and write beyond it
+    model, x = Net().to(DEVICE), torch.randn(2, 3, 12, 12, device=DEVICE)
+    want = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    loss = compiled(model)(x).square().sum()
+    with torch.autocast(DEVICE, torch.bfloat16):
+        got = torch.autograd.grad(loss, list(model.parameters()))
+    torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
+    assert counts == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("padding", "dynamic", "turned"),
+    [("valid", False, 1), ("same", False, 1), (lambda x: x.shape[2] // 9, True, 0)],
+    ids=["valid", "same", "of the shape"],
+)
+def test_padding_is_one_number_words_or_computed(padding: Any, dynamic: bool, turned: int, counts: list[int]) -> None:
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x, weight, None, 1, padding if isinstance(padding, str) else padding(x), 1, 6).square().sum()
+
+    inputs = [torch.randn(2, 6, 9, 10, requires_grad=True), torch.randn(6, 1, 3, 3, requires_grad=True)]
+    want = torch.autograd.grad(function(*inputs), inputs)
+    got = torch.autograd.grad(compiled(function, dynamic=dynamic)(*inputs), inputs)
+    torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
+    assert sum(counts) == turned
 
 
 def test_the_survey_counts_those_of_stride_1() -> None:
@@ -167,7 +208,15 @@ def test_it_applies_where_training_of_such_a_network_is_compiled_for_a_gpu() -> 
         assert says in str(rung.applies(replace(here, facts=facts_of(facts, **change))))
     assert "torch.compile" in str(rung.applies(replace(here, plan=Plan())))
     assert rung.change(here.plan).within == ("depthwise-dgrad",)
-    before, after = ({"cudnn::cnn::dgrad2d_c1_k1_nhwc_kernel<x>": n, "wgrad2d_c1_k1_nhwc": 4.0} for n in (4.0, 2.0))
-    shown = [Counters(90, 90, 90, names) for names in (before, after)]
-    assert rung.proof(Evidence(*shown, {"pass depthwise-dgrad": True})).shown is True
-    assert rung.proof(Evidence(shown[0], shown[0], {"pass depthwise-dgrad": True})).shown is False
+    for name in (
+        "cudnn::cnn::dgrad2d_c1_k1_nhwc_kernel<x>",
+        "at::native::(anonymous namespace)::conv_depthwise2d_backward_kernel<3, 1, float, int>",
+        "igemm_bwd_gtcx3_nhwc_bf16_bx0_ex1_bt64x128x32",
+        "naive_conv_ab_nonpacked_bwd_nchw_half_double_half",
+        "_ZN2ck16tensor_operation6device12_GLOBAL__N_139kernel_grouped_conv_bwd_data_multiple_d_xdl_cshuffle",
+        "Col2Im2dU",
+    ):
+        before, after = ({name: n, "wgrad2d_c1_k1_nhwc": 4.0} for n in (4.0, 2.0))
+        shown = [Counters(90, 90, 90, names) for names in (before, after)]
+        assert rung.proof(Evidence(*shown, {"pass depthwise-dgrad": True})).shown is True, name
+        assert rung.proof(Evidence(shown[0], shown[0], {"pass depthwise-dgrad": True})).shown is False, name

@@ -26,7 +26,7 @@ from rung.rewrites.attention.sdpa import fuse_attention, fuse_flex
 from rung.rewrites.attention.short import run_short
 from rung.rewrites.batch_norm import fold_batch_norm
 from rung.rewrites.cache import write_in_place
-from rung.rewrites.checkpoints import checkpoint_as_written
+from rung.rewrites.checkpoints import caching, checkpoint_as_written
 from rung.rewrites.convolution_epilogues import join_relu
 from rung.rewrites.counts import NAMES, attention, count, products
 from rung.rewrites.cross_entropy import fuse_cross_entropy
@@ -264,7 +264,8 @@ class Surgeon:
         else:
             from torch._inductor.compile_fx import compile_fx
 
-            run = compile_fx(gm, inputs, config_patches={**self.inductor_options, **_hooks(self.within)} or None)
+            with caching(gm):
+                run = compile_fx(gm, inputs, config_patches={**self.inductor_options, **_hooks(self.within)} or None)
         return run
 
     def _run(

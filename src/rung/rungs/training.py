@@ -106,7 +106,8 @@ DEPTHWISE_DGRAD = inductor_rewrite(
     effect="fewer kernels for input gradients of convolutions",
     shown=(
         "the rewrite of convolutions",
-        rarer(r"(?i)dgrad|depthwise2d_backward_kernel|conv.*bwd|igemm_bwd", "kernels for such gradients"),
+        # col2im: MIOpen's products, and torch's own, put together what such a gradient is summed of.
+        rarer(r"(?i)dgrad|depthwise2d_backward_kernel|conv.*bwd|igemm_bwd|col2im", "kernels for such gradients"),
     ),
 )
 

@@ -46,6 +46,7 @@ TRAINING = {**GPU, "mode": "train", "optimizer_is_fused": False}
 LAYERS = {"blocks": 12, "kinds_of_blocks": 1}
 CONVOLUTIONS = {"contiguous_convolutions": 2}
 CPU = {**GPU, "gpu": False, "arch": "x86_64"}
+IN_16_BITS = ("bf16", "fused-optimizer", "compile", "capture")
 
 
 def started(made: State, memory: dict[str, int] | None = None, launching: float = 1.0) -> None:
@@ -345,14 +346,37 @@ def test_what_adds_to_a_mode_that_is_much_slower_is_not_waited_for(
     assert (made.ahead == []) == bool(given_up)
 
 
-@pytest.mark.parametrize(("speedup", "given_up"), [(1.5, ["default", "reduce-overhead"]), (UNSET, [])])
+BOTH = ["default", "reduce-overhead"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "ran", "speedup", "given_up"),
+    [
+        (IN_16_BITS, IN_16_BITS, 1.5, BOTH),
+        (("bf16", "compile-regions", "capture"), IN_16_BITS, 1.5, BOTH),
+        (IN_16_BITS, IN_16_BITS, UNSET, []),  # it does not run either
+        (("bf16", "compile-regions", "capture"), ("bf16", "compile"), 1.5, []),  # the capture may be what raises
+        (("tf32", "compile"), ("bf16", "compile"), 1.5, []),
+        (("bf16", "capture"), IN_16_BITS, 1.5, []),  # nothing compiled raised
+    ],
+    ids=["whole", "blocks", "not ready", "captured", "another precision", "not compiled"],
+)
 def test_where_another_attention_made_the_model_compile_nothing_is_compiled_without_it_any_more(
-    climb: Callable[..., tuple[State, Added]], speedup: Any, given_up: list[str]
+    climb: Callable[..., tuple[State, Added]],
+    raised: Sequence[str],
+    ran: Sequence[str],
+    speedup: Any,
+    given_up: list[str],
 ) -> None:
     made, _ = climb(TRAINING)
     made.numerics = "bf16"
     started(made)
-    race = mode_timing.Race({"x": Mode(name="x", title="", rungs=[*IN_16_BITS, "biased-attention"], speedup=speedup)})
+    race = mode_timing.Race(
+        {
+            "w": Mode(name="w", title="", rungs=[*raised], failed=True),
+            "x": Mode(name="x", title="", rungs=[*ran, "biased-attention"], speedup=speedup),
+        }
+    )
     open_ = {name: made.racing[name] for name in ("default", "cuda-graph")}
     later = {"reduce-overhead": made.racing["reduce-overhead"]}
     racing._give_up(made, race, open_, later)
@@ -785,7 +809,6 @@ def test_where_the_fastest_mode_is_wrong_the_next_one_takes_its_place(
     assert last.verdict == "reverted"
 
 
-IN_16_BITS = ("bf16", "fused-optimizer", "compile", "capture")
 ROUNDED = (*IN_16_BITS, "eager-rounding")
 
 

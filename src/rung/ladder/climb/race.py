@@ -189,8 +189,7 @@ def _can_wait(state: State, result: Race, tasks: Mapping[str, Task]) -> bool:
     best = {*result.modes[result.best].rungs} if result.best else set()
 
     def may_wait(name: str, task: Task) -> bool:
-        rungs = {"compile" if rung == "compile-regions" else rung for rung in task.side.rungs}
-        return mode_of(name) in (*ANEW, *SLOW) or rungs <= best
+        return mode_of(name) in (*ANEW, *SLOW) or _as_a_whole(task.side.rungs) <= best
 
     return (
         verified
@@ -225,8 +224,8 @@ def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str
 
 
 def _in_vain(result: Race, rungs: Sequence[str]) -> str:
-    """Why a mode with these rungs would fail, as a clause: it adds to one that made the untouched model much slower, or compiles what raised
-    until it was compiled with another attention. Empty where nothing speaks against it."""
+    """Why a mode with these rungs would fail, as a clause: it adds to one that made the untouched model much slower, or compiles what raised,
+    and ran with nothing but another attention. Empty where nothing speaks against it."""
     timed = [mode for mode in result.modes.values() if mode.speedup]
     slow = next((mode for mode in timed if much_slower(mode) and {*mode.rungs} < {*rungs}), None)
     if slow:
@@ -234,10 +233,22 @@ def _in_vain(result: Race, rungs: Sequence[str]) -> str:
     if (
         "compile" in rungs
         and "biased-attention" not in rungs
-        and any("biased-attention" in mode.rungs for mode in timed)
+        and any(_attention_raised(result, mode) for mode in timed)
     ):
         return "what was compiled with torch's attention raised"
     return ""
+
+
+def _attention_raised(result: Race, ran: Mode) -> bool:
+    """Whether a mode that ran with Rung's attention holds all that one without it had, which raised: a graph that could not be captured, or a
+    precision, may have raised else."""
+    raised = [_as_a_whole(mode.rungs) for mode in result.modes.values() if mode.failed is True]
+    return "biased-attention" in ran.rungs and any("compile" in rungs and rungs < {*ran.rungs} for rungs in raised)
+
+
+def _as_a_whole(rungs: Sequence[str]) -> set[str]:
+    """The rungs of a mode, where blocks that are compiled count as a model that is."""
+    return {"compile" if rung == "compile-regions" else rung for rung in rungs}
 
 
 def _give_up_refused(result: Race, open_: dict[str, Task], later: dict[str, Task]) -> None:

@@ -9,6 +9,8 @@ nodes only there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import fx
 
@@ -26,9 +28,11 @@ def depthwise_dgrad(
     layout = torch.channels_last if channels_last else torch.contiguous_format
     window = zip(weight.shape[2:], padding, dilation, strict=True)
     left = [step * (size - 1) - before for size, before, step in window]
-    made = torch.conv2d(
-        slope.contiguous(memory_format=layout), weight.flip(2, 3), None, 1, left, dilation, weight.shape[0]
-    )
+    # Backward may be called under autocast, and compiled code knows the dtype of what it gets.
+    with torch.autocast(slope.device.type, enabled=False):
+        made = torch.conv2d(
+            slope.contiguous(memory_format=layout), weight.flip(2, 3), None, 1, left, dilation, weight.shape[0]
+        )
     return made.contiguous(memory_format=layout)  # as it is already, where the library computes in this layout
 
 
@@ -58,7 +62,7 @@ def turn_windows(graph: fx.Graph) -> int:
         if gradient is None or not _turns(node):
             continue
         slope, x, weight, _, _, padding, dilation, *_, wanted = node.args
-        given = slope, weight, list(padding), list(dilation), _is_channels_last(x)
+        given = slope, weight, _of_both(padding), _of_both(dilation), _is_channels_last(x)
         with graph.inserting_before(node):
             made = graph.call_function(torch.ops.rung.depthwise_dgrad.default, given)
         made.meta = dict(gradient.meta)
@@ -87,7 +91,15 @@ def _turns(node: fx.Node) -> bool:
     alone = groups == channels == window.shape[0] and channels > 1 and window.shape[1] == 1
     if not alone or transposed or not wanted[0] or any(each != 1 for each in stride):
         return False
-    return all(0 <= p <= d * (k - 1) for p, d, k in zip(padding, dilation, window.shape[2:], strict=True))
+    if not all(isinstance(each, int) for each in (*padding, *dilation)):  # it is computed in the graph
+        return False
+    reach = zip(_of_both(padding), _of_both(dilation), window.shape[2:], strict=True)
+    return all(0 <= p <= d * (k - 1) for p, d, k in reach)
+
+
+def _of_both(given: Sequence[int]) -> list[int]:
+    """Of each of the two dimensions. One number is of both, as torch writes padding="valid"."""
+    return [*given] * (2 if len(given) == 1 else 1)
 
 
 def _is_channels_last(x: fx.Node) -> bool:
