@@ -168,6 +168,9 @@ def test_what_does_not_fit_is_refused(device: str) -> None:
         kernels.biased_attention(q, k, v.repeat(1, 1, 1, 9), bias)
     with pytest.raises(UsageError, match="one dtype"):
         kernels.biased_attention(q, k.half(), v, bias)
+    far = torch.empty(1, 1, 1, 16, device=device).expand(1, 1, 50000, 16)
+    with pytest.raises(UsageError, match=r"50000 x 50000 scores; the kernels take fewer than 2\^31"):
+        kernels.biased_attention(far, far, far, torch.empty(1, 1, 1, 1, device=device))
     with pytest.raises(UsageError, match="must broadcast"):
         kernels.biased_attention(q, k, v, bias[..., :9])
     with pytest.raises(UsageError, match="none in float64"):

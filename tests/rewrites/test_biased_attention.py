@@ -246,6 +246,14 @@ def test_others_are_left_with_a_reason(model: Callable[[], nn.Module], why: str)
     assert (why in surgeon.skipped[0]) if why else not surgeon.skipped
 
 
+def test_a_bias_that_offsets_of_32_bits_do_not_reach_is_left_with_a_reason() -> None:
+    surgeon = Surgeon(["biased-attention"], "eager")
+    q, bias = torch.empty(1, 1, 50000, 8, device="meta"), torch.empty(1, 1, 50000, 50000, device="meta")
+    torch.compile(sdpa(), backend=surgeon, dynamic=False)(q, q, q, bias)
+    assert not surgeon.rewritten
+    assert "too large for offsets of 32 bits" in surgeon.skipped[0]
+
+
 @pytest.mark.parametrize(
     ("facts", "plan", "why"),
     [

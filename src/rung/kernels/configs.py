@@ -12,6 +12,12 @@ from typing import Any
 import torch
 
 WIDEST = 128  # elements of a head that `biased_attention` takes
+ROW = 16  # elements: rows of a bias that `biased_attention` aligns are a multiple of it
+
+
+def holds_bias(rows: int, columns: int) -> bool:
+    """Whether `biased_attention` reaches all of a head's bias, and of its gradient, by offsets of 32 bits."""
+    return rows * ((columns + ROW - 1) // ROW * ROW) < 2**31
 
 
 def power_of_2(n: int, most: int | None = None) -> int:

@@ -7,7 +7,7 @@ otherwise. All in float64 are computed in float64, as a check of a gradient want
 import torch
 
 from rung.errors import UsageError
-from rung.kernels.configs import WIDEST
+from rung.kernels.configs import WIDEST, holds_bias
 from rung.kernels.dropout import draw_seed
 from rung.kernels.families import biased_attention as _biased_attention
 from rung.kernels.families import cross_entropy as _cross_entropy
@@ -95,6 +95,10 @@ def biased_attention(
     scores = (*q.shape[:3], k.shape[2])
     if bias.ndim != 4 or any(size not in (1, whole) for size, whole in zip(bias.shape, scores, strict=True)):
         raise UsageError(f"biased_attention: bias is {_text(bias)}; it must broadcast to {scores}, in four dimensions.")
+    if not holds_bias(*scores[2:]):
+        raise UsageError(
+            f"biased_attention: a head has {scores[2]} x {scores[3]} scores; the kernels take fewer than 2^31."
+        )
     if not 0.0 <= dropout_p <= 1.0:
         raise UsageError(f"biased_attention: dropout_p is {dropout_p}; it lies between 0 and 1.")
     if seed is not None and (seed.dtype != torch.int64 or seed.numel() != 1):

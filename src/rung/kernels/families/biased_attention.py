@@ -24,7 +24,7 @@ from rung.kernels.families.biased_attention_kernels import (
 )
 from rung.kernels.ops import INTERPRETED, differentiable, wrap_triton
 
-ALIGNED = 16  # elements: Triton reads whole vectors from rows whose distance 16 divides
+ALIGNED = configs.ROW  # elements: Triton reads whole vectors from rows whose distance 16 divides
 REUSED = 4  # a bias that at least so many sequences read is worth an aligned copy
 
 

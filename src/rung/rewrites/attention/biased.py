@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from rung.kernels.configs import WIDEST
+from rung.kernels.configs import WIDEST, holds_bias
 from rung.kernels.dropout import draw_seed
 from rung.rewrites.attention.mask_free import each_call, sdpa_options, take_place
 from rung.rewrites.graph import kernel_ops
@@ -68,6 +68,8 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
         return "it is empty"
     if max(q.shape[3], v.shape[3]) > WIDEST:
         return f"its heads have {max(q.shape[3], v.shape[3])} elements; the kernel takes up to {WIDEST}"
+    if not holds_bias(q.shape[2], k.shape[2]):
+        return "its mask is too large for offsets of 32 bits"
     if bias.dim() < 2 or bias.dim() > 4 or bias.shape[-2:] != (q.shape[2], k.shape[2]) or 0 in bias.stride()[-2:]:
         return "its mask is one row for all queries, which says which keys there are"
     lead = (1, 1, *bias.shape[:-2])[-2:]
