@@ -209,7 +209,8 @@ def test_it_applies_where_training_of_such_a_network_is_compiled_for_a_gpu() -> 
     assert "torch.compile" in str(rung.applies(replace(here, plan=Plan())))
     assert rung.change(here.plan).within == ("depthwise-dgrad",)
     for name in (
-        "cudnn::cnn::dgrad2d_c1_k1_nhwc_kernel<x>",
+        "void dgrad2d_c1_k1_nhwc_kernel_specialized_window<__half, float, float, 5, 1, true>",
+        "sm80_xmma_depthwise_convolution_dgrad_tiling_f16f16_f32f32_f32_nhwckrsc_nhwc_tilesize1x8x8_1x5x5",
         "at::native::(anonymous namespace)::conv_depthwise2d_backward_kernel<3, 1, float, int>",
         "igemm_bwd_gtcx3_nhwc_bf16_bx0_ex1_bt64x128x32",
         "naive_conv_ab_nonpacked_bwd_nchw_half_double_half",

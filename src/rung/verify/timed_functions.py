@@ -10,7 +10,7 @@ import torch
 from rung.engine.step import Step
 from rung.hardware.device import Device, to_device
 from rung.plan import Numerics, Plan
-from rung.verify.observe import Row, Seen, missing, noted, observe, own_copy, rows
+from rung.verify.observe import Row, Seen, identical, missing, noted, observe, own_copy, rows
 from rung.verify.plain_functions import Inputs, as_workload, in_half_precision
 from rung.verify.reference import Reference
 from rung.verify.tolerance import judge
@@ -51,7 +51,7 @@ class TimedFunctions:
             if not same:  # of most functions, after one batch more
                 break
             now = self._outputs(self._new() if batch is None else batch)
-            same = {k: t for k, t in same.items() if k < len(now) and torch.equal(t, now[k])}
+            same = {k: t for k, t in same.items() if k < len(now) and identical(t, now[k])}
         return set(same)
 
     def _outputs(self, batch: Batch) -> list[torch.Tensor]:
