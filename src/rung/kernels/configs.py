@@ -12,12 +12,17 @@ from typing import Any
 import torch
 
 WIDEST = 128  # elements of a head that `biased_attention` takes
-ROW = 16  # elements: rows of a bias that `biased_attention` aligns are a multiple of it
+ROW = 16  # elements, of which rows that `biased_attention` aligns are a multiple: Triton reads whole vectors of them
+
+
+def padded(columns: int) -> int:
+    """The length of such a row."""
+    return (columns + ROW - 1) // ROW * ROW
 
 
 def holds_bias(rows: int, columns: int) -> bool:
     """Whether `biased_attention` reaches all of a head's bias, and of its gradient, by offsets of 32 bits."""
-    return rows * ((columns + ROW - 1) // ROW * ROW) < 2**31
+    return rows * padded(columns) < 2**31
 
 
 def power_of_2(n: int, most: int | None = None) -> int:

@@ -24,7 +24,7 @@ from rung.verify.perturb import perturbed, put, state
 from rung.verify.randomness import without_dropout
 from rung.verify.reference import LOW, exactly, full_precision, in_float32
 from rung.workload import Workload, seeded_model, shapes
-from rung.workload.base import copied, of_same_tensors, refuse_other_arguments, refuse_uncopyable, underivable
+from rung.workload.base import copied, of_same_tensors, refuse_other_arguments, underivable
 
 # What a device and its libraries say where memory is short, among other things.
 DEVICE = re.compile(r"(?i)\b(cuda|hip) error|cublas|cudnn|hipblas|rocblas|miopen")
@@ -132,13 +132,12 @@ def _random_numbers(step: Step, batch: Any, values: dict[str, torch.Tensor], see
     return "" if same_draws(first.tape, elsewhere.tape) else BY_WEIGHTS
 
 
-def _refuse_copy_of_others(step: Step, batch: Any) -> None:
+def _refuse_copy_of_others(step: Step, other: torch.nn.Module, batch: Any) -> None:
     """Raises WorkloadError where a copy of the model computes with the weights of the model that it was copied from, so that nothing would be
-    seen of what a candidate does to its own: the copy runs while the original has none."""
+    seen of what a candidate does to its own: the copy runs while the original has none. other: one of the same tensors."""
     workload, model = step.workload, step.model
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):  # holds no functions of Python
         return
-    other = of_same_tensors(model)
 
     def run() -> None:
         torch.manual_seed(1)
@@ -184,7 +183,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
     """
     workload = without_dropout(workload)
     step = Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)
-    refuse_uncopyable(step.model, workload.label)
+    other = of_same_tensors(step.model, workload.label)
     first, second = workload.inputs(1), workload.inputs(2)
     refuse_other_arguments(workload, step.model, first)
     tensors = [part for part in pytree.tree_leaves(first) if isinstance(part, torch.Tensor)]
@@ -197,7 +196,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
         raise WorkloadError(
             f"{workload.label}: its model was made under torch.inference_mode(), so nothing can be written to {made}; make it under torch.no_grad()."
         )
-    _refuse_copy_of_others(step, to_device(first, device))
+    _refuse_copy_of_others(step, other, to_device(first, device))
     seen = []
     for seed in (1, 2, 2):
         put(step.model, values)

@@ -314,14 +314,6 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
     return made
 
 
-def of_same_tensors(model: torch.nn.Module) -> torch.nn.Module:
-    """A copy as `copied` makes it, but that it shares every tensor with the original."""
-    known: dict[int, Any] = {id(t): t for t in (*_attributes(model), *model.parameters(), *model.buffers())}
-    made = copy.deepcopy(model, known)
-    Rebinding(known).within(made)
-    return made
-
-
 def hooked(tensor: torch.Tensor) -> bool:
     """Whether hooks see its gradient, as it comes or once it is added to `.grad`. No copy and no pickle has them by itself."""
     return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
@@ -347,11 +339,15 @@ def refuse_other_arguments(workload: Workload, model: torch.nn.Module, batch: Ba
         ) from error
 
 
-def refuse_uncopyable(model: torch.nn.Module, label: str) -> None:
-    """Raises WorkloadError where a model cannot be copied, with the attribute that cannot. No tensor is copied."""
+def of_same_tensors(model: torch.nn.Module, label: str) -> torch.nn.Module:
+    """A copy as `copied` makes it, but that it shares every tensor with the original. Raises WorkloadError where a model cannot be copied, with
+    the attribute that cannot."""
     tensors = {id(t): t for t in (*_attributes(model), *model.parameters(), *model.buffers())}
+    known: dict[int, Any] = dict(tensors)
     try:
-        of_same_tensors(model)
+        made = copy.deepcopy(model, known)
+        Rebinding(known).within(made)
+        return made
     except Exception as error:
         for place, module in model.named_modules():
             for attribute, value in vars(module).items():

@@ -24,7 +24,6 @@ from rung.kernels.families.biased_attention_kernels import (
 )
 from rung.kernels.ops import INTERPRETED, differentiable, wrap_triton
 
-ALIGNED = configs.ROW  # elements: Triton reads whole vectors from rows whose distance 16 divides
 REUSED = 4  # a bias that at least so many sequences read is worth an aligned copy
 
 
@@ -39,20 +38,18 @@ def _tokens_first(x: torch.Tensor, dim: int) -> torch.Tensor:
     return x.new_empty((batch, tokens, heads, dim)).transpose(1, 2)
 
 
-def _padded(n: int) -> int:
-    return (n + ALIGNED - 1) // ALIGNED * ALIGNED
-
-
 def _aligned(bias: torch.Tensor) -> bool:
-    return bool(bias.stride(3) == 1 and bias.stride(2) % ALIGNED == 0)
+    return bool(bias.stride(3) == 1 and bias.stride(2) % configs.ROW == 0)
 
 
 def _readable(bias: torch.Tensor, batch: int) -> tuple[torch.Tensor, int]:
     """The bias as the kernels read it, and how many columns of it they may read. An odd distance between rows costs a load
     for each element, so a bias of many sequences is copied into aligned rows. The columns that are added hide keys."""
     rows, columns = bias.shape[2:]
-    if not (_aligned(bias) and columns % ALIGNED == 0) and batch >= REUSED * bias.shape[0]:
-        return F.pad(bias, (0, _padded(columns) - columns), value=float("-inf")).contiguous(), _padded(columns)
+    if not (_aligned(bias) and columns % configs.ROW == 0) and batch >= REUSED * bias.shape[0]:
+        return F.pad(bias, (0, configs.padded(columns) - columns), value=float("-inf")).contiguous(), configs.padded(
+            columns
+        )
     far = rows * bias.stride(2) + columns * bias.stride(3) >= 2**31
     return (bias.contiguous() if far else bias), columns
 
@@ -170,8 +167,8 @@ def _bias_parts(
         return 1, "each", grad_bias
     each = configs.sequences(batch, programs, configs.units(q.device), width) if programs and bias.shape[0] == 1 else 1
     if each > 1:
-        return each, "sum", q.new_empty((triton.cdiv(batch, each), heads, m, _padded(n)), dtype=torch.float32)
-    return 1, "each", q.new_empty((batch, heads, m, _padded(n)))
+        return each, "sum", q.new_empty((triton.cdiv(batch, each), heads, m, configs.padded(n)), dtype=torch.float32)
+    return 1, "each", q.new_empty((batch, heads, m, configs.padded(n)))
 
 
 def _back_fake(

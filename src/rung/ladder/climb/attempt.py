@@ -228,8 +228,8 @@ def first_answer(state: State, duel: Duel) -> Comparison:
     restarts have to say."""
     gpu = state.facts.gpu
     seen = of_one_restart(duel.restarts[0], gpu)
-    lucky = seen.answer == "faster" and state.step_ns < CLEAR[gpu] * _step_of(duel.restarts[0])
-    lucky = lucky or (seen.answer == "faster" and _far_beyond(state, duel.restarts[0], seen.speedup.value))
+    beside = state.step_ns < CLEAR[gpu] * _step_of(duel.restarts[0])
+    lucky = seen.answer == "faster" and (beside or _far_beyond(state, duel.restarts[0], seen.speedup.value))
     return replace(seen, answer="undecided") if lucky or clocks_disagree(replace(duel, comparison=seen)) else seen
 
 

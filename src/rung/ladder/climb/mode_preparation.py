@@ -226,9 +226,8 @@ def attended_anew(state: State, result: Race) -> dict[str, Task]:
     for name, task in list(state.racing.items()):
         if found := attended(state.context(), name, task.side.rungs, {*state.racing, *result.modes}):
             other, rungs = found
-            for likely in [
-                *state.likely
-            ]:  # it raises, too, by all that is seen, and its verification would take cores from this one
+            # What is verified already raises, too, by all that is seen, and would take cores from this one.
+            for likely in list(state.likely):
                 give_up_ahead(state, likely)
             return {other: _verified_beside(state, other, rungs)}
     return {}

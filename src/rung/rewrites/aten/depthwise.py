@@ -9,12 +9,11 @@ nodes only there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import fx
 
 from rung.rewrites.aten.lowered import Pass, aten, is_item
+from rung.rewrites.graph.normalize import per_dimension
 
 SCHEMA = "(Tensor slope, Tensor weight, int[] padding, int[] dilation, bool channels_last) -> Tensor"
 
@@ -62,7 +61,7 @@ def turn_windows(graph: fx.Graph) -> int:
         if gradient is None or not _turns(node):
             continue
         slope, x, weight, _, _, padding, dilation, *_, wanted = node.args
-        given = slope, weight, _of_both(padding), _of_both(dilation), _is_channels_last(x)
+        given = slope, weight, [*per_dimension(2, padding)], [*per_dimension(2, dilation)], _is_channels_last(x)
         with graph.inserting_before(node):
             made = graph.call_function(torch.ops.rung.depthwise_dgrad.default, given)
         made.meta = dict(gradient.meta)
@@ -93,13 +92,9 @@ def _turns(node: fx.Node) -> bool:
         return False
     if not all(isinstance(each, int) for each in (*padding, *dilation)):  # it is computed in the graph
         return False
-    reach = zip(_of_both(padding), _of_both(dilation), window.shape[2:], strict=True)
+    # torch writes padding="valid" as one number of both.
+    reach = zip(per_dimension(2, padding), per_dimension(2, dilation), window.shape[2:], strict=True)
     return all(0 <= p <= d * (k - 1) for p, d, k in reach)
-
-
-def _of_both(given: Sequence[int]) -> list[int]:
-    """Of each of the two dimensions. One number is of both, as torch writes padding="valid"."""
-    return [*given] * (2 if len(given) == 1 else 1)
 
 
 def _is_channels_last(x: fx.Node) -> bool:
