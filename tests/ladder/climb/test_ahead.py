@@ -1,4 +1,4 @@
-"""What is begun before it is needed: the verification of the candidate that may be next."""
+"""What is begun before it is needed: the candidate that may be next, and its verification."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import GIB, MANIFEST, PASSED, Added, answered, know, state
+from attempt_records import mode
+from made_up import GIB, MANIFEST, PASSED, Added, answered, know, leave, state
 from made_up import warm as warmed
 
 from rung.ladder.climb import state as states
@@ -14,7 +15,10 @@ from rung.ladder.climb.ahead import prepare_next, verify_beside
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.bundles import as_one
 from rung.ladder.climb.checks import checks_of
+from rung.ladder.climb.mode_checks import prepare_after
+from rung.ladder.climb.mode_timing import Race
 from rung.ladder.climb.state import State
+from rung.launch import WorkerFailed
 from rung.records.analyze import Breakdown
 from rung.records.record import record_of
 from rung.records.workload import Facts
@@ -106,6 +110,64 @@ def test_what_did_nothing_in_a_candidate_is_not_tried_after_it(climb: tuple[Stat
 
     first = following([])[-1]
     assert first not in following([first])
+
+
+WHOLE, AS_BLOCKS = "compile-and-graph", ("bf16", "compile-regions", "capture")
+
+
+def racing(made: State, seconds: float) -> Race:
+    """So much time is left. The model as a whole compiles, and its blocks are the best mode so far."""
+    leave(made, seconds)
+    know(made, matches={"fused-qkv": 12, "fused-gate-up": 12, "sdpa": 12, "gelu-epilogue": 12})
+    made.numerics, made.next, made.next_rung = "bf16", None, None
+    made.likely, made.racing = [WHOLE], {WHOLE: Task("01-plain-whole", made.side(BEST), [])}
+    return Race({"blocks-and-graph": mode(*AS_BLOCKS, name="blocks-and-graph", speedup=1.5)}, "blocks-and-graph")
+
+
+def test_where_little_time_is_left_it_compiles_beside_the_whole_that_it_builds_on(climb: tuple[State, Added]) -> None:
+    made, _ = climb
+    race = racing(made, 400.0)
+    prepare_after(made, race)
+    assert made.next is None  # the whole will tell first where its time goes
+    race = racing(made, 100.0)
+    prepare_after(made, race)
+    assert made.next is not None
+    assert made.next.side.rungs[:3] == tuple(BEST)
+    assert {"sdpa", "gelu-epilogue"} <= {*made.next.side.rungs}
+    made.next_gain = 1.3
+    made.checking = [Task("01-plain-verify-bf16", made.side(BEST), [("verify", {})])]
+    prepare_after(made, race)
+    assert [task.side.rungs for task in made.next_ahead] == [made.next.side.rungs] * 2
+    made.likely = []
+    race.modes[WHOLE], race.best = mode(*BEST, name=WHOLE, speedup=1.8), WHOLE
+    before = made.next
+    prepare_after(made, race)
+    assert made.next is before
+
+
+@pytest.mark.parametrize("end", ["it raises", "it is slower", "another mode is the best"])
+def test_where_the_whole_does_not_become_the_best_it_is_given_up(climb: tuple[State, Added], end: str) -> None:
+    made, _ = climb
+    race = racing(made, 100.0)
+    prepare_after(made, race)
+    begun = made.next
+    assert begun is not None
+    if end == "it raises":
+        made.racing[WHOLE].error = WorkerFailed("out of memory", "raised")
+    else:
+        made.likely = []
+    if end == "another mode is the best":
+        race.modes["default"], race.best = mode("bf16", "compile", name="default", speedup=1.8), "default"
+    prepare_after(made, race)
+    assert begun.ended
+    assert made.next is not begun
+
+
+def test_without_many_cores_it_waits(climb: tuple[State, Added], monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = climb
+    monkeypatch.setattr(states, "usable_cores", lambda: 2)
+    prepare_after(made, racing(made, 100.0))
+    assert made.next is None
 
 
 def tried_now(made: State, gain: float, *found: str, best: Sequence[str] = BEST) -> None:

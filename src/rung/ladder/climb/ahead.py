@@ -22,6 +22,9 @@ from rung.rungs import LADDER, Counters, Evidence, Rung, plan_of
 from rung.timing.tasks import Task
 from rung.timing.timed import Warmed
 
+# Seconds of the budget that are left, below which one compilation after another seldom ends in time: on H100 and H200, a model as a whole took
+# 46 to 111 s to compile in zoo climbs, and its verification 15 to 40 s more (docs/zoo.md).
+TWO_COMPILATIONS = 150.0
 EXPECTED = 1.005  # times as fast, of a candidate that is verified while it compiles: cores are idle otherwise
 Seen = tuple[Breakdown | None, Counters | None]  # a breakdown, and what a trace counts
 
@@ -43,6 +46,11 @@ def note_memory(state: State, task: Task) -> None:
     """Counts for a warm worker the GPU memory that it took, in the place of a guess."""
     if state.facts.gpu:
         task.memory = max(task.answer("warm", Warmed).memory.values()) + CONTEXT_BYTES
+
+
+def is_short(state: State) -> bool:
+    """Whether the time that is left is too short for two compilations one after the other."""
+    return state.left() < TWO_COMPILATIONS
 
 
 def prepare_next(state: State, stack: Sequence[str], seen: Seen, without: Collection[str] = ()) -> None:
@@ -81,7 +89,8 @@ def _verify_next(state: State) -> None:
     stack, name = _of_members_with_effect(state, task, rung)
     if not stack:
         return
-    if not task.ready and not all(check.done for check in state.checking if list(check.side.rungs) != stack):
+    others_done = all(check.done for check in state.checking if list(check.side.rungs) != stack)
+    if not (task.ready or others_done or is_short(state)):
         return  # what is verified before it has the cores to itself
     if state.next_ahead and list(state.next_ahead[0].side.rungs) != stack:
         end_checks(state, keep=[check for check in state.checking if check.side.rungs != task.side.rungs])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rung.ladder.climb.ahead import prepare_next
+from rung.ladder.climb.ahead import is_short, prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer, write
 from rung.ladder.climb.begin import surveyed
+from rung.ladder.climb.bundles import stacked
 from rung.ladder.climb.checks import (
     checks_of,
     end_checks,
@@ -21,8 +22,9 @@ from rung.ladder.climb.checks import (
     verifying_bytes,
 )
 from rung.ladder.climb.mode_timing import Race, withdraw
-from rung.ladder.climb.modes import BLOCKS, NAME, mode_of, the_best
+from rung.ladder.climb.modes import BLOCKS, NAME, mode_of, mode_of_task, the_best
 from rung.ladder.climb.state import CONTEXT_BYTES, State
+from rung.records.climb import Mode
 from rung.records.measured import Figure
 from rung.timing.tasks import Task, end_all
 
@@ -178,14 +180,32 @@ def _checked(state: State, result: Race) -> list[Answer]:
 
 
 def prepare_after(state: State, result: Race) -> None:
-    """Begins the candidate after the best mode, and its verification."""
-    best = result.modes.get(result.best)
-    if best is None or "compile" not in best.rungs or (best.speedup or 0.0) < PROVISIONAL_GAIN:
+    """Begins the candidate after the best mode, and its verification; where the time is short, that after the model compiled as a whole, while
+    this still compiles itself. It is given up where the whole does not become the best."""
+    base = _compiled_best(result) or _likely_whole(state)
+    if state.next and state.next_rung:
+        after = stacked(base.rungs, state.next_rung) if base else []
+        if list(state.next.side.rungs) != after:
+            state.prefetched([])
+    if base is None or not (state.next or surveyed(state, wait=False)):
         return
-    if state.next or surveyed(state, wait=False):
-        before = state.plain
-        state.plain = the_best(best, list(result.modes.values()))  # after which no time is kept for confirming (rule 6)
-        try:
-            prepare_next(state, best.rungs, (None, None))
-        finally:
-            state.plain = before
+    before = state.plain
+    state.plain = the_best(base, list(result.modes.values()))  # after which no time is kept for confirming (rule 6)
+    try:
+        prepare_next(state, base.rungs, (None, None))
+    finally:
+        state.plain = before
+
+
+def _compiled_best(result: Race) -> Mode | None:
+    """The best mode, if it compiles the model as a whole and is worth going on from."""
+    best = result.modes.get(result.best)
+    return best if best and "compile" in best.rungs and (best.speedup or 0.0) >= PROVISIONAL_GAIN else None
+
+
+def _likely_whole(state: State) -> Mode | None:
+    """The mode that compiles the model as a whole and is verified meanwhile, where the time is too short for another compilation after it."""
+    if not (state.facts.gpu and state.many_cores and is_short(state)):
+        return None
+    likely = {name: state.racing[name] for name in state.likely if "compile" in state.racing[name].side.rungs}
+    return next((mode_of_task(name, task) for name, task in likely.items() if not task.error), None)
