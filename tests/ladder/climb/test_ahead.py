@@ -11,12 +11,13 @@ from made_up import GIB, MANIFEST, PASSED, Added, answered, know, leave, state
 from made_up import warm as warmed
 
 from rung.ladder.climb import state as states
-from rung.ladder.climb.ahead import prepare_next, verify_beside
+from rung.ladder.climb.ahead import prepare_next, prepared_rung, verify_beside
 from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.bundles import as_one
 from rung.ladder.climb.checks import checks_of
 from rung.ladder.climb.mode_checks import prepare_after
 from rung.ladder.climb.mode_timing import Race
+from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.state import State
 from rung.launch import WorkerFailed
 from rung.records.analyze import Breakdown
@@ -161,6 +162,36 @@ def test_where_the_whole_does_not_become_the_best_it_is_given_up(climb: tuple[St
     prepare_after(made, race)
     assert begun.ended
     assert made.next is not begun
+
+
+@pytest.mark.parametrize(
+    ("ready", "verified", "left", "tried"),
+    [
+        (True, True, 15.0, True),
+        (True, False, 15.0, False),  # its verification has just begun
+        (False, True, 15.0, False),
+        (True, True, 1.0, False),
+        (True, False, 100.0, True),
+    ],
+)
+def test_one_that_is_nearly_decided_is_tried_at_the_end(
+    climb: tuple[State, Added], ready: bool, verified: bool, left: float, tried: bool
+) -> None:
+    """One restart decides alone where the answer is clear."""
+    made, _ = climb
+    made.plain = the_best(mode(*BEST, name=WHOLE, speedup=1.8), [])
+    if ready:
+        warm(made, *MEMBERS)
+    assert made.next is not None
+    side = made.next.side
+    made.next_ahead = [
+        answered(f"02-together-verify-{part}", side, verify=PASSED)
+        if verified
+        else Task(f"02-together-verify-{part}", side, [("verify", {})])
+        for part in ("exact", "bf16")
+    ]
+    know(leave(made, left), matches=dict.fromkeys(MEMBERS, 12))
+    assert bool(prepared_rung(made)) == tried
 
 
 def test_without_many_cores_it_waits(climb: tuple[State, Added], monkeypatch: pytest.MonkeyPatch) -> None:

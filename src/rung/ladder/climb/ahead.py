@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
@@ -15,7 +16,7 @@ from rung.ladder.climb.checks import (
     verifying,
     verifying_bytes,
 )
-from rung.ladder.climb.schedule import next_rung, time_for
+from rung.ladder.climb.schedule import may_end, next_rung, time_for
 from rung.ladder.climb.state import CONTEXT_BYTES, WARM, State
 from rung.records.analyze import Breakdown
 from rung.rungs import LADDER, Counters, Evidence, Rung, plan_of
@@ -151,13 +152,23 @@ def _prepared(task: Task) -> float:
     return task.took["warm"] if task.ready else task.running
 
 
+def _verified(state: State, task: Task, rung: Rung) -> dict[str, float]:
+    """How long each part of the next candidate's verification has gone on, in seconds; infinite where it has ended."""
+    stack, _ = _of_members_with_effect(state, task, rung)
+    begun = {part_of(check): check for check in state.next_ahead if list(check.side.rungs) == stack}
+    parts = rung.change(plan_of(state.kept)).phases(state.own_precision)
+    return {p: 0.0 if p not in begun else math.inf if begun[p].done else begun[p].running for p in parts}
+
+
 def prepared_rung(state: State) -> Rung | None:
     """The rung whose candidate compiled while the one before it was verified, if that was kept and there is time to decide it."""
     if state.next is None or state.next_rung is None:
         return None
-    rung, state.next_rung = state.next_rung, None
-    fits = stacked(state.kept, rung) == list(state.next.side.rungs) and rung.applies(state.context()) is None
-    if fits and not state.next.error and not state.next.ended and time_for(state, rung, _prepared(state.next)):
-        return rung
+    (rung, state.next_rung), task = (state.next_rung, None), state.next
+    fits = stacked(state.kept, rung) == list(task.side.rungs) and rung.applies(state.context()) is None
+    if fits and not task.error and not task.ended:
+        so_far = math.inf if task.ready else task.running
+        if time_for(state, rung, _prepared(task)) or may_end(state, rung, so_far, _verified(state, task, rung)):
+            return rung
     state.prefetched([])
     return None

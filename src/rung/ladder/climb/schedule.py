@@ -55,6 +55,7 @@ PROFILING = {True: 1.0, False: 4.0}  # seconds of a restart beside its blocks, b
 SETTLING = 1.0  # seconds of a restart beside its blocks and its preparation: a shape is warmed up, workers are asked
 VERIFYING = 1.1  # times as long as preparing: it compiles in another precision, and compares
 OTHER_SHAPES = 1.3  # the same of the verification on other shapes, for which it compiles once more
+OVER = 0.1  # of the budget, which a verification that runs when it ends may take beyond it, where nothing is kept for confirming
 MARGIN = 1.25  # of fresh restarts that confirm: two climbs of seven kept 51 and 78 s for them, which did not suffice (docs/zoo.md)
 
 
@@ -77,6 +78,15 @@ def time_for(state: State, rung: Rung, prepared: float = 0.0) -> bool:
     late = LATE if confirming(state) or not state.kept else 1.0  # beyond it there is nothing that could be cut instead
     over = min(prepared, state.prepared_in + _guessed(state, rung.prepares))
     return room(state) > 0 and seconds(state, rung) - over < (late if rung.spares == "step" else 1.0) * room(state)
+
+
+def may_end(state: State, rung: Rung, prepared: float, verified: Mapping[str, float]) -> bool:
+    """Whether a rung that was prepared ahead may be decided in what is left: one restart is enough where the answer is clear. prepared: seconds
+    of preparing it so far, infinite once it is ready; verified: the same of each part of its verification."""
+    preparing = state.prepared_in + _guessed(state, rung.prepares)
+    verifying = max((VERIFYING * preparing - seconds for seconds in verified.values()), default=0.0)
+    over = 0.0 if confirming(state) else OVER * (state.request.budget or 0.0)
+    return room(state) > 0 and _one_restart(state) + max(preparing - prepared, verifying, 0.0) < room(state) + over
 
 
 def bundle(state: State, rungs: Sequence[Rung]) -> Rung | None:
@@ -156,14 +166,19 @@ def seconds(state: State, rung: Rung) -> float:
 
 def _deciding(state: State, prepares: float, precisions: int) -> float:
     """prepares: the rung's guess of what preparing takes on top of the best so far; precisions: at how many it is verified."""
-    gpu, more = state.facts.gpu, _guessed(state, prepares)
-    one = blocks_seconds([state.step_ns] * 2, gpu) + PROFILING[gpu]
+    more, one = _guessed(state, prepares), _one_restart(state)
     rounds = math.ceil((CLIMB[0][0] - 1) / pairs_at_once(state, [state.peak] * 2).together)
     verifying = _verifying(state, precisions, state.prepared_in + more)
     further = (CLIMB[0][0] - 1) * one + rounds * state.prepared_again
     # On many cores, further restarts load while it is verified.
     rest = max(verifying, further) if state.many_cores else verifying + further / 2
     return state.prepared_in + more + one + rest
+
+
+def _one_restart(state: State) -> float:
+    """Seconds of a restart of the best and a candidate that are both ready."""
+    gpu = state.facts.gpu
+    return blocks_seconds([state.step_ns] * 2, gpu) + PROFILING[gpu]
 
 
 def verifying_seconds(state: State, stack: Sequence[str], prepared: float) -> float:

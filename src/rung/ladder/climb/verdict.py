@@ -17,7 +17,7 @@ from rung.ladder.climb.begin import surveyed
 from rung.ladder.climb.begun import forget, keep_verified
 from rung.ladder.climb.checks import end_checks, end_widening, may_pass, named, once_more, part_of, refusal, verified
 from rung.ladder.climb.modes import the_best
-from rung.ladder.climb.schedule import confirming, room
+from rung.ladder.climb.schedule import OVER, confirming, room
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import because_busy, by_cpu_time_of, distrusted, waited_for_cores
 from rung.launch import WorkerFailed
@@ -37,7 +37,6 @@ progress = logging.getLogger(__name__)
 DISTURBED = 1.5  # times, between two measurements of the untouched workload
 # Times the best so far, of a candidate that is faster with confidence: verified, it is worth more than the best confirmed.
 WORTH_MORE = 1.02
-OVER = 0.1  # of the budget, which a verification that runs when it ends may take beyond it, where nothing is kept for confirming
 
 
 def no_gain(record: Attempt, rung: Rung, comparison: Comparison, slower_at_most: float) -> tuple[str, str] | None:
