@@ -69,7 +69,7 @@ def inductor_rewrite(
         requires=(WHOLE_WEIGHTS, BACKWARD_BY_INDUCTOR, *requires),
         change=lambda p: replace(p, within=(*p.within, name)),
         proof=proof,
-        **{"prepares": 20.0, **declared},
+        **declared,
     )
 
 
