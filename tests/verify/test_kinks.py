@@ -8,6 +8,7 @@ from rung.engine.step import Step
 from rung.hardware import pick
 from rung.plan import Plan
 from rung.verify.observe import Row
+from rung.verify.perturb import perturbed
 from rung.verify.randomness import other_randomness
 from rung.verify.tolerance import MOST, beside_kinks, judge
 from rung.verify.verify import verify
@@ -109,4 +110,4 @@ def test_a_gradient_that_is_rounding_alone_is_as_it_may_under_dropout() -> None:
     baseline = step(1.0)
     other = step(10.0)
     other.model.load_state_dict(baseline.model.state_dict())
-    assert other_randomness(baseline, other, batch, 0) is None
+    assert other_randomness(baseline, other, perturbed(baseline.model, 0, 0.0), batch, 0) is None

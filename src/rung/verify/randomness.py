@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from rung.verify.observe import GRADIENT, observe
-from rung.verify.perturb import perturbed
 from rung.workload import Batch, Workload
 
 RUNS = 24  # of each
@@ -27,12 +26,13 @@ MOST_ELEMENTS = 1 << 14  # of one tensor that are looked at
 ROUNDING = 1e-4  # scatter below this share of a tensor's size is no dropout, of a tensor as of an element
 
 
-def other_randomness(baseline: Any, candidate: Any, batch: Batch, warm: int) -> str | None:
+def other_randomness(
+    baseline: Any, candidate: Any, weights: dict[str, torch.Tensor], batch: Batch, warm: int
+) -> str | None:
     """What differs in the candidate's random results, as a sentence, or None.
 
-    baseline, candidate: steps with equal weights, dropout on and random numbers drawn as they come; warm: runs before a captured step replays.
+    baseline, candidate: steps with dropout on, and random numbers drawn as they come; weights: of both; warm: runs before a captured step replays.
     """
-    weights = perturbed(baseline.model, 0, 0.0)
     torch.manual_seed(0)  # once: what draws anew in each run is what is asked
     mine = _runs(baseline, weights, batch, 0)
     sizes = sorted(float(np.abs(runs).mean()) for name, runs in mine.items() if name.startswith(GRADIENT))

@@ -25,6 +25,7 @@ from rung.plan import Numerics, Plan
 from rung.verify.distances import finite, plainly
 from rung.verify.draws import Draws, Unlike, draws
 from rung.verify.faint import Faint
+from rung.verify.gradcheck import other_masks
 from rung.verify.observe import Row, Seen, identical, missing, observe, own_copy, refuse_unseen, rows, same
 from rung.verify.perturb import inexact, moved_on, perturbed, put, state, unlike
 from rung.verify.randomness import active, other_randomness, without_dropout
@@ -129,13 +130,17 @@ def _as_it_draws(
     if not random and (workload.mode != "train" or not active(model)):
         return []
     baseline = Step(workload, copied(model), Plan(), device)
+    weights = perturbed(model, 0, 0.0)
     batch = to_device(shapes(workload)[-1](SEEDS[0]), device)
     try:
         candidate = _theirs(build or (lambda m, at: Step(workload, m, at, device)), model, plan)
         if turns.shared:
             _theirs(candidate, batch)  # which compiles it, while others have the turn
         with turns.take():
-            different = other_randomness(baseline, candidate, batch, WARM_CALLS + 1 if plan.capture else 0)
+            warm = WARM_CALLS + 1 if plan.capture else 0
+            different = other_randomness(baseline, candidate, weights, batch, warm)
+            if not different and workload.mode == "train":
+                different = other_masks(baseline, candidate, weights, batch)
     except CandidateFailed as failed:
         return [f"{failed} (with random numbers that it draws itself)"]
     return [different] if different else []
