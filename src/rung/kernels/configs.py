@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+FEW = 4  # rows that `gemv` takes
 WIDEST = 128  # elements of a head that `biased_attention` takes
 ROW = 16  # elements, of which rows that `biased_attention` aligns are a multiple: Triton reads whole vectors of them
 
@@ -144,3 +145,11 @@ def decoding(
         "num_warps": 8 if exact else 4,
         "num_stages": 2,
     }
+
+
+def gemv(n: int, k: int, unit_count: int, warp: int) -> dict[str, Any]:
+    """A weight of n rows and k columns, read once: whole rows where they have 16,384 elements or fewer. 8,192 elements a program are,
+    in 16 bits, 8 loads of 16 bytes a thread; fewer rows where multiprocessors would have less than 4 programs each."""
+    block = power_of_2(k, 16384)
+    rows = max(1, min(8192 // block, power_of_2(n // (4 * unit_count) + 1) // 2))
+    return {"BLOCK_N": rows, "BLOCK_K": block, "num_warps": _warps(rows * block, 64, warp), "num_stages": 1}
