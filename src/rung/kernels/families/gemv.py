@@ -1,7 +1,7 @@
 """Products of a few rows with a weight (GEMV): a linear layer as it decodes one token; forward only.
 
-All that takes time is reading the weight, once. A program takes some rows of the weight, and as much of each as fits: so
-all its loads are on their way before the first of them is used, and none waits for another block's sum.
+All that takes time is reading the weight, once. A program takes some rows of the weight, and as much of each as fits: so all its loads
+are on their way before the first of them is used.
 """
 
 import torch
@@ -22,10 +22,12 @@ def gemv_rows(
     weight = W + column[:, None] * w_row
     row = tl.arange(0, PADDED).to(tl.int64)  # a power of 2, as Triton wants it; the sums are of ROWS
     total = tl.zeros([PADDED, BLOCK_N], tl.float32)
+    # Loaded before the loop, and there before the next turn: inside of one block of instructions, the assembler moves loads to
+    # where they are first used, and the memory waits for the arithmetic.
     at = tl.arange(0, BLOCK_K)[None, :]
     w = tl.load(weight + at, mask=(column[:, None] < n) & (at < k), other=0.0, eviction_policy="evict_first")
     x = tl.load(X + at, mask=at < k, other=0.0)
-    for first in range(0, k, BLOCK_K):
+    for _ in range(0, k, BLOCK_K):
         for r in tl.static_range(ROWS):
             part = tl.sum(w.to(tl.float32) * x.to(tl.float32), axis=1)
             total += tl.where(row[:, None] == r, part[None, :], 0.0)
