@@ -30,11 +30,13 @@ from gpu import or_failed
 from rung import kernels
 from rung.hardware import pick
 from rung.kernels import configs
-from rung.measure.timers import timer_for
+from rung.measure.clock import repeat
+from rung.measure.without_launch import recorded
 
 Linear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 DEVICE = pick()
 CACHED = 320e6  # bytes that no cache holds
+RECORDED = 4e9  # bytes that the calls of a graph read
 # rows, outputs, inputs: qkv, o, gate and up, down and head of Llama-3.2-1B; the layers of Llama-3-8B; more rows
 SHAPES = (
     (1, 3072, 2048), (1, 2048, 2048), (1, 16384, 2048), (1, 2048, 8192), (1, 128256, 2048),
@@ -58,10 +60,21 @@ class Layer:
         return f"{self.rows} x {self.n} x {self.k}"
 
     def microseconds(self, linear: Linear, samples: int = 15) -> float:
-        weights = itertools.cycle(self._weights)
-        timer = timer_for(lambda: linear(self.x, next(weights)), DEVICE, "graph")
-        timer.block(2)
-        return statistics.median(timer.block(samples).samples) / 1e3
+        """Of a call: the median of replays of one graph, whose calls read as much as takes a millisecond."""
+        weights, calls = itertools.cycle(self._weights), max(4, int(RECORDED / self._weights[0].nbytes))
+
+        def step() -> torch.Tensor:
+            return linear(self.x, next(weights))
+
+        graph = recorded(step, lambda: repeat(calls, step), DEVICE)
+        graph.replay()  # the first one uploads it
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(samples + 1)]
+        for mark in marks[:-1]:
+            mark.record()
+            graph.replay()
+        marks[-1].record()
+        torch.cuda.synchronize()
+        return statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(marks)) * 1e3 / calls
 
     def error(self, linear: Linear) -> float:
         off = linear(self.x, self._weights[0]).double() - self._truth
@@ -93,7 +106,7 @@ def choices(k: int) -> Iterator[dict[str, Any]]:
     """Sensible ones: 2 to 16 loads of 16 bytes a thread, whole rows of the weight first."""
     whole = configs.power_of_2(k)
     blocks = [block for block in (16384, 8192, 4096, 2048, 1024, 512) if block <= whole]
-    for block, rows, warps in itertools.product(blocks, (1, 2, 4, 8, 16), (4, 2, 8)):
+    for block, rows, warps in itertools.product(blocks, (1, 2, 4, 8, 16), (4, 8, 2, 16)):
         if 2 <= rows * block / (8 * 32 * warps) <= 16:
             yield {"BLOCK_N": rows, "BLOCK_K": block, "num_warps": warps, "num_stages": 1}
 

@@ -147,9 +147,11 @@ def decoding(
     }
 
 
-def gemv(n: int, k: int, unit_count: int, warp: int) -> dict[str, Any]:
-    """A weight of n rows and k columns, read once: whole rows where they have 16,384 elements or fewer. 8,192 elements a program are,
-    in 16 bits, 8 loads of 16 bytes a thread; fewer rows where multiprocessors would have less than 4 programs each."""
+def gemv(rows: int, n: int, k: int, unit_count: int, warp: int) -> dict[str, Any]:
+    """Some rows times a weight of n rows and k columns, which is read once: whole rows of it, where these have 16,384 elements or fewer.
+    8,192 elements a program are, in 16 bits, 8 loads of 16 bytes a thread; fewer where multiprocessors would have less than 4 programs each.
+    From 3 rows on a thread has half as many: each row of x takes registers, too."""
     block = power_of_2(k, 16384)
-    rows = max(1, min(8192 // block, power_of_2(n // (4 * unit_count) + 1) // 2))
-    return {"BLOCK_N": rows, "BLOCK_K": block, "num_warps": _warps(rows * block, 64, warp), "num_stages": 1}
+    some = max(1, min(8192 // block, power_of_2(n // (4 * unit_count) + 1) // 2))
+    warps = _warps(some * block, 64 if rows <= 2 else 32, warp)
+    return {"BLOCK_N": some, "BLOCK_K": block, "num_warps": warps, "num_stages": 1}

@@ -47,7 +47,7 @@ def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
     x, weight = rows(x), rows(weight)
     bias = None if bias is None else bias.contiguous()
     n, k = weight.shape
-    config = configs.gemv(n, k, configs.units(x.device), configs.warp_size(x.device))
+    config = configs.gemv(x.shape[0], n, k, configs.units(x.device), configs.warp_size(x.device))
     wrap_triton(gemv_rows)[(triton.cdiv(n, config["BLOCK_N"]),)](
         x, weight, x if bias is None else bias, out, n, k, x_row=x.stride(0), w_row=weight.stride(0),
         BIASED=bias is not None, ROWS=x.shape[0], PADDED=configs.power_of_2(x.shape[0]), **config,

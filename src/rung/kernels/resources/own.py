@@ -92,7 +92,7 @@ def _decode_attention(warp: int, type: str) -> Iterator[Launch]:
 def _gemv(warp: int, type: str) -> Iterator[Launch]:
     for rows, n, k in ((1, 128256, 2048), (4, 2048, 8192), (1, 4096, 14336)):
         values = {**dict.fromkeys(("X", "W", "BIAS", "Y"), type), "n": n, "k": k, "x_row": k, "w_row": k,
-                  "BIASED": False, "ROWS": rows, "PADDED": rows, **configs.gemv(n, k, 132, warp)}  # fmt: skip
+                  "BIASED": False, "ROWS": rows, "PADDED": rows, **configs.gemv(rows, n, k, 132, warp)}  # fmt: skip
         yield Launch("gemv_rows", "gemv", "gemv_rows", f"{rows} row{'s'[: rows > 1]}, {n} x {k}", values)
 
 
