@@ -148,10 +148,10 @@ def decoding(
 
 
 def gemv(rows: int, n: int, k: int, unit_count: int, warp: int) -> dict[str, Any]:
-    """Some rows times a weight of n rows and k columns, which is read once: whole rows of it, where these have 16,384 elements or fewer.
-    8,192 elements a program are, in 16 bits, 8 loads of 16 bytes a thread; fewer where multiprocessors would have less than 4 programs each.
-    From 3 rows on a thread has half as many: each row of x takes registers, too."""
-    block = power_of_2(k, 16384)
+    """Some rows times a weight of n rows and k columns, which is read once. A program takes 8,192 elements of it, whole rows where they
+    are no longer: in 16 bits 8 loads of 16 bytes a thread. Fewer where multiprocessors would have less than 4 programs each. Half as many
+    loads a thread where x takes as many registers as the weight, or has several rows."""
+    block = power_of_2(k, 8192)
     some = max(1, min(8192 // block, power_of_2(n // (4 * unit_count) + 1) // 2))
-    warps = _warps(some * block, 64 if rows <= 2 else 32, warp)
+    warps = _warps(some * block, 32 if some == 1 or rows > 2 else 64, warp)
     return {"BLOCK_N": some, "BLOCK_K": block, "num_warps": warps, "num_stages": 1}

@@ -54,7 +54,7 @@ def _few_rows(node: fx.Node, layer: tuple[Any, Any, Any]) -> bool:
         return False
     if getattr(node.target, "spells", "") or not made.numel():
         return False
-    return made.numel() // made.shape[-1] <= FEW
+    return bool(made.numel() // made.shape[-1] <= FEW)
 
 
 def _obstacle(node: fx.Node, x: Any, weight: Any, bias: Any) -> str:
