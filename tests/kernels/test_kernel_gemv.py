@@ -65,7 +65,7 @@ def test_a_part_of_a_weight_is_read_where_it_lies(device: str) -> None:
     close(x[None, :1].expand(2, 2, 48), weight)
 
 
-def test_what_lies_beyond_the_weight_is_not_read(device: str) -> None:
+def test_what_lies_beside_a_row_does_not_count(device: str) -> None:
     whole = torch.full((40, 100), float("nan"), device=device)
     x, weight, bias = drawn(2, 21, 70, device=device)
     whole[5:26, 10:80] = weight
