@@ -56,7 +56,7 @@ CASES = {
         {"kind": "prefill", "batch": "1", "tokens": "2048"},
     ),
     "llama-decode-1": Case(
-        "llama", f"{DECODE},coordinate-descent/{DECODE},coordinate-descent,combo-kernels", 6, {"kind": "decode", "batch": "1"}
+        "llama", f"{DECODE},coordinate-descent/{DECODE},coordinate-descent,combo-kernels/{DECODE},triton-gemv", 6, {"kind": "decode", "batch": "1"}
     ),
     "llama-decode-16": Case("llama", f"{DECODE}/{DECODE},combo-kernels", 7, {"kind": "decode", "batch": "16"}),
     "llama-train": Case(

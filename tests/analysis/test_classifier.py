@@ -24,6 +24,7 @@ KERNELS = {
         "Cijk_Ailk_Bjlk_SB_MT64x64x16_SN_PostGSU8_VW4",
         "void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>",
         "rocblas_gemvn_kernel<64, 16, float>",
+        "gemv_rows",
         "_ZN2ck27kernel_gemm_xdl_cshuffle_v3INS_13GridwiseGemmEEE",
         "void ck::kernel_batched_gemm_xdlops_v2r3<ck::GridwiseGemm_k0mk1_k0nk1_mn_xdlops_v2r3>",
         "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>(Params)",

@@ -31,6 +31,7 @@ def cases(device: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
         "rope": (kernels.rope, (t(2, 4, 3, 8).transpose(1, 2), t(4, 4, grad=False), t(4, 4, grad=False))),
         "cross_entropy": (kernels.cross_entropy, (t(4, 10), target)),
         "decode_attention": (kernels.decode_attention, tuple(t(2, 4, n, 16, grad=False) for n in (1, 70, 70))),
+        "gemv": (kernels.gemv, (t(3, 40, grad=False), t(9, 40, grad=False), t(9, grad=False))),
         "biased_attention": (
             kernels.biased_attention,
             (*(t(5, 2, n, 16) for n in (9, 13, 13)), t(1, 2, 9, 13)),
@@ -42,7 +43,7 @@ def cases(device: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
     }
 
 
-NAMES = ["rope", "cross_entropy", "decode_attention", "biased_attention", "biased_attention_dropout"]
+NAMES = ["rope", "cross_entropy", "decode_attention", "gemv", "biased_attention", "biased_attention_dropout"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -136,7 +137,7 @@ def test_fakes_tell_shapes_dtypes_and_strides(name: str, device: str) -> None:
 
 def test_a_compiler_sees_the_kernels_themselves() -> None:
     """Away from the interpreter a traced operator comes apart: one kernel forward, one backward (of attention of one
-    query: two forward; of attention with gradients a copy more, and a kernel and a copy for each of the three; of attention
+    query: two forward; of a few rows' product one forward; of attention with gradients a copy more, and a kernel and a copy for each of the three; of attention
     with a bias two backward, where one block does not hold all), and no copies made of what they write to. An opaque operator
     stays whole."""
     if not HAS_TRITON:
@@ -151,7 +152,8 @@ def test_a_compiler_sees_the_kernels_themselves() -> None:
     assert found.pop("float32_attention") == {"triton_kernel_wrapper_functional": 8}
     assert found.pop("biased_attention_blocks") == {"triton_kernel_wrapper_functional": 3}
     assert found.pop("k_major") == {"rung.k_major.default": 1}
-    assert set(found) == set(NAMES)
+    assert found.pop("gemv") == {"triton_kernel_wrapper_functional": 1}
+    assert set(found) == set(NAMES) - {"gemv"}
     for name, seen in found.items():
         assert seen == {"triton_kernel_wrapper_functional": 2}, name
 

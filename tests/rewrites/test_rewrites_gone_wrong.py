@@ -13,7 +13,7 @@ from rung import Workload
 from rung.hardware import pick
 from rung.kernels import reference
 from rung.plan import Plan
-from rung.rewrites import added, chunked, cross_entropy, joined
+from rung.rewrites import added, chunked, cross_entropy, gemv, joined
 from rung.rewrites import surgeon as surgeon_module
 from rung.rewrites.attention import flex, float32_attention
 from rung.rewrites.attention import sdpa as sdpa_module
@@ -24,6 +24,7 @@ from rung.rewrites.chunked import linear_cross_entropy
 from rung.rewrites.convolution_epilogues import convolution_relu
 from rung.rewrites.epilogues import linear_gelu, linear_relu, linear_tanh_gelu
 from rung.rewrites.gelu_between import gelu_between, tanh_gelu_between
+from rung.rewrites.gemv import few_rows_linear
 from rung.rewrites.graph import kernel_ops
 from rung.rewrites.graph.normalize import kind
 from rung.rewrites.grouped_mm import combine, expert_linear
@@ -565,8 +566,10 @@ def _kernels_as_their_references(monkeypatch):
     for module in (sdpa_module, flex, float32_attention):
         monkeypatch.setattr(module, "obstacle", lambda *given: "")  # FlexAttention's backward pass is a GPU's
     monkeypatch.setattr(float32_attention, "WIDTHS", range(1, 129))
+    monkeypatch.setattr(gemv, "LEAST", 0)
+    monkeypatch.setattr(gemv, "NARROW", (torch.float32, torch.float64))
     plain = {
-        "rope": turn, "cross_entropy": losses, "decode_attention": decoded, "float32_attention": attended, "biased_attention": biased,
+        "rope": turn, "cross_entropy": losses, "decode_attention": decoded, "float32_attention": attended, "biased_attention": biased, "gemv": reference.gemv,
     }  # fmt: skip
     monkeypatch.setattr(kernel_ops, "operator", plain.__getitem__)
 
@@ -609,6 +612,21 @@ def decoding(spot, what, *rest):
             node.args = (*node.args[:spot], other, *node.args[spot + 1 :])
 
     return change
+
+
+def last_input_left_out(graph):
+    for node in calls(graph, few_rows_linear):
+        with graph.inserting_before(node):
+            node.args = tuple(graph.call_function(torch.narrow, (item, -1, 0, WIDTH - 1)) for item in node.args[:2])
+
+
+def last_row_left_out(graph):
+    for node in calls(graph, few_rows_linear):
+        with graph.inserting_after(node):
+            rest = graph.call_function(torch.narrow, (node, 0, 0, 1))
+        with graph.inserting_after(rest):
+            whole = graph.call_method("expand_as", (rest, node))
+        node.replace_all_uses_with(whole, lambda user, made=(rest, whole): user not in made)
 
 
 def all_rows_counted(graph):
@@ -710,6 +728,9 @@ MUTATIONS = {
     "triton-decode-attention: scale 3 % off": (MASKED_QUERY, "triton-decode-attention", kernel(decoded, 4, 0.515)),
     "triton-decode-attention: groups mixed": (MASKED_QUERY, "triton-decode-attention", decoding(1, torch.flip, [1])),
     "triton-decode-attention: a part left out": (MASKED_QUERY, "triton-decode-attention", decoding(3, torch.Tensor.tril, 3)),
+    "triton-gemv: bias missing": (ONE_QUERY, "triton-gemv", kernel(few_rows_linear, 2, None)),
+    "triton-gemv: a row left out": (ONE_QUERY, "triton-gemv", last_row_left_out),
+    "triton-gemv: the last inputs left out": (ONE_QUERY, "triton-gemv", last_input_left_out),
     "triton-cross-entropy: ignored labels counted": (TRAINED, "triton-cross-entropy", kernel(losses, 2, 5)),
     "triton-cross-entropy: mean over all rows": (TRAINED, "triton-cross-entropy", all_rows_counted),
     "triton-cross-entropy: smoothed": (TRAINED, "triton-cross-entropy", kernel(losses, 3, 0.1)),

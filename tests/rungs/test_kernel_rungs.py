@@ -9,7 +9,9 @@ from rung.plan import Plan
 from rung.rungs import BY_NAME, Context, Counters, Evidence, added
 from rung.rungs.kernels import KERNELS, WORTH, measured, measurements
 
-FOUND = {"triton-rope": 4, "triton-cross-entropy": 1, "triton-decode-attention": 2, "biased-attention": 12}
+FOUND = {
+    "triton-rope": 4, "triton-cross-entropy": 1, "triton-decode-attention": 2, "triton-gemv": 113, "biased-attention": 12,
+}  # fmt: skip
 
 
 def context(arch: str = "sm90", mode: str = "train", plan: Plan | None = None, **found: Any) -> Context:

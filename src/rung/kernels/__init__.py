@@ -1,7 +1,7 @@
 """Triton kernels that rungs put into a model: rotary embedding, cross-entropy and attention with a bias
-with their gradients, attention of one query without.
+with their gradients, attention of one query and products of a few rows without.
 
-Each function is differentiable but that one, compiles without a graph break (`torch.ops.rung.*`), and has a plain-PyTorch twin of the
+Each function is differentiable but those two, compiles without a graph break (`torch.ops.rung.*`), and has a plain-PyTorch twin of the
 same name in `rung.kernels.reference`. Importing this loads neither torch nor Triton; the first use does.
 """
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         biased_attention,
         cross_entropy,
         decode_attention,
+        gemv,
         rope,
     )
 
@@ -20,6 +21,7 @@ __all__ = [
     "biased_attention",
     "cross_entropy",
     "decode_attention",
+    "gemv",
     "rope",
 ]
 

@@ -4,13 +4,14 @@ Plain rules. These kernels wait for memory; what matters is that a thread has 16
 flight, that nothing spills and that enough programs fit a multiprocessor, which `rung kernels inspect` shows for every
 architecture. A warp is 64 threads on AMD's CDNA and 32 elsewhere, so the rules count threads. Of the kernels that have
 configurations for AMD's GPUs, only attention of one query has a matrix product, and that one is of 16 rows: `matrix_instr_nonkdim` has nothing to choose. `waves_per_eu` stays unset: the
-others need 64 registers or fewer, which leave room for 8 waves, as many as a SIMD holds.
+others but `gemv`, which fills registers with loads, need 64 registers or fewer, which leave room for 8 waves, as many as a SIMD holds.
 """
 
 from typing import Any
 
 import torch
 
+FEW = 4  # rows that `gemv` takes
 WIDEST = 128  # elements of a head that `biased_attention` takes
 ROW = 16  # elements, of which rows that `biased_attention` aligns are a multiple: Triton reads whole vectors of them
 
@@ -144,3 +145,13 @@ def decoding(
         "num_warps": 8 if exact else 4,
         "num_stages": 2,
     }
+
+
+def gemv(rows: int, n: int, k: int, unit_count: int, warp: int) -> dict[str, Any]:
+    """Some rows times a weight of n rows and k columns, which is read once. A program takes 8,192 elements of it, whole rows where they
+    are no longer: in 16 bits 8 loads of 16 bytes a thread. Fewer where multiprocessors would have less than 4 programs each. Half as many
+    loads a thread where x takes as many registers as the weight, or has several rows."""
+    block = power_of_2(k, 8192)
+    some = max(1, min(8192 // block, power_of_2(n // (4 * unit_count) + 1) // 2))
+    warps = _warps(some * block, 32 if some == 1 or rows > 2 else 64, warp)
+    return {"BLOCK_N": some, "BLOCK_K": block, "num_warps": warps, "num_stages": 1}

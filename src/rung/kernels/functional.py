@@ -4,14 +4,17 @@ Tensors are on one GPU, float32, float16 or bfloat16; arithmetic is float32 and 
 otherwise. All in float64 are computed in float64, as a check of a gradient wants it, with the smoothing as float32 has it. Any strides: what is no set of rows with unit column stride is copied first. Raises UsageError for anything else.
 """
 
+import math
+
 import torch
 
 from rung.errors import UsageError
-from rung.kernels.configs import WIDEST, holds_bias
+from rung.kernels.configs import FEW, WIDEST, holds_bias
 from rung.kernels.dropout import draw_seed
 from rung.kernels.families import biased_attention as _biased_attention
 from rung.kernels.families import cross_entropy as _cross_entropy
 from rung.kernels.families import decode_attention as _decode_attention
+from rung.kernels.families import gemv as _gemv
 from rung.kernels.families import rope as _rope
 from rung.kernels.ops import check
 
@@ -66,6 +69,30 @@ def decode_attention(
     if torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)):
         raise UsageError("decode_attention: it has no gradient; call it under torch.no_grad().")
     return _decode_attention.apply(q, k, v, keep, q.shape[3] ** -0.5 if scale is None else float(scale))
+
+
+def gemv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x weight^T + bias of a few rows, as `F.linear` has it; forward only.
+
+    x: (..., k), 1 to 4 rows in all; weight: (n, k); bias: (n,). All are of one dtype.
+    """
+    check("gemv", x=x, weight=weight, bias=bias)
+    fits = x.ndim and weight.ndim == 2 and x.shape[-1] == weight.shape[1]
+    if not fits or (bias is not None and bias.shape != weight.shape[:1]):
+        given = "" if bias is None else f" and bias {_text(bias)}"
+        raise UsageError(
+            f"gemv: x {_text(x)}, weight {_text(weight)}{given} do not fit: (..., k), (n, k) and, if there is one, (n,)."
+        )
+    if not 1 <= (rows := math.prod(x.shape[:-1])) <= FEW:
+        raise UsageError(f"gemv: x is {_text(x)}, {rows} rows; the kernel takes 1 to {FEW}.")
+    if x.dtype == torch.float64:
+        raise UsageError("gemv: there is none in float64; rung.kernels.reference.gemv is.")
+    given_dtypes = {t.dtype for t in (x, weight, bias) if t is not None}
+    if len(given_dtypes) > 1:
+        raise UsageError(f"gemv: the dtypes are {', '.join(sorted(map(str, given_dtypes)))}; give one dtype.")
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
+        raise UsageError("gemv: it has no gradient; call it under torch.no_grad().")
+    return _gemv.apply(x, weight, bias)
 
 
 def biased_attention(

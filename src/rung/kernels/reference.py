@@ -35,6 +35,11 @@ def decode_attention(
     return (weights @ v.to(wide)).to(q.dtype).reshape(*q.shape[:3], v.shape[3])
 
 
+def gemv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return F.linear(x.to(wide), weight.to(wide), None if bias is None else bias.to(wide)).to(x.dtype)
+
+
 def biased_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor, scale: float | None = None, *,
     dropout_p: float = 0.0, seed: torch.Tensor | None = None,

@@ -32,6 +32,7 @@ def launches(warp: int) -> list[Launch]:
         *_k_major(warp),
         *_in_types(_cross_entropy, warp),
         *_in_types(_decode_attention, warp),
+        *_in_types(_gemv, warp),
         *_in_types(_biased_attention, warp),
         *_float32_attention(),
     ]
@@ -86,6 +87,13 @@ def _decode_attention(warp: int, type: str) -> Iterator[Launch]:
         whole = {**dict.fromkeys(("PART", "TOP", "SUM"), "*fp32"), "OUT": type, "parts": parts, "v_dim": dim,
                  "PARTS": configs.power_of_2(parts), "V_WIDTH": config["V_WIDTH"], "num_warps": 4}  # fmt: skip
         yield Launch("decode_attention_whole", "decode_attention", "decode_attention_whole", about, whole)
+
+
+def _gemv(warp: int, type: str) -> Iterator[Launch]:
+    for rows, n, k in ((1, 128256, 2048), (4, 2048, 8192), (1, 4096, 14336)):
+        values = {**dict.fromkeys(("X", "W", "BIAS", "Y"), type), "n": n, "k": k, "x_row": k, "w_row": k,
+                  "BIASED": False, "ROWS": rows, "PADDED": rows, **configs.gemv(rows, n, k, 132, warp)}  # fmt: skip
+        yield Launch("gemv_rows", "gemv", "gemv_rows", f"{rows} row{'s'[: rows > 1]}, {n} x {k}", values)
 
 
 def _biased_attention(warp: int, type: str) -> Iterator[Launch]:
@@ -148,11 +156,12 @@ _COMPUTES = {
     "rope": "rotary position embedding; half-split or interleaved pairs",
     "cross_entropy": "softmax cross-entropy; ignore_index, label smoothing",
     "decode_attention": "attention of one query a head to a cache; grouped heads, a mask over keys; forward only",
+    "gemv": "linear layers of 1 to 4 rows; forward only",
 }
 
 
 def functions() -> list[Function]:
-    """The functions of `rung.kernels`; each has a backward pass but attention."""
+    """The functions of `rung.kernels`; each has a backward pass but attention of one query and products of a few rows."""
     names = list(dict.fromkeys(k.name for k in launches(32)))
     return [
         Function(name=name, computes=text, kernels=[k for k in names if k.startswith(name)])
