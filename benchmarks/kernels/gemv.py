@@ -1,4 +1,4 @@
-"""Linear layers of a few rows (GEMV), as decoding has them, on the GPU at hand: cuBLAS or hipBLAS, Inductor and Rung's kernel.
+"""Linear layers of one row (GEMV), as decoding has them, on the GPU at hand: cuBLAS or hipBLAS, Inductor and Rung's kernel.
 
     python benchmarks/kernels/gemv.py [--sweep 40] [--inductor 10]
 
@@ -37,27 +37,26 @@ Linear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 DEVICE = pick()
 CACHED = 320e6  # bytes that no cache holds
 RECORDED = 4e9  # bytes that the calls of a graph read
-# rows, outputs, inputs: qkv, o, gate and up, down and head of Llama-3.2-1B; the layers of Llama-3-8B; more rows
+# outputs, inputs: qkv, o, gate and up, down and head of Llama-3.2-1B; the layers of Llama-3-8B
 SHAPES = (
-    (1, 3072, 2048), (1, 2048, 2048), (1, 16384, 2048), (1, 2048, 8192), (1, 128256, 2048),
-    (1, 6144, 4096), (1, 4096, 4096), (1, 28672, 4096), (1, 4096, 14336),
-    (2, 2048, 2048), (2, 16384, 2048), (4, 2048, 2048), (4, 16384, 2048),
+    (3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192), (128256, 2048),
+    (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336),
 )  # fmt: skip
 
 
 class Layer:
-    """One row count and one weight, of which there are as many copies as no cache holds."""
+    """A weight, of which there are as many copies as no cache holds."""
 
-    def __init__(self, rows: int, n: int, k: int) -> None:
-        self.rows, self.n, self.k = rows, n, k
-        self.x = torch.randn(rows, k, device="cuda", dtype=torch.bfloat16)
+    def __init__(self, n: int, k: int) -> None:
+        self.n, self.k = n, k
+        self.x = torch.randn(1, k, device="cuda", dtype=torch.bfloat16)
         first = torch.randn(n, k, device="cuda", dtype=torch.bfloat16) / k**0.5
         copies = 1 + int(CACHED // first.nbytes)
         self._weights = [first, *(first.clone() for _ in range(copies))]
         self._truth = F.linear(self.x.double(), first.double())
 
     def __str__(self) -> str:
-        return f"{self.rows} x {self.n} x {self.k}"
+        return f"{self.n} x {self.k}"
 
     def microseconds(self, linear: Linear, samples: int = 15) -> float:
         """Of a call: the median of replays of one graph, whose calls read as much as takes a millisecond."""
@@ -103,11 +102,9 @@ def compare(layer: Layer, inductor: float) -> float:
 
 
 def choices(k: int) -> Iterator[dict[str, Any]]:
-    """Sensible ones: 2 to 16 loads of 16 bytes a thread, whole rows of the weight first."""
-    whole = configs.power_of_2(k)
-    blocks = [block for block in (16384, 8192, 4096, 2048, 1024, 512) if block <= whole]
-    for block, rows, warps in itertools.product(blocks, (1, 2, 4, 8, 16), (4, 8, 2, 16)):
-        if 2 <= rows * block / (8 * 32 * warps) <= 16:
+    """Sensible ones: 4 or 8 loads of 16 bytes a thread."""
+    for block, rows, warps in itertools.product((2048, 4096, 1024), (1, 2, 4), (4, 2, 8)):
+        if block <= configs.power_of_2(k) and rows * block / (8 * 32 * warps) in (4, 8):
             yield {"BLOCK_N": rows, "BLOCK_K": block, "num_warps": warps, "num_stages": 1}
 
 
@@ -134,15 +131,13 @@ def main() -> None:
     parser.add_argument("--inductor", type=float, default=10.0, metavar="SECONDS")
     given = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
-    print(
-        "| rows x outputs x inputs | library, us | GB/s | error | Inductor, us | GB/s | error | Rung, us | GB/s | error |"
-    )
+    print("| outputs x inputs | library, us | GB/s | error | Inductor, us | GB/s | error | Rung, us | GB/s | error |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     left = given.inductor
     for shape in SHAPES:
         left = compare(Layer(*shape), left)
     if given.sweep:
-        print("\n| rows x outputs x inputs | BLOCK_N | BLOCK_K | warps | us | tried |\n|---|---|---|---|---|---|")
+        print("\n| outputs x inputs | BLOCK_N | BLOCK_K | warps | us | tried |\n|---|---|---|---|---|---|")
         end = time.perf_counter() + given.sweep
         for at, shape in enumerate(SHAPES):
             sweep(Layer(*shape), (end - time.perf_counter()) / (len(SHAPES) - at))

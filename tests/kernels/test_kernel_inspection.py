@@ -35,7 +35,7 @@ ASKED: dict[str, list[str]] = {
     "everywhere": ["cross_entropy_forward", "--arch", ARCHES],
     "gradient": ["cross_entropy_backward", "--arch", "gfx950,sm100"],
     "one query": ["decode_attention", "--arch", "gfx90a,gfx942,sm90"],
-    "few rows": ["gemv", "--arch", "gfx90a,gfx942,gfx950,sm90"],
+    "one row": ["gemv", "--arch", "gfx90a,gfx942,gfx950,sm90"],
     "example": [f"{MINE}:double", "--arch", "gfx942,sm90"],
     "call": [f"{MINE}:double", "num_warps=4", "--call", "two_warps", "--arch", "sm90"],
     "called": [f"{MINE}:double", "--call", "two_warps", "--arch", "sm90"],
@@ -99,7 +99,7 @@ def rows(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return json.loads(answer["out"])["rows"]
 
 
-@pytest.mark.parametrize("name", ["rotation", "everywhere", "gradient", "one query", "few rows"])
+@pytest.mark.parametrize("name", ["rotation", "everywhere", "gradient", "one query", "one row"])
 def test_no_kernel_of_rungs_spills_at_its_configuration(name: str, answers: dict[str, Any]) -> None:
     found = rows(answers[name])
     assert answers[name]["code"] == 0

@@ -64,7 +64,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
 
 FORWARD = {
     "k_major": (lambda x: k_major(x, 0), lambda: (t(8, 64, grad=False),)),
-    "gemv": (kernels.gemv, lambda: (t(2, 1, 64, grad=False), t(90, 64, grad=False), t(90, grad=False))),
+    "gemv": (kernels.gemv, lambda: (t(1, 1, 64, grad=False), t(90, 64, grad=False), t(90, grad=False))),
     "decode_attention": (
         kernels.decode_attention,
         lambda: (*(t(2, h, n, 64, grad=False) for h, n in ((8, 1), (2, 90), (2, 90))), torch.ones(1, 90) > 0),

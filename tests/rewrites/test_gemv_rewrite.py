@@ -1,4 +1,4 @@
-"""Linear layers of a few rows become calls of a Triton kernel: its plain-PyTorch reference here, and once itself."""
+"""Linear layers of one row become calls of a Triton kernel: its plain-PyTorch reference here, and once itself."""
 
 import importlib.util
 
@@ -53,9 +53,9 @@ class Transposed(torch.nn.Module):
 
 
 @pytest.mark.usefixtures("_as_reference")
-@pytest.mark.parametrize("shape", [(1, K), (4, K), (3, 1, K), (2, 2, K), (K,), (1, 1, 1, K)], ids=str)
+@pytest.mark.parametrize("shape", [(1, K), (K,), (1, 1, 1, K)], ids=str)
 @pytest.mark.parametrize("made", [layer, lambda: layer(False), lambda: layer(dtype=torch.float16), Transposed])
-def test_a_layer_of_a_few_rows_is_the_kernels(shape, made):
+def test_a_layer_of_one_row_is_the_kernels(shape, made):
     module = made()
     surgeon = check(module, drawn(*shape, dtype=module.weight.dtype))
     assert surgeon.rewritten == {"triton-gemv": 1}
@@ -65,13 +65,13 @@ def test_a_layer_of_a_few_rows_is_the_kernels(shape, made):
 @pytest.mark.usefixtures("_as_reference")
 def test_each_layer_of_a_model_is_counted_and_stays_a_product():
     model = torch.nn.Sequential(layer(), torch.nn.SiLU(), torch.nn.Linear(N, K).bfloat16()).requires_grad_(False)
-    surgeon = check(model, drawn(2, K))
+    surgeon = check(model, drawn(1, K))
     assert surgeon.rewritten == {"triton-gemv": 2}
     assert surgeon.before == surgeon.after
 
 
 @pytest.mark.usefixtures("_as_reference")
-@pytest.mark.parametrize("rows", [0, 5, 64])
+@pytest.mark.parametrize("rows", [0, 2, 64])
 def test_more_rows_and_none_are_left_without_a_word(rows):
     surgeon = check(layer(), drawn(rows, K))
     assert surgeon.rewritten == {}
@@ -118,7 +118,7 @@ drawn_once["laid"] = drawn(K, N).T
 )
 def test_other_layers_are_left(fn, why):
     dtype = fn.weight.dtype if isinstance(fn, torch.nn.Module) else torch.bfloat16
-    surgeon = check(fn, drawn(2, K, dtype=dtype))
+    surgeon = check(fn, drawn(1, K, dtype=dtype))
     assert surgeon.rewritten == {}
     assert len(surgeon.skipped) == 1
     assert why in surgeon.skipped[0]
@@ -126,7 +126,7 @@ def test_other_layers_are_left(fn, why):
 
 def test_on_a_cpu_it_is_left(monkeypatch):
     monkeypatch.setattr("rung.kernels.ops.INTERPRETED", False)
-    surgeon = check(layer(), drawn(2, K))
+    surgeon = check(layer(), drawn(1, K))
     assert surgeon.rewritten == {}
     assert "runs on a GPU" in surgeon.skipped[0]
 
@@ -138,7 +138,7 @@ def test_a_weight_that_is_no_plain_tensor_is_left():
     module = layer(False)
     module.weight = torch.nn.Parameter(TwoTensor(module.weight.data, module.weight.data.clone()), requires_grad=False)
     surgeon = Surgeon(["triton-gemv"], "eager")
-    torch.compile(module, backend=surgeon, dynamic=False)(drawn(2, K))
+    torch.compile(module, backend=surgeon, dynamic=False)(drawn(1, K))
     assert surgeon.rewritten == {}
     assert "is a TwoTensor, not a plain tensor" in surgeon.skipped[0]
 
@@ -155,7 +155,7 @@ def under_autocast(module):
 def test_autocast_casts_the_input_and_the_bias():
     module = layer()
     module.bias.data = module.bias.data.float()
-    assert check(under_autocast(module), drawn(2, K, dtype=torch.float32)).rewritten == {"triton-gemv": 1}
+    assert check(under_autocast(module), drawn(1, K, dtype=torch.float32)).rewritten == {"triton-gemv": 1}
 
 
 @pytest.mark.usefixtures("_as_reference")
@@ -163,7 +163,7 @@ def test_autocast_casts_the_input_and_the_bias():
     ("dtype", "why"), [(torch.float32, "its weight is float32"), (torch.float16, "another dtype than its weight")]
 )
 def test_a_weight_that_autocast_casts_is_left(dtype, why):
-    surgeon = check(under_autocast(layer(dtype=dtype)), drawn(2, K, dtype=torch.float32))
+    surgeon = check(under_autocast(layer(dtype=dtype)), drawn(1, K, dtype=torch.float32))
     assert surgeon.rewritten == {}
     assert why in surgeon.skipped[0]
 
@@ -173,7 +173,7 @@ def test_a_weight_whose_cast_is_kept_is_read():
     module = layer(dtype=torch.float32)
     with torch.no_grad():
         surgeon = check(
-            under_autocast(module), drawn(2, K, dtype=torch.float32), passes=("triton-gemv", "bf16-weights")
+            under_autocast(module), drawn(1, K, dtype=torch.float32), passes=("triton-gemv", "bf16-weights")
         )
     assert surgeon.rewritten == {"bf16-weights": 2, "triton-gemv": 1}
 
@@ -187,14 +187,14 @@ def test_layers_that_were_joined_are_one_call():
         return q * k + v
 
     with torch.no_grad():
-        surgeon = check(siblings, drawn(2, K), passes=("fused-qkv", "triton-gemv"))
+        surgeon = check(siblings, drawn(1, K), passes=("fused-qkv", "triton-gemv"))
     assert surgeon.rewritten == {"fused-qkv": 1, "triton-gemv": 1}
 
 
 @pytest.mark.usefixtures("_as_reference")
 def test_an_activation_behind_it_keeps_its_own_kernel():
     module = layer()
-    surgeon = check(lambda x: F.relu(module(x)), drawn(2, K), passes=("triton-gemv", "activation-epilogue"))
+    surgeon = check(lambda x: F.relu(module(x)), drawn(1, K), passes=("triton-gemv", "activation-epilogue"))
     assert surgeon.rewritten == {"triton-gemv": 1}
 
 
@@ -208,7 +208,7 @@ def test_rows_of_unknown_number_are_left():
 @pytest.mark.usefixtures("_as_reference")
 def test_under_a_transform_it_is_left():
     module = layer(False)
-    surgeon = check(lambda x: torch.func.vmap(module)(x), drawn(7, 2, K))
+    surgeon = check(lambda x: torch.func.vmap(module)(x), drawn(7, 1, K))
     assert surgeon.rewritten == {}
     assert all("torch.func" in reason for reason in surgeon.skipped)
 
@@ -218,4 +218,4 @@ def test_under_a_transform_it_is_left():
 def test_the_kernel_itself_does_as_its_reference(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     module = layer(dtype=torch.float16)
-    assert check(module, drawn(3, 1, K, dtype=torch.float16)).rewritten == {"triton-gemv": 1}
+    assert check(module, drawn(1, 1, K, dtype=torch.float16)).rewritten == {"triton-gemv": 1}

@@ -24,7 +24,7 @@ from rung.rewrites.chunked import linear_cross_entropy
 from rung.rewrites.convolution_epilogues import convolution_relu
 from rung.rewrites.epilogues import linear_gelu, linear_relu, linear_tanh_gelu
 from rung.rewrites.gelu_between import gelu_between, tanh_gelu_between
-from rung.rewrites.gemv import few_rows_linear
+from rung.rewrites.gemv import one_row_linear
 from rung.rewrites.graph import kernel_ops
 from rung.rewrites.graph.normalize import kind
 from rung.rewrites.grouped_mm import combine, expert_linear
@@ -193,6 +193,7 @@ ONE_QUERY = replace(
     loss=None,
     optimizer=None,
 )
+ONE_ROW = replace(ONE_QUERY, inputs=lambda seed: {name: each[:1] for name, each in TRAINED.inputs(seed).items()})
 MASKED_QUERY = replace(ONE_QUERY, model=lambda: Decoding(masked=True))
 LAST = replace(
     TRAINED, forward=lambda model, batch: model(batch["tokens"])[:, -1], mode="infer", loss=None, optimizer=None
@@ -615,18 +616,9 @@ def decoding(spot, what, *rest):
 
 
 def last_input_left_out(graph):
-    for node in calls(graph, few_rows_linear):
+    for node in calls(graph, one_row_linear):
         with graph.inserting_before(node):
             node.args = tuple(graph.call_function(torch.narrow, (item, -1, 0, WIDTH - 1)) for item in node.args[:2])
-
-
-def last_row_left_out(graph):
-    for node in calls(graph, few_rows_linear):
-        with graph.inserting_after(node):
-            rest = graph.call_function(torch.narrow, (node, 0, 0, 1))
-        with graph.inserting_after(rest):
-            whole = graph.call_method("expand_as", (rest, node))
-        node.replace_all_uses_with(whole, lambda user, made=(rest, whole): user not in made)
 
 
 def all_rows_counted(graph):
@@ -728,9 +720,8 @@ MUTATIONS = {
     "triton-decode-attention: scale 3 % off": (MASKED_QUERY, "triton-decode-attention", kernel(decoded, 4, 0.515)),
     "triton-decode-attention: groups mixed": (MASKED_QUERY, "triton-decode-attention", decoding(1, torch.flip, [1])),
     "triton-decode-attention: a part left out": (MASKED_QUERY, "triton-decode-attention", decoding(3, torch.Tensor.tril, 3)),
-    "triton-gemv: bias missing": (ONE_QUERY, "triton-gemv", kernel(few_rows_linear, 2, None)),
-    "triton-gemv: a row left out": (ONE_QUERY, "triton-gemv", last_row_left_out),
-    "triton-gemv: the last inputs left out": (ONE_QUERY, "triton-gemv", last_input_left_out),
+    "triton-gemv: bias missing": (ONE_ROW, "triton-gemv", kernel(one_row_linear, 2, None)),
+    "triton-gemv: the last inputs left out": (ONE_ROW, "triton-gemv", last_input_left_out),
     "triton-cross-entropy: ignored labels counted": (TRAINED, "triton-cross-entropy", kernel(losses, 2, 5)),
     "triton-cross-entropy: mean over all rows": (TRAINED, "triton-cross-entropy", all_rows_counted),
     "triton-cross-entropy: smoothed": (TRAINED, "triton-cross-entropy", kernel(losses, 3, 0.1)),

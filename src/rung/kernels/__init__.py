@@ -1,5 +1,5 @@
 """Triton kernels that rungs put into a model: rotary embedding, cross-entropy and attention with a bias
-with their gradients, attention of one query and products of a few rows without.
+with their gradients, attention of one query and products of one row without.
 
 Each function is differentiable but those two, compiles without a graph break (`torch.ops.rung.*`), and has a plain-PyTorch twin of the
 same name in `rung.kernels.reference`. Importing this loads neither torch nor Triton; the first use does.

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-FEW = 4  # rows that `gemv` takes
 WIDEST = 128  # elements of a head that `biased_attention` takes
 ROW = 16  # elements, of which rows that `biased_attention` aligns are a multiple: Triton reads whole vectors of them
 
@@ -147,11 +146,11 @@ def decoding(
     }
 
 
-def gemv(rows: int, n: int, k: int, unit_count: int, warp: int) -> dict[str, Any]:
-    """Some rows times a weight of n rows and k columns, which is read once. A program takes 8,192 elements of it, whole rows where they
-    are no longer: in 16 bits 8 loads of 16 bytes a thread. Fewer where multiprocessors would have less than 4 programs each. Half as many
-    loads a thread where x takes as many registers as the weight, or has several rows."""
-    block = power_of_2(k, 8192)
-    some = max(1, min(8192 // block, power_of_2(n // (4 * unit_count) + 1) // 2))
-    warps = _warps(some * block, 32 if some == 1 or rows > 2 else 64, warp)
-    return {"BLOCK_N": some, "BLOCK_K": block, "num_warps": warps, "num_stages": 1}
+def gemv(n: int, k: int, unit_count: int, warp: int) -> dict[str, Any]:
+    """One row times a weight of n rows and k columns, which is read once. A program takes 8,192 elements of it where rows have up to 2,048, else
+    4,096 at a time: longer rows in blocks, of which the next loads while one is summed. In 16 bits a thread has 4 or 8 loads of 16 bytes
+    in flight. Fewer rows where multiprocessors would have less than 4 programs each. Chosen by benchmarks/kernels/gemv.py on one H200."""
+    block = power_of_2(k, 2048 if k <= 4096 else 4096)
+    most = max(1, (8192 if k <= 2048 else 4096) // block)
+    some = max(1, min(most, power_of_2(n // (4 * unit_count) + 1) // 2))
+    return {"BLOCK_N": some, "BLOCK_K": block, "num_warps": 128 // warp, "num_stages": 1}

@@ -9,7 +9,7 @@ import math
 import torch
 
 from rung.errors import UsageError
-from rung.kernels.configs import FEW, WIDEST, holds_bias
+from rung.kernels.configs import WIDEST, holds_bias
 from rung.kernels.dropout import draw_seed
 from rung.kernels.families import biased_attention as _biased_attention
 from rung.kernels.families import cross_entropy as _cross_entropy
@@ -72,9 +72,9 @@ def decode_attention(
 
 
 def gemv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """x weight^T + bias of a few rows, as `F.linear` has it; forward only.
+    """x weight^T + bias of one row, as `F.linear` has it; forward only.
 
-    x: (..., k), 1 to 4 rows in all; weight: (n, k); bias: (n,). All are of one dtype.
+    x: (..., k), one row in all; weight: (n, k); bias: (n,). All are of one dtype.
     """
     check("gemv", x=x, weight=weight, bias=bias)
     fits = x.ndim and weight.ndim == 2 and x.shape[-1] == weight.shape[1]
@@ -83,8 +83,8 @@ def gemv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
         raise UsageError(
             f"gemv: x {_text(x)}, weight {_text(weight)}{given} do not fit: (..., k), (n, k) and, if there is one, (n,)."
         )
-    if not 1 <= (rows := math.prod(x.shape[:-1])) <= FEW:
-        raise UsageError(f"gemv: x is {_text(x)}, {rows} rows; the kernel takes 1 to {FEW}.")
+    if (rows := math.prod(x.shape[:-1])) != 1:
+        raise UsageError(f"gemv: x is {_text(x)}, {rows} rows; the kernel takes one.")
     if x.dtype == torch.float64:
         raise UsageError("gemv: there is none in float64; rung.kernels.reference.gemv is.")
     given_dtypes = {t.dtype for t in (x, weight, bias) if t is not None}

@@ -1,5 +1,5 @@
-"""Linear layers of a few rows, as decoding one token has them, by a Triton kernel (rung.kernels.gemv). What takes time there is reading
-the weight, which the libraries' kernels for so few rows do at a part of the memory's bandwidth."""
+"""Linear layers of one row, as decoding one token has them, by a Triton kernel (rung.kernels.gemv). What takes time there is reading the
+weight, which the libraries' kernels do at a part of the memory's bandwidth. From two rows on theirs are as fast or faster, on matrix units."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from rung.kernels.configs import FEW
 from rung.rewrites.activations import turned_layer
 from rung.rewrites.graph import kernel_ops
 from rung.rewrites.graph.captured import transformed
@@ -20,23 +19,23 @@ from rung.rewrites.siblings import plain, projection
 LEAST = 2**20  # elements of a weight: a smaller one is read in about the time that a launch takes
 
 
-def few_rows_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """F.linear(x, weight, bias) of 1 to 4 rows in the weight's dtype, to which autocast casts x and the bias."""
+def one_row_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """F.linear(x, weight, bias) of one row in the weight's dtype, to which autocast casts x and the bias."""
     bias = None if bias is None else bias.to(weight.dtype)
     made: torch.Tensor = kernel_ops.operator("gemv")(x.to(weight.dtype), weight, bias)
     return made
 
 
-few_rows_linear.spells = "linear"  # type: ignore[attr-defined]  # to whoever counts products
-few_rows_linear.reads_only = True  # type: ignore[attr-defined]
+one_row_linear.spells = "linear"  # type: ignore[attr-defined]  # to whoever counts products
+one_row_linear.reads_only = True  # type: ignore[attr-defined]
 
 
-def multiply_few_rows(graph: fx.Graph) -> tuple[int, list[str]]:
+def multiply_one_row(graph: fx.Graph) -> tuple[int, list[str]]:
     """Rewrite every such layer; how many, and why not others."""
     count, skipped, within = 0, [], transformed(graph)
     for node in list(graph.nodes):
         layer = projection(node) or turned_layer(node)
-        if layer is None or not _few_rows(node, layer):
+        if layer is None or not _one_row(node, layer):
             continue
         reason = "a transform of torch.func is in its graph" if within else _obstacle(node, *layer)
         if reason:
@@ -47,14 +46,14 @@ def multiply_few_rows(graph: fx.Graph) -> tuple[int, list[str]]:
     return count, skipped
 
 
-def _few_rows(node: fx.Node, layer: tuple[Any, Any, Any]) -> bool:
-    """Whether the layer has so few rows, all sizes known, and nothing behind the product that its call computes as well."""
+def _one_row(node: fx.Node, layer: tuple[Any, Any, Any]) -> bool:
+    """Whether the layer has one row, all sizes known, and nothing behind the product that its call computes as well."""
     made, x, weight = value(node), value(layer[0]), value(layer[1])
     if made is None or x is None or weight is None or weight.dim() != 2 or not node.users:
         return False
     if getattr(node.target, "spells", "") or not made.numel():
         return False
-    return bool(made.numel() // made.shape[-1] <= FEW)
+    return bool(made.numel() == made.shape[-1])
 
 
 def _obstacle(node: fx.Node, x: Any, weight: Any, bias: Any) -> str:
@@ -83,7 +82,7 @@ def _obstacle(node: fx.Node, x: Any, weight: Any, bias: Any) -> str:
 
 def _rewrite(graph: fx.Graph, node: fx.Node, layer: tuple[Any, Any, Any]) -> None:
     with graph.inserting_before(node):
-        made = graph.call_function(few_rows_linear, layer)
+        made = graph.call_function(one_row_linear, layer)
     made.meta = dict(node.meta)
     node.replace_all_uses_with(made)
     graph.erase_node(node)

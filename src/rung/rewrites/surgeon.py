@@ -33,7 +33,7 @@ from rung.rewrites.cross_entropy import fuse_cross_entropy
 from rung.rewrites.epilogues import join_activations, join_gelu
 from rung.rewrites.experts import group_experts
 from rung.rewrites.folded_weights import fold_weights
-from rung.rewrites.gemv import multiply_few_rows
+from rung.rewrites.gemv import multiply_one_row
 from rung.rewrites.graph.buffers import Expected, guarded, note_buffers, taken_buffers
 from rung.rewrites.graph.captured import let_go, own_copy
 from rung.rewrites.hoist import hoist_constants
@@ -76,7 +76,7 @@ _RUNNERS: dict[str, _Pass] = {
     "bf16-weights": keep_casts,
     "patch-matmul": multiply_patches,  # of weights as they are kept
     "aiter-gemm": route_to_aiter,
-    "triton-gemv": multiply_few_rows,
+    "triton-gemv": multiply_one_row,
     "activation-epilogue": join_activations,  # of products that are left
     "gelu-epilogue": join_gelu,
     "convolution-epilogue": join_relu,

@@ -97,10 +97,10 @@ DECODE_ATTENTION = graph_rewrite(
 GEMV = graph_rewrite(
     name="triton-gemv",
     level=4,
-    title="products of a few rows by a Triton kernel",
+    title="products of one row by a Triton kernel",
     contract="reassociated",
-    changes="linear layers of up to 4 rows in 16 bits (GEMV) read their weights with all loads of a thread in flight at once",
-    of="linear layer of up to 4 rows",
+    changes="linear layers of one row in 16 bits (GEMV) read their weights with all loads of a thread in flight at once",
+    of="linear layer of one row",
     requires=(COMPILED, GPU, INFERENCE, beats_inductor("gemv")),
     # cuBLAS reads the weights of Llama-3.2-1B at 1.8 to 4.3 TB/s of an H200's 4.8.
     shrinks=lambda c: {"gemm": (0.7, 1.0)},

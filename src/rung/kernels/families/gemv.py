@@ -1,4 +1,4 @@
-"""Products of a few rows with a weight (GEMV): a linear layer as it decodes one token; forward only.
+"""Products of one row with a weight (GEMV): a linear layer as it decodes one token; forward only.
 
 All that takes time is reading the weight, once. A program takes some rows of the weight, and as much of each as fits: so all its loads
 are on their way before the first of them is used.
@@ -15,31 +15,24 @@ from rung.kernels.ops import operator, wrap_triton
 
 @triton.jit
 def gemv_rows(
-    X, W, BIAS, Y, n, k, x_row, w_row,
-    BIASED: tl.constexpr, ROWS: tl.constexpr, PADDED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    X, W, BIAS, Y, n, k, w_row, BIASED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     column = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     weight = W + column[:, None] * w_row
-    row = tl.arange(0, PADDED).to(tl.int64)  # a power of 2, as Triton wants it; the sums are of ROWS
-    total = tl.zeros([PADDED, BLOCK_N], tl.float32)
+    total = tl.zeros([BLOCK_N], tl.float32)
     # Loaded before the loop, and there before the next turn: inside of one block of instructions, the assembler moves loads to
     # where they are first used, and the memory waits for the arithmetic.
     at = tl.arange(0, BLOCK_K)[None, :]
     w = tl.load(weight + at, mask=(column[:, None] < n) & (at < k), other=0.0, eviction_policy="evict_first")
     x = tl.load(X + at, mask=at < k, other=0.0)
     for _ in range(0, k, BLOCK_K):
-        for r in tl.static_range(ROWS):
-            part = tl.sum(w.to(tl.float32) * x.to(tl.float32), axis=1)
-            total += tl.where(row[:, None] == r, part[None, :], 0.0)
-            if r + 1 < ROWS:
-                x = tl.load(X + tl.cast(x_row, tl.int64) * (r + 1) + at, mask=at < k, other=0.0)
+        total += tl.sum(w.to(tl.float32) * x.to(tl.float32), axis=1)
         at += BLOCK_K
         w = tl.load(weight + at, mask=(column[:, None] < n) & (at < k), other=0.0, eviction_policy="evict_first")
         x = tl.load(X + at, mask=at < k, other=0.0)
     if BIASED:
-        total += tl.load(BIAS + column, mask=column < n, other=0.0).to(tl.float32)[None, :]
-    to = Y + row[:, None] * n + column[None, :]
-    tl.store(to, total.to(Y.dtype.element_ty), mask=(row[:, None] < ROWS) & (column[None, :] < n))
+        total += tl.load(BIAS + column, mask=column < n, other=0.0).to(tl.float32)
+    tl.store(Y + column, total.to(Y.dtype.element_ty), mask=column < n)
 
 
 def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -47,10 +40,10 @@ def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
     x, weight = rows(x), rows(weight)
     bias = None if bias is None else bias.contiguous()
     n, k = weight.shape
-    config = configs.gemv(x.shape[0], n, k, configs.units(x.device), configs.warp_size(x.device))
+    config = configs.gemv(n, k, configs.units(x.device), configs.warp_size(x.device))
     wrap_triton(gemv_rows)[(triton.cdiv(n, config["BLOCK_N"]),)](
-        x, weight, x if bias is None else bias, out, n, k, x_row=x.stride(0), w_row=weight.stride(0),
-        BIASED=bias is not None, ROWS=x.shape[0], PADDED=configs.power_of_2(x.shape[0]), **config,
+        x, weight, x if bias is None else bias, out, n, k, w_row=weight.stride(0),
+        BIASED=bias is not None, **config,
     )  # fmt: skip
     return out
 

@@ -90,10 +90,10 @@ def _decode_attention(warp: int, type: str) -> Iterator[Launch]:
 
 
 def _gemv(warp: int, type: str) -> Iterator[Launch]:
-    for rows, n, k in ((1, 128256, 2048), (4, 2048, 8192), (1, 4096, 14336)):
-        values = {**dict.fromkeys(("X", "W", "BIAS", "Y"), type), "n": n, "k": k, "x_row": k, "w_row": k,
-                  "BIASED": False, "ROWS": rows, "PADDED": rows, **configs.gemv(rows, n, k, 132, warp)}  # fmt: skip
-        yield Launch("gemv_rows", "gemv", "gemv_rows", f"{rows} row{'s'[: rows > 1]}, {n} x {k}", values)
+    for n, k in ((128256, 2048), (28672, 4096), (2048, 8192)):
+        values = {**dict.fromkeys(("X", "W", "BIAS", "Y"), type), "n": n, "k": k, "w_row": k,
+                  "BIASED": False, **configs.gemv(n, k, 132, warp)}  # fmt: skip
+        yield Launch("gemv_rows", "gemv", "gemv_rows", f"{n} x {k}", values)
 
 
 def _biased_attention(warp: int, type: str) -> Iterator[Launch]:
@@ -156,12 +156,12 @@ _COMPUTES = {
     "rope": "rotary position embedding; half-split or interleaved pairs",
     "cross_entropy": "softmax cross-entropy; ignore_index, label smoothing",
     "decode_attention": "attention of one query a head to a cache; grouped heads, a mask over keys; forward only",
-    "gemv": "linear layers of 1 to 4 rows; forward only",
+    "gemv": "linear layers of one row; forward only",
 }
 
 
 def functions() -> list[Function]:
-    """The functions of `rung.kernels`; each has a backward pass but attention of one query and products of a few rows."""
+    """The functions of `rung.kernels`; each has a backward pass but attention of one query and products of one row."""
     names = list(dict.fromkeys(k.name for k in launches(32)))
     return [
         Function(name=name, computes=text, kernels=[k for k in names if k.startswith(name)])
