@@ -16,6 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung.engine import cuda_graph
 from rung.engine.cuda_graph import MOST_SHAPES, OFTEN, WARM_CALLS, GraphedStep
+from rung.errors import WorkloadError
+from rung.hardware import pick
+from rung.verify.audit import audit
+from rung.workload import Workload
 
 LENGTH = 64
 
@@ -403,3 +407,30 @@ def test_transformers_caches(captured: Callable[..., GraphedStep], written: list
     assert run.shapes == 1
     assert tokens[: WARM_CALLS + 4] == tokens[WARM_CALLS + 4 :]
     assert_same(*caches)
+
+
+@pytest.mark.parametrize("kind", [Cache, Growing])
+def test_a_workload_that_writes_to_a_cache_among_its_inputs_is_refused(kind: Any) -> None:
+    """Nothing would be seen of what a candidate writes there: the reference and the untouched model write to the same."""
+
+    def forward(model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
+        batch["cache"].length.zero_()
+        found: torch.Tensor = model(**batch)["x"]
+        return found
+
+    one = Workload("decoding", Decoder, lambda seed: {"x": token(seed), "cache": kind()}, forward, one_shape=True)
+    with pytest.raises(
+        WorkloadError, match=rf"writes to an object among its inputs \({kind.__name__}\).*model's buffers"
+    ):
+        audit(one, pick("cpu"))
+
+
+def test_a_workload_that_reads_an_object_among_its_inputs_is_not_refused() -> None:
+    def inputs(seed: int) -> dict[str, Any]:
+        return {"x": token(seed), "scale": SimpleNamespace(by=torch.full((4,), 2.0))}
+
+    def forward(model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
+        found: torch.Tensor = model(batch["x"]) * batch["scale"].by
+        return found
+
+    assert audit(Workload("scaled", lambda: nn.Linear(4, 4), inputs, forward, one_shape=True), pick("cpu")) == []

@@ -17,6 +17,7 @@ import torch
 from torch.nn.modules.batchnorm import _NormBase
 
 from rung.engine.compiled import Renewed
+from rung.engine.contents import Contents
 from rung.engine.dynamo import place
 from rung.engine.guards import ModelGuards, put_elsewhere
 from rung.engine.input_guards import Inputs, as_copied, copied, modes
@@ -114,6 +115,7 @@ class GraphedStep:
         self._parameters = stepped(optimizer)
         # What gets a gradient and is not stepped: no step clears it, so a graph adds to it where it lies.
         self._summed: list[torch.nn.Parameter] = []
+        self._contents = Contents(device.kind)
         self._stream = torch.cuda.Stream(device.index)
         self._calls: dict[
             Hashable, tuple[int, list[weakref.ref[torch.Tensor]]]
@@ -133,7 +135,7 @@ class GraphedStep:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with torch.cuda.device(self._device.index):  # streams and events belong to the current device
-            return self._called(Inputs(args, kwargs, self._device.kind))
+            return self._called(Inputs(args, kwargs, self._device.kind, self._contents))
 
     def _called(self, given: Inputs) -> Any:
         call = () if given.unseen else (modes(), *given.key)

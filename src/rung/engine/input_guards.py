@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from rung.engine.objects import VALUES, Content, content, unreadable
+from rung.engine.contents import Contents
+from rung.engine.objects import VALUES, Content, Key, memory, unreadable
 from rung.hardware.device import matmul_precision_name
 from rung.hardware.torch_versions import tree_key
 
@@ -27,15 +28,18 @@ class Inputs:
     graph may be recorded of such a call, empty where one may; key: what has to be equal where a graph is replayed.
     """
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: str) -> None:
-        """kind: of the devices that graphs are for."""
+    def __init__(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: str, contents: Contents | None = None
+    ) -> None:
+        """kind: of the devices that graphs are for; contents: what is known of objects."""
         self.args, self.kwargs, self._kind = args, kwargs, kind
         self.leaves, self.spec = pytree.tree_flatten((args, kwargs))
         given = [*args, *kwargs.values()]
         # What a call may change of its inputs beside their tensors lies in objects, and in containers of the caller's.
         self.flat = len(given) == len(self.leaves) and all(map(is_, given, self.leaves))
         self.objects = [leaf for leaf in self.leaves if not isinstance(leaf, (torch.Tensor, *VALUES))]
-        self.content = content(self._names(), self.objects, kind) if self.objects else Content((), [])
+        read = (contents or Contents(kind)).read
+        self.content = read(self._names(), self.objects) if self.objects else Content(Key(()), [])
         tensors = {id(leaf): leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)}.values()
         self.unseen = self.content.unseen or next(
             (f"an input {why}" for t in tensors if (why := unreadable(t, kind))), ""
@@ -46,10 +50,9 @@ class Inputs:
             return
         places: tuple[Hashable, ...] = ()
         if self.held and tensors:
-            memory = set(map(_memory, self.held))
-            shared = [(k, t) for k, t in enumerate(tensors) if _memory(t) in memory]
+            shared = [(k, t) for k, t in enumerate(tensors) if memory(t) in self.content.memory]
             self.held = [*self.held, *(t for _, t in shared)]
-            self.copied = [t for t in tensors if _memory(t) not in memory]
+            self.copied = [t for t in tensors if memory(t) not in self.content.memory]
             places = tuple((k, t.data_ptr(), t.requires_grad) for k, t in shared)
         self.key = tree_key(self.spec), signature(self.leaves), self.content.key, places
 
@@ -75,11 +78,6 @@ class Inputs:
             id(v): name for name, v in [*((f"input {k}", v) for k, v in enumerate(self.args)), *self.kwargs.items()]
         }
         return [named.get(id(one), f"a {type(one).__name__}") for one in self.objects]
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    where: int = tensor.untyped_storage().data_ptr()
-    return where
 
 
 def signature(leaves: Sequence[Any]) -> Hashable:

@@ -8,7 +8,7 @@ import types
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -37,14 +37,32 @@ def unreadable(tensor: torch.Tensor, kind: str) -> str:
     return "gets a gradient" if tensor.requires_grad and torch.is_grad_enabled() else ""
 
 
+class Key(tuple[Hashable, ...]):
+    """Hashed once: it is long, and looked up at every call."""
+
+    def __init__(self, parts: Iterable[Hashable]) -> None:
+        self._hash = super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 @dataclass(frozen=True)
 class Content:
     """key: where each tensor lies and in which layout, and all else by its value; tensors: those, in that order; unseen: where something
-    lies that Python does not show or a graph cannot read, and what that is; empty where all is seen."""
+    lies that Python does not show or a graph cannot read, and what that is; empty where all is seen; owners: the objects in those that were
+    read; containers: the lists, dicts and the like."""
 
-    key: tuple[Hashable, ...]
+    key: Key
     tensors: list[torch.Tensor]
     unseen: str = ""
+    owners: Sequence[Any] = ()
+    containers: Sequence[Any] = ()
+
+    @cached_property
+    def memory(self) -> frozenset[int]:
+        """Where the memory of its tensors begins."""
+        return frozenset(map(memory, self.tensors))
 
     def difference(self, names: Sequence[str], objects: Sequence[Any], kind: str) -> str:
         """Where what these objects hold now is something else first; empty where it is not."""
@@ -61,7 +79,13 @@ def content(names: Sequence[str], objects: Sequence[Any], kind: str) -> Content:
     """What objects hold, for graphs on devices of that kind. names: what an answer calls them."""
     reader = _Reader(kind)
     reader.read(zip(names, objects, strict=True), None)
-    return Content(tuple(reader.key), reader.tensors, reader.unseen)
+    return Content(Key(reader.key), reader.tensors, reader.unseen, reader.owners, reader.containers)
+
+
+def memory(tensor: torch.Tensor) -> int:
+    """Where a tensor's memory begins, which others may share."""
+    where: int = tensor.untyped_storage().data_ptr()
+    return where
 
 
 def rebuilt(value: Any, known: dict[int, Any]) -> Any:
@@ -102,6 +126,8 @@ class _Reader:
         self.key: list[Hashable] = []
         self.tensors: list[torch.Tensor] = []
         self.unseen = ""
+        self.owners: list[Any] = []
+        self.containers: list[Any] = []
         self.places = places  # of each part of the key
         self._kind = kind
         self._seen: dict[int, int] = {}  # what was read already, and how much was by then
@@ -154,11 +180,14 @@ class _Reader:
 
     def _contained(self, value: Any, kind: Any, place: Place) -> tuple[list[Any], list[tuple[Any, Any]], Any]:
         """Of a container, its form and what is in it; of all, the slots of its class."""
+        if not isinstance(value, (*SEQUENCES, *SETS, dict)):
+            if self._depth:
+                self.owners.append(value)
+            return [], [], _slots(kind)
+        self.containers.append(value)
         if isinstance(value, SEQUENCES):
             return [len(value)], list(enumerate(value)), ()
-        if not isinstance(value, (dict, *SETS)):
-            return [], [], _slots(kind)
-        if not all(_is_value(type(one)) for one in value):
+        if not all(map(_is_value, map(type, value))):
             self._refuse(place, f"is a {kind.__name__} of other objects than plain values")
             return [], [], ()
         return list(value), list(value.items()) if isinstance(value, dict) else [], ()
