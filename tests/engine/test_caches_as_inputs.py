@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -283,6 +284,36 @@ def test_a_graph_keeps_no_cache_and_those_of_caches_that_are_gone_make_room(
     assert [one() is None for one in held] == [True] * 3 + [False] * (MOST_SHAPES - 2)
     decoded(run, kept[-1], range(WARM_CALLS + 1))
     assert run.shapes == MOST_SHAPES - 3 + 1
+
+
+def test_a_call_with_a_cache_that_cannot_be_recorded_goes_on_uncaptured_and_is_told_once(
+    captured: Callable[..., GraphedStep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It did so before such calls were recorded."""
+
+    @contextlib.contextmanager
+    def broken_off(*_: Any) -> Iterator[None]:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        yield
+
+    monkeypatch.setattr(cuda_graph, "recording", broken_off)
+    model = Decoder()
+    run, mine, theirs = captured(model), Cache(), Cache()
+    decoded(run, mine, range(WARM_CALLS))
+    with pytest.warns(
+        UserWarning, match=r"calls with such an object run uncaptured, because .*operation not permitted"
+    ):
+        decoded(run, mine, range(WARM_CALLS, WARM_CALLS + 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decoded(run, mine, range(WARM_CALLS + 1, 3 * WARM_CALLS + 5))
+    decoded(model, theirs, range(3 * WARM_CALLS + 5))
+    assert_same(mine.tensors(), theirs.tensors())
+    plain = captured(nn.Identity())
+    for _ in range(WARM_CALLS):
+        plain(torch.ones(2))
+    with pytest.raises(WorkloadError, match="cannot be captured"):
+        plain(torch.ones(2))
 
 
 def test_an_input_that_lies_in_the_cache_is_read_where_it_lies(

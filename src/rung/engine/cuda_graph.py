@@ -96,6 +96,10 @@ class GraphedStep:
     """
 
     _full = False  # there was no memory for one more graph
+    # Of the last call with objects that was not replayed; how many of its kind were so in a row; whether it was told why.
+    _last: tuple[Hashable, ...] = ()
+    _unreplayed = 0
+    _told = False
 
     def __init__(
         self,
@@ -117,16 +121,13 @@ class GraphedStep:
         self._summed: list[torch.nn.Parameter] = []
         self._contents = Contents(device.kind)
         self._stream = torch.cuda.Stream(device.index)
-        self._calls: dict[
-            Hashable, tuple[int, list[weakref.ref[torch.Tensor]]]
-        ] = {}  # how many there were, and with which tensors
+        # How many there were, and with which tensors in objects.
+        self._calls: dict[Hashable, tuple[int, list[weakref.ref[torch.Tensor]]]] = {}
         self._graphs: dict[Hashable, _Graph] = {}
         self._rates: list[torch.Tensor] = []
         self._seen: list[float] = []
         self._changes = 0
-        # The key of the last call with objects that was not replayed, how many of its kind were so in a row, and whether that was told.
-        self._last: tuple[Hashable, ...] = ()
-        self._unreplayed, self._told = 0, False
+        self._failed: set[Hashable] = set()  # kinds of calls with objects that cannot be captured
 
     @property
     def shapes(self) -> int:
@@ -165,7 +166,7 @@ class GraphedStep:
             if launched and captured is begun and self._steady:
                 return captured.result.handed_out(given)
             return self._replay(captured, given, copies=captured is not begun)
-        if state is None or hooked or not self._has_room():
+        if state is None or hooked or given.key[:2] in self._failed or not self._has_room():
             return self._ordinary(given)[0]
         calls = self._counted(key, given)
         if calls <= WARM_CALLS:
@@ -215,19 +216,26 @@ class GraphedStep:
         return captured, True
 
     def _recorded(self, key: Hashable, given: Inputs) -> bool:
-        """False where there are graphs, and no memory for another: a step that can be captured goes on without."""
+        """False where there are graphs, and no memory for another: a step that can be captured goes on without. So do calls with an object
+        that cannot be captured, beside others that are."""
         try:
             self._graphs[key] = self._ran(self._capture(given))
             return True
         except WorkloadError as error:
             cause = error.__cause__
-            if not self._graphs or cause is None or not isinstance(_cause(cause), torch.OutOfMemoryError):
+            self._full = bool(self._graphs) and cause is not None and isinstance(_cause(cause), torch.OutOfMemoryError)
+            if not self._full and (not given.objects or given.changed()):
                 raise
-        self._full = True
-        warnings.warn(
-            f"the GPU has no memory for a graph of one more kind of inputs: beside the {len(self._graphs)} that were captured, calls run uncaptured.",
-            stacklevel=5,
-        )
+            why = str(error)
+        if self._full:
+            why = (
+                "the GPU has no memory for a graph of one more kind of inputs: beside the "
+                f"{len(self._graphs)} that were captured, calls run uncaptured."
+            )
+        else:
+            self._failed.add(given.key[:2])
+            why = f"calls with such an object run uncaptured, because {why}"
+        warnings.warn(why, stacklevel=5)
         return False
 
     def _warn_of_changes(self, what: str) -> None:
