@@ -127,7 +127,7 @@ class GraphedStep:
         self._rates: list[torch.Tensor] = []
         self._seen: list[float] = []
         self._changes = 0
-        self._failed: set[Hashable] = set()  # kinds of calls with objects that cannot be captured
+        self._failed: set[Hashable] = set()  # forms of calls with objects that cannot be captured, or change them
 
     @property
     def shapes(self) -> int:
@@ -136,7 +136,7 @@ class GraphedStep:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with torch.cuda.device(self._device.index):  # streams and events belong to the current device
-            return self._called(Inputs(args, kwargs, self._device.kind, self._contents))
+            return self._called(Inputs(args, kwargs, self._device.kind, self._contents, self._failed))
 
     def _called(self, given: Inputs) -> Any:
         call = () if given.unseen else (modes(), *given.key)
@@ -156,7 +156,8 @@ class GraphedStep:
             self._calls.clear()
             self._full = False
         if not call:
-            self._tell(given, given.unseen)
+            if given.form not in self._failed:
+                self._tell(given, given.unseen)
             return self._ran(self._warm(given))
         key = state, *call
         hooked = self._guards.hooked or (self._optimizer and own_step(self._optimizer))
@@ -166,7 +167,7 @@ class GraphedStep:
             if launched and captured is begun and self._steady:
                 return captured.result.handed_out(given)
             return self._replay(captured, given, copies=captured is not begun)
-        if state is None or hooked or given.key[:2] in self._failed or not self._has_room():
+        if state is None or hooked or not self._has_room():
             return self._ordinary(given)[0]
         calls = self._counted(key, given)
         if calls <= WARM_CALLS:
@@ -233,7 +234,7 @@ class GraphedStep:
                 f"{len(self._graphs)} that were captured, calls run uncaptured."
             )
         else:
-            self._failed.add(given.key[:2])
+            self._failed.add(given.form)
             why = f"calls with such an object run uncaptured, because {why}"
         warnings.warn(why, stacklevel=5)
         return False
@@ -274,8 +275,10 @@ class GraphedStep:
                     theirs.copy_(t)
         if changed := given.changed():
             self._tell(given, f"{changed} is changed by the call")
+            if self._unreplayed == OFTEN:
+                self._failed.add(given.form)
         elif calls == 1:
-            another = given.key[2:] != self._last[2:]
+            another = given.key[1:] != self._last[1:]
             self._tell(given, "what an object among the inputs holds is another at every call" if another else "")
         return result, wrote or bool(changed)
 
@@ -290,7 +293,7 @@ class GraphedStep:
         """Warns once of calls with objects that are not replayed, one after another. why: empty where that is for the model's sake."""
         if not given.objects:
             return
-        self._unreplayed = self._unreplayed + 1 if why and given.key[:2] == self._last[:2] else bool(why)
+        self._unreplayed = self._unreplayed + 1 if why and given.key[:1] == self._last[:1] else bool(why)
         self._last = given.key
         if self._unreplayed == OFTEN and not self._told:
             self._told = True

@@ -7,7 +7,7 @@ not copied: a graph reads and writes them where they lie.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Sequence
 from operator import is_
 from typing import Any
 
@@ -19,42 +19,56 @@ from rung.engine.objects import VALUES, Content, Key, memory, unreadable
 from rung.hardware.device import matmul_precision_name
 from rung.hardware.torch_versions import tree_key
 
+NOTHING = Content(Key(()), [])
+
 
 class Inputs:
     """What a call is given: tensors that a graph reads copies of, plain values, and objects of the caller's own, whose tensors it reads and
     writes where they lie.
 
     held: tensors that are not copied, those in objects and inputs that share memory with one; copied: the others, each once; unseen: why no
-    graph may be recorded of such a call, empty where one may; key: what has to be equal where a graph is replayed.
+    graph may be recorded of such a call, empty where one may; form: its structure, shapes and plain values; key: what has to be equal where a
+    graph is replayed, the form and what objects hold.
     """
 
+    form: Hashable = ()
+    key: tuple[Hashable, ...]
+
     def __init__(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: str, contents: Contents | None = None
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        kind: str,
+        contents: Contents | None = None,
+        failed: Container[Hashable] = (),
     ) -> None:
-        """kind: of the devices that graphs are for; contents: what is known of objects."""
+        """kind: of the devices that graphs are for; contents: what is known of objects; failed: forms of calls that are not captured, so that
+        their objects are not read."""
         self.args, self.kwargs, self._kind = args, kwargs, kind
         self.leaves, self.spec = pytree.tree_flatten((args, kwargs))
         given = [*args, *kwargs.values()]
         # What a call may change of its inputs beside their tensors lies in objects, and in containers of the caller's.
         self.flat = len(given) == len(self.leaves) and all(map(is_, given, self.leaves))
         self.objects = [leaf for leaf in self.leaves if not isinstance(leaf, (torch.Tensor, *VALUES))]
-        read = (contents or Contents(kind)).read
-        self.content = read(self._names(), self.objects) if self.objects else Content(Key(()), [])
-        tensors = {id(leaf): leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)}.values()
-        self.unseen = self.content.unseen or next(
-            (f"an input {why}" for t in tensors if (why := unreadable(t, kind))), ""
-        )
-        self.held, self.copied = self.content.tensors, list(tensors)
-        self.key: tuple[Hashable, ...] = ()
+        self.content, self.held, self.key = NOTHING, NOTHING.tensors, ()
+        self.copied = list({id(leaf): leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)}.values())
+        self.unseen = next((f"an input {why}" for t in self.copied if (why := unreadable(t, kind))), "")
         if self.unseen:
             return
+        self.form = tree_key(self.spec), signature(self.leaves)
+        if self.objects and self.form in failed:
+            self.unseen = "such calls are not captured"
+            return
+        if self.objects:
+            self.content = (contents or Contents(kind)).read(self._names(), self.objects)
+            self.unseen = self.content.unseen
         places: tuple[Hashable, ...] = ()
-        if self.held and tensors:
-            shared = [(k, t) for k, t in enumerate(tensors) if memory(t) in self.content.memory]
-            self.held = [*self.held, *(t for _, t in shared)]
-            self.copied = [t for t in tensors if memory(t) not in self.content.memory]
+        if self.content.tensors and not self.unseen:
+            shared = [(k, t) for k, t in enumerate(self.copied) if memory(t) in self.content.memory]
+            self.held = [*self.content.tensors, *(t for _, t in shared)]
+            self.copied = [t for t in self.copied if memory(t) not in self.content.memory]
             places = tuple((k, t.data_ptr(), t.requires_grad) for k, t in shared)
-        self.key = tree_key(self.spec), signature(self.leaves), self.content.key, places
+        self.key = self.form, self.content.key, places
 
     def with_tensors(self, others: list[torch.Tensor]) -> Inputs:
         """The call with others in the place of the tensors that are copied; itself, in the caller's containers, where they are the same."""

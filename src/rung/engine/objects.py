@@ -108,8 +108,11 @@ def rebuilt(value: Any, known: dict[int, Any]) -> Any:
     if slots is None or isinstance(value, torch.nn.Module):
         return value
     other = known[id(value)] = types.SimpleNamespace() if kind is types.SimpleNamespace else object.__new__(kind)
-    for name, held in _attributes(value, slots):
-        object.__setattr__(other, name, rebuilt(held, known))  # it may be frozen
+    if kind.__dictoffset__:
+        vars(other).update({name: rebuilt(held, known) for name, held in vars(value).items()})
+    for name in slots:
+        if hasattr(value, name):
+            object.__setattr__(other, name, rebuilt(getattr(value, name), known))  # it may be frozen
     return other
 
 
