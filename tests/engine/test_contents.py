@@ -31,6 +31,16 @@ class Slots:
         self.keys, self.on = torch.zeros(2), 1
 
 
+class Tagged(list[int]):
+    """A list with an attribute, and one with a slot."""
+
+    tag = 0
+
+
+class Slotted(list[int]):
+    __slots__ = ("tag",)
+
+
 class Cache:
     def __init__(self) -> None:
         self.layers = [Layer(), Layer()]
@@ -39,6 +49,8 @@ class Cache:
         self.recent: Any = deque([1, 2])
         self.more = UserDict(x=torch.ones(3))
         self.plain = SimpleNamespace(length=300)
+        self.tagged: Any = [1]
+        self.tuples = {(0, "k"): 1}
 
 
 def shaped(cache: Cache) -> None:
@@ -53,6 +65,7 @@ CHANGES: dict[str, Callable[[Cache], Any]] = {
     "a number": lambda c: setattr(c.plain, "length", 301),
     "a flag": lambda c: setattr(c.layers[1], "on", True),
     "a flag that equals the number": lambda c: setattr(c.slots, "on", True),
+    "a key": lambda c: c.tuples.update({(1, "k"): 1}),
     "a slot": lambda c: setattr(c.slots, "keys", torch.zeros(2)),
     "a further attribute": lambda c: setattr(c.layers[0], "more", None),
     "an attribute that is gone": lambda c: delattr(c.layers[0], "on"),
@@ -98,6 +111,17 @@ def test_every_change_is_seen(change: str, slots: bool, reads: list[int]) -> Non
     assert after.key != before.key
     assert before.difference(["cache"], [cache], "cpu").startswith("cache")
     assert known.read(["cache"], [cache]).key == after.key == content(["cache"], [cache], "cpu").key
+
+
+@pytest.mark.parametrize("kind", [Tagged, Slotted])
+def test_attributes_of_a_list_are_seen(kind: Any) -> None:
+    cache, known = Cache(), Contents("cpu")
+    cache.slots, cache.tagged = Layer(), kind([1])  # type: ignore[assignment]
+    before = known.read(["cache"], [cache])
+    cache.tagged.tag = 1
+    assert known.read(["cache"], [cache]).key != before.key
+    cache.tagged.tag = 2
+    assert known.read(["cache"], [cache]).key != before.key
 
 
 def test_numbers_in_tensors_are_no_change(reads: list[int]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rung.engine import dynamo
-from rung.engine.objects import Content, content
+from rung.engine.objects import Content, content, named_slots
 
 MOST = 64  # of which it is known what they held
 
@@ -83,12 +83,11 @@ def _goes_with(found: Content, objects: Sequence[Any]) -> bool:
     own, owners = set(map(id, objects)), (*objects, *found.owners)
     if found.unseen or len(own) < len(objects) or not own.isdisjoint(map(id, found.containers)):
         return False
-    if any(not type(one).__weakrefoffset__ for one in objects) or any(map(_slotted, owners)):
+    # Of an owner what is in its `__dict__` is compared, of a container what is in itself.
+    if any(not type(one).__weakrefoffset__ for one in objects) or any(map(named_slots, map(type, owners))):
+        return False
+    if any(map(named_slots, map(type, found.containers))) or any(hasattr(one, "__dict__") for one in found.containers):
         return False
     tables = (*map(vars, owners), *found.containers)
     parts = [one for table in tables for one in (table.values() if isinstance(table, dict) else table)]
     return not any(id(one) in own or isinstance(one, (types.FunctionType, types.BuiltinFunctionType)) for one in parts)
-
-
-def _slotted(one: Any) -> bool:
-    return not hasattr(one, "__dict__") or any(vars(kind).get("__slots__") for kind in type(one).__mro__)

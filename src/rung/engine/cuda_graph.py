@@ -81,7 +81,7 @@ class _Graph:
 
 
 class GraphedStep:
-    """Calls `run(batch)`, which runs the model, through a graph per kind of inputs and of modes that it is called in.
+    """Calls `run`, which runs the model, through a graph per kind of inputs and of modes that it is called in.
 
     The first calls of a shape are ordinary, real steps on the stream that will capture, so that nothing needs
     to be undone; capturing itself executes nothing. The results, and the parameters' gradients, live in the
@@ -89,6 +89,9 @@ class GraphedStep:
     each state that it is in (`rung.engine.guards`) has graphs of its own. One with hooks of the user's runs uncaptured, and so
     does a step whose optimizer was given a hook. Where an optimizer has another state or other settings than it left itself
     (`rung.engine.optimizer_guards`), graphs are recorded anew; where that is so at every step, none is.
+
+    Inputs are copied to where the graph reads them. Tensors in objects, such as a cache of keys and values, are read and written where they lie: each
+    such object has graphs of its own, which do not keep it alive.
 
     Reading all that guards read takes the host 0.2 to 3 ms. Asking whether copies of weights are of the present ones takes longer, the more
     there are. Where there is no optimizer, and the first replays wrote to no memory but the graph's own, a replay is launched before either

@@ -189,11 +189,11 @@ class _Reader:
             return [], [], _slots(kind)
         self.containers.append(value)
         if isinstance(value, SEQUENCES):
-            return [len(value)], list(enumerate(value)), ()
-        if not all(map(_is_value, map(type, value))):
+            return [len(value)], list(enumerate(value)), named_slots(kind)
+        if not all(map(_is_key, value)):
             self._refuse(place, f"is a {kind.__name__} of other objects than plain values")
             return [], [], ()
-        return list(value), list(value.items()) if isinstance(value, dict) else [], ()
+        return list(value), list(value.items()) if isinstance(value, dict) else [], named_slots(kind)
 
     def _refuse(self, place: Place, why: str) -> None:
         self.unseen = self.unseen or f"{spelled(place)} {why}"
@@ -209,6 +209,20 @@ def _is_value(kind: Any) -> bool:
     return issubclass(kind, VALUES)
 
 
+def _is_key(value: Any) -> bool:
+    kind: Any = type(value)
+    return all(map(_is_key, value)) if kind is tuple else _is_value(kind)
+
+
+@cache
+def named_slots(kind: Any) -> tuple[str, ...]:
+    """Attributes of a class's instances that are in no `__dict__`."""
+    if kind is types.SimpleNamespace:  # which has its `__dict__` in one
+        return ()
+    tables = [vars(parent) for parent in kind.__mro__[:-1]]
+    return tuple(n for table in tables for n, m in table.items() if isinstance(m, types.MemberDescriptorType))
+
+
 @cache
 def _slots(kind: Any) -> tuple[str, ...] | None:
     """The names of a class's slots; None where instances have state that is not in attributes, as those of C have, or the class itself holds
@@ -222,5 +236,5 @@ def _slots(kind: Any) -> tuple[str, ...] | None:
         object.__new__(kind)  # Python refuses where this would leave out what a class of C sets up
     except TypeError:
         return None
-    names = tuple(n for table in tables for n, m in table.items() if isinstance(m, types.MemberDescriptorType))
+    names = named_slots(kind)
     return names if names or kind.__dictoffset__ else None
