@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from rung.engine.input_guards import as_copied, copied, laid_as_copied, modes, recordable, signature
+from rung.engine.input_guards import Inputs, as_copied, copied, laid_as_copied, modes, signature
 
 
 def test_what_lies_otherwise_than_a_copy_would_is_copied() -> None:
@@ -55,7 +55,7 @@ def test_nothing_is_compiled_anew_for_the_copies(call: str) -> None:
     weight = torch.ones(4, requires_grad=True)
     run = torch.compile(lambda a, b: a * weight + b, backend=counted, dynamic=False)
     with mode():
-        assert recordable(leaves, "cpu")
+        assert not unseen(*leaves)
         run(*as_copied(leaves))
         static = {id(t): copied(t) for t in leaves}
         found = run(*[static[id(t)] for t in leaves])
@@ -66,22 +66,25 @@ def test_nothing_is_compiled_anew_for_the_copies(call: str) -> None:
     torch._dynamo.reset()
 
 
+def unseen(*leaves: Any, kind: str = "cpu") -> str:
+    return Inputs(leaves, {}, kind).unseen
+
+
 class Kind(enum.Enum):
     ONE = 1
 
 
 def test_what_the_host_reads_is_not_recorded() -> None:
-    """On a GPU, a number in the host's memory is part of a kernel's launch, and an object's attributes are read by Python."""
-    assert recordable(
-        [torch.ones(2), 1, 0.5, "text", None, torch.float16, Kind.ONE, torch.relu, torch.Size([2])], "cpu"
-    )
-    assert not recordable([torch.ones(2), torch.tensor(0.5)], "cuda")
-    for leaf in (SimpleNamespace(x=torch.ones(2)), np.ones(2), {1}, torch.ones(2, 2).to_sparse()):
-        assert not recordable([leaf], "cpu")
+    """On a GPU, a number in the host's memory is part of a kernel's launch."""
+    assert not unseen(torch.ones(2), 1, 0.5, "text", None, torch.float16, Kind.ONE, torch.relu, torch.Size([2]))
+    assert unseen(torch.ones(2), torch.tensor(0.5), kind="cuda") == "an input lies in the host's memory"
+    assert unseen(SimpleNamespace(x=torch.ones(2)), kind="cuda") == "input 0.x lies in the host's memory"
+    assert unseen(np.ones(2)) == "input 0 is a ndarray, into which Python does not look"
+    assert unseen(torch.ones(2, 2).to_sparse()) == "an input is sparse or nested"
     slope = torch.ones(2, requires_grad=True)
-    assert not recordable([slope], "cpu")
+    assert unseen(slope) == "an input gets a gradient"
     with torch.no_grad():
-        assert recordable([slope], "cpu")
+        assert not unseen(slope)
 
 
 def test_one_tensor_twice_is_not_two() -> None:

@@ -18,6 +18,7 @@ from torch import nn
 import rung
 from rung.engine import cuda_graph
 from rung.engine.compiled import Renewed
+from rung.engine.input_guards import Inputs
 from rung.engine.optimizer import carried, is_fused, not_captured, not_fused, own_step, remade
 from rung.engine.optimizer_guards import OptimizerGuards
 from rung.errors import WorkloadError
@@ -316,13 +317,18 @@ def told(optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch) -> C
     given = SimpleNamespace(check=lambda: (0, False), hooked="", accept=lambda: None, state=0)
     vars(run).update(_guards=given, _optimizer_guards=OptimizerGuards(optimizer), _graphs={}, _calls={}, _changes=0)
     vars(run).update(_optimizer=optimizer, _parameters=[], _rates=[], _renewed=lambda: Renewed.NOTHING)
-    vars(run).update(_device=SimpleNamespace(kind="cpu"), _model=torch.nn.Identity())
-    monkeypatch.setattr(cuda_graph.GraphedStep, "_warm", lambda self, batch: ran.append("run"))
-    monkeypatch.setattr(cuda_graph.GraphedStep, "_capture", lambda self, *a: ran.append("recorded"))
-    monkeypatch.setattr(cuda_graph.GraphedStep, "_replay", lambda self, *a: ran.append("replayed"))
+    vars(run).update(_device=SimpleNamespace(kind="cpu"), _model=torch.nn.Identity(), _failed=set())
+
+    def recorded(self: cuda_graph.GraphedStep, given: Inputs) -> Any:
+        ran.append("recorded")
+        return SimpleNamespace(inputs=given.copied, held=[], harmless=None)
+
+    monkeypatch.setattr(cuda_graph.GraphedStep, "_warm", lambda self, given: ran.append("run"))
+    monkeypatch.setattr(cuda_graph.GraphedStep, "_capture", recorded)
+    monkeypatch.setattr(cuda_graph.GraphedStep, "_replay", lambda self, *a, **k: ran.append("replayed"))
 
     def last() -> str:
-        run._called(torch.ones(4))
+        run._called(Inputs((torch.ones(4),), {}, "cpu"))
         return ran[-1]
 
     return last
@@ -409,16 +415,17 @@ def test_a_rate_that_is_a_tensor_is_the_users_after_recording_too(monkeypatch: p
     vars(run).update(
         _optimizer=optimizer, _parameters=optimizer.param_groups[0]["params"], _rates=[], _seen=[], _summed=[]
     )
-    vars(run).update(_stream=None, _device=CPU, _run=lambda batch: seen.append(optimizer.param_groups[0]["lr"]))
+    vars(run).update(_stream=None, _device=CPU, _run=lambda: seen.append(optimizer.param_groups[0]["lr"]))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(cuda_graph, "recording", lambda *a: contextlib.nullcontext())
-    recorded = run._capture([], torch.utils._pytree.tree_structure([]), [])
+    given = Inputs((), {}, "cpu")
+    recorded = run._capture(given)
     assert optimizer.param_groups[0]["lr"] is rate
     [read] = seen
     assert read is not rate
     rate.fill_(0.05)
-    run._replay(recorded, [])
+    run._replay(recorded, given)
     assert float(read) == pytest.approx(0.05)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 from rung.engine import cuda_graph
 from rung.engine.cuda_graph import MOST_COUNTED, WARM_CALLS, GraphedStep
+from rung.engine.input_guards import Inputs
 
 X = torch.ones(2, 4)
 Made = Callable[..., GraphedStep]
@@ -24,9 +26,14 @@ def done() -> list[str]:
 @pytest.fixture
 def made(gpu: Any, monkeypatch: pytest.MonkeyPatch, done: list[str]) -> Made:
     """Graphed calls without a GPU: `done` holds what each of them did."""
-    monkeypatch.setattr(GraphedStep, "_warm", lambda self, batch: done.append("ran"))
-    monkeypatch.setattr(GraphedStep, "_capture", lambda self, *a: done.append("recorded"))
-    monkeypatch.setattr(GraphedStep, "_replay", lambda self, *a: done.append("replayed"))
+    monkeypatch.setattr(GraphedStep, "_warm", lambda self, given: done.append("ran"))
+
+    def recorded(self: GraphedStep, given: Inputs) -> Any:
+        done.append("recorded")
+        return SimpleNamespace(inputs=given.copied, held=[], harmless=None)
+
+    monkeypatch.setattr(GraphedStep, "_capture", recorded)
+    monkeypatch.setattr(GraphedStep, "_replay", lambda self, *a, **k: done.append("replayed"))
     return lambda model=None, optimizer=None: GraphedStep(lambda batch: None, gpu, model or nn.Linear(4, 4), optimizer)
 
 
@@ -104,7 +111,7 @@ def test_objects_whose_content_is_not_seen_are_not_replayed_and_not_kept(made: M
     run, batch = made(), Batch()
     for _ in range(WARM_CALLS + 3):
         run(batch)
-        run([torch.ones(2), {1: X}, {2, 3}])
+        run([torch.ones(2), {1: X}, iter(())])
     assert (run.shapes, set(done)) == (0, {"ran"})
     held = weakref.ref(batch)
     del batch
@@ -138,7 +145,7 @@ def test_copies_that_autocast_keeps_are_neither_read_by_a_graph_nor_left_by_it(m
     run = object.__new__(GraphedStep)
     vars(run).update(_run=lambda batch: said.append("ran"), _optimizer=None, _parameters=[], _summed=[], _rates=[])
     vars(run).update(_stream=None, _device=None, _model=torch.nn.Identity())
-    run._capture([X], torch.utils._pytree.tree_flatten(X)[1], [X])
+    run._capture(Inputs((X,), {}, "cpu"))
     assert said == ["cleared", "ran", "cleared"]
 
 
@@ -161,7 +168,7 @@ def test_learning_rates_are_in_the_precision_that_the_step_reads(
         vars(run).update(
             _parameters=optimizer.param_groups[0]["params"], _summed=[], _rates=[], _stream=None, _device=None
         )
-        run._capture([X], torch.utils._pytree.tree_flatten(X)[1], [X])
+        run._capture(Inputs((X,), {}, "cpu"))
     finally:
         torch.set_default_dtype(before)
     wanted = torch.float64 if default == torch.float64 and not fused else torch.float32

@@ -7,6 +7,7 @@ import math
 import threading
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,19 +15,18 @@ from typing import Any
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase
-from torch.utils import _pytree as pytree
 
 from rung.engine.compiled import Renewed
+from rung.engine.contents import Contents
 from rung.engine.dynamo import place
 from rung.engine.guards import ModelGuards, put_elsewhere
-from rung.engine.input_guards import as_copied, copied, modes, recordable, signature
+from rung.engine.input_guards import Inputs, as_copied, copied, modes
 from rung.engine.optimizer import own_step, stepped
 from rung.engine.optimizer_guards import OptimizerGuards
 from rung.engine.outside_memory import OutsideMemory
-from rung.engine.parts import on_tensors
+from rung.engine.results import Result
 from rung.errors import WorkloadError
 from rung.hardware.device import Device, recording
-from rung.hardware.torch_versions import tree_key
 from rung.rewrites.kept import step_taken
 
 WARM_CALLS = 2  # real steps before capture: lazy initialisation and compilation must not happen while capturing
@@ -70,8 +70,9 @@ def _cause(error: BaseException) -> BaseException:
 @dataclass
 class _Graph:
     graph: Any
-    inputs: list[torch.Tensor]
-    result: Any
+    inputs: list[torch.Tensor]  # copies of those that are copied before every replay
+    held: list[weakref.ref[torch.Tensor]]  # in the caller's own objects, which it reads and writes where they lie
+    result: Result
     gradients: list[torch.Tensor | None]
     sums: list[tuple[torch.nn.Parameter, torch.Tensor]]
     harmless: int | None = 0  # replays that were seen to write to nothing but the graph's own memory; None once one did
@@ -80,7 +81,7 @@ class _Graph:
 
 
 class GraphedStep:
-    """Calls `run(batch)`, which runs the model, through a graph per kind of inputs and of modes that it is called in.
+    """Calls `run`, which runs the model, through a graph per kind of inputs and of modes that it is called in.
 
     The first calls of a shape are ordinary, real steps on the stream that will capture, so that nothing needs
     to be undone; capturing itself executes nothing. The results, and the parameters' gradients, live in the
@@ -89,16 +90,23 @@ class GraphedStep:
     does a step whose optimizer was given a hook. Where an optimizer has another state or other settings than it left itself
     (`rung.engine.optimizer_guards`), graphs are recorded anew; where that is so at every step, none is.
 
+    Inputs are copied to where the graph reads them. Tensors in objects, such as a cache of keys and values, are read and written where they lie: each
+    such object has graphs of its own, which do not keep it alive.
+
     Reading all that guards read takes the host 0.2 to 3 ms. Asking whether copies of weights are of the present ones takes longer, the more
     there are. Where there is no optimizer, and the first replays wrote to no memory but the graph's own, a replay is launched before either
     is known. If the guards do not hold, or copies had to be renewed, its results are dropped.
     """
 
     _full = False  # there was no memory for one more graph
+    # Of the last call with objects that was not replayed; how many of its kind were so in a row; whether it was told why.
+    _last: tuple[Hashable, ...] = ()
+    _unreplayed = 0
+    _told = False
 
     def __init__(
         self,
-        run: Callable[[Any], Any],
+        run: Callable[..., Any],
         device: Device,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None = None,
@@ -114,28 +122,28 @@ class GraphedStep:
         self._parameters = stepped(optimizer)
         # What gets a gradient and is not stepped: no step clears it, so a graph adds to it where it lies.
         self._summed: list[torch.nn.Parameter] = []
+        self._contents = Contents(device.kind)
         self._stream = torch.cuda.Stream(device.index)
-        self._calls: dict[Hashable, int] = {}
+        # How many there were, and with which tensors in objects.
+        self._calls: dict[Hashable, tuple[int, list[weakref.ref[torch.Tensor]]]] = {}
         self._graphs: dict[Hashable, _Graph] = {}
         self._rates: list[torch.Tensor] = []
         self._seen: list[float] = []
         self._changes = 0
+        self._failed: set[Hashable] = set()  # forms of calls with objects that cannot be captured, or change them
 
     @property
     def shapes(self) -> int:
         """How many were captured so far."""
         return len(self._graphs)
 
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with torch.cuda.device(self._device.index):  # streams and events belong to the current device
-            return self._called(batch)
+            return self._called(Inputs(args, kwargs, self._device.kind, self._contents, self._failed))
 
-    def _called(self, batch: Any) -> Any:
-        leaves, spec = pytree.tree_flatten(batch)
-        fits = recordable(leaves, self._device.kind)
-        call = (modes(), tree_key(spec), signature(leaves)) if fits else ()
-        tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
-        given, launched = self._begun(call, tensors) if fits else (None, False)
+    def _called(self, given: Inputs) -> Any:
+        call = () if given.unseen else (modes(), *given.key)
+        begun, launched = self._begun(call, given) if call else (None, False)
         renewed = self._renewed()
         self._steady = renewed is Renewed.NOTHING
         if renewed is Renewed.STEP:
@@ -150,56 +158,88 @@ class GraphedStep:
             self._graphs.clear()
             self._calls.clear()
             self._full = False
-        if not fits:
-            return self._ran(self._warm(batch))
+        if not call:
+            if given.form not in self._failed:
+                self._tell(given, given.unseen)
+            return self._ran(self._warm(given))
         key = state, *call
         hooked = self._guards.hooked or (self._optimizer and own_step(self._optimizer))
         if key in self._graphs and not hooked:
+            self._unreplayed = 0
             captured = self._graphs[key]
-            if launched and captured is given and self._steady:
-                return _handed_out(captured.result)
-            return self._replay(captured, [] if captured is given else tensors)
-        if state is None or hooked or self._full or len(self._graphs) >= MOST_SHAPES:
-            return self._ordinary(leaves, spec)[0]
-        if len(self._calls) >= MOST_COUNTED:
-            self._calls.clear()
-        calls = self._calls[key] = self._calls.get(key, 0) + 1
+            if launched and captured is begun and self._steady:
+                return captured.result.handed_out(given)
+            return self._replay(captured, given, copies=captured is not begun)
+        if state is None or hooked or not self._has_room():
+            return self._ordinary(given)[0]
+        calls = self._counted(key, given)
         if calls <= WARM_CALLS:
             buffers = dict(self._model.named_buffers())
-            result, wrote = self._ordinary(leaves, spec, rehearses=calls == WARM_CALLS)
+            result, wrote = self._ordinary(given, calls)
             if wrote or put_elsewhere(self._model, buffers):
-                self._calls[key] = 0
+                del self._calls[key]
             return result
-        if not self._recorded(key, leaves, spec, tensors):
-            return self._ordinary(leaves, spec)[0]
-        return self._replay(self._graphs[key], tensors)
+        if not self._recorded(key, given):
+            return self._ordinary(given)[0]
+        self._unreplayed = 0
+        result = self._replay(self._graphs[key], given)
+        if changed := given.changed():  # by the Python that was recorded, and by no replay of it
+            del self._graphs[key], self._calls[key]
+            self._tell(given, f"{changed} is changed by the call")
+        return result
 
-    def _begun(self, call: tuple[Hashable, ...], tensors: list[torch.Tensor]) -> tuple[_Graph | None, bool]:
+    def _counted(self, key: Hashable, given: Inputs) -> int:
+        """Which call of its kind this is, since one with other objects: those of a batch that is made anew for each call may lie where the last
+        one's lay, and a graph for each such place would be of little use."""
+        if len(self._calls) >= MOST_COUNTED:
+            self._calls.clear()
+        calls, held = self._calls.get(key, (0, []))
+        if any(last() is not now for last, now in zip(held, given.content.tensors, strict=False)):
+            calls = 0
+        self._calls[key] = calls + 1, list(map(weakref.ref, given.content.tensors))
+        return calls + 1
+
+    def _has_room(self) -> bool:
+        """Whether one more graph may be recorded. Those that wrote to tensors which are gone make room."""
+        gone = [key for key, captured in self._graphs.items() if any(held() is None for held in captured.held)]
+        for key in gone:
+            del self._graphs[key]
+        self._full = self._full and not gone
+        return not self._full and len(self._graphs) < MOST_SHAPES
+
+    def _begun(self, call: tuple[Hashable, ...], given: Inputs) -> tuple[_Graph | None, bool]:
         """The graph that is replayed if the model is as it was left, given its inputs before that is known, which takes the host a moment;
         and whether it was launched, too, because that can do no harm."""
         captured = self._graphs.get((self._guards.state, *call))
         if captured is None or self._guards.hooked:
             return None, False
-        _copy(tensors, captured.inputs)
+        _copy(given.copied, captured.inputs)
         if captured.harmless != PROOFS or not self._steady or not self._guards.in_place():
             return captured, False
         captured.graph.replay()
         return captured, True
 
-    def _recorded(self, key: Hashable, leaves: list[Any], spec: Any, tensors: list[torch.Tensor]) -> bool:
-        """False where there are graphs, and no memory for another: a step that can be captured goes on without."""
+    def _recorded(self, key: Hashable, given: Inputs) -> bool:
+        """False where there are graphs, and no memory for another: a step that can be captured goes on without. So do calls with an object
+        that cannot be captured, beside others that are."""
         try:
-            self._graphs[key] = self._ran(self._capture(leaves, spec, tensors))
+            self._graphs[key] = self._ran(self._capture(given))
             return True
         except WorkloadError as error:
             cause = error.__cause__
-            if not self._graphs or cause is None or not isinstance(_cause(cause), torch.OutOfMemoryError):
+            self._full = bool(self._graphs) and cause is not None and isinstance(_cause(cause), torch.OutOfMemoryError)
+            if not self._full and (not given.objects or given.changed()):
                 raise
-        self._full = True
-        warnings.warn(
-            f"the GPU has no memory for a graph of one more kind of inputs: beside the {len(self._graphs)} that were captured, calls run uncaptured.",
-            stacklevel=5,
-        )
+            why = str(error)
+        if self._full:
+            why = (
+                "the GPU has no memory for a graph of one more kind of inputs: beside the "
+                f"{len(self._graphs)} that were captured, calls run uncaptured."
+            )
+        else:
+            self._failed.add(given.form)
+            why = f"calls with such an object run uncaptured, because {why}"
+        warnings.warn(why, stacklevel=5)
         return False
 
     def _warn_of_changes(self, what: str) -> None:
@@ -219,37 +259,59 @@ class GraphedStep:
             self._optimizer_guards.accept()
         return result
 
-    def _ordinary(self, leaves: list[Any], spec: Any, rehearses: bool = False) -> tuple[Any, bool]:
-        """The result of a call that is not replayed, and whether it wrote to its inputs, of which a replay would have copies. rehearses:
-        the next such call is recorded, and this one goes the way that it will."""
-        given = as_copied(leaves)
-        pairs = [(own, t) for own, t in zip(leaves, given, strict=True) if isinstance(t, torch.Tensor)]
-        before = [t._version for _, t in pairs]
-        with _as_if_recorded() if rehearses else contextlib.nullcontext():
-            result = self._ran(self._warm(pytree.tree_unflatten(given, spec)))
-        wrote = [t._version for _, t in pairs] != before
+    def _ordinary(self, given: Inputs, calls: int = 0) -> tuple[Any, bool]:
+        """The result of a call that is not replayed, and whether it changed its inputs, of which a replay would have copies. calls: which of
+        those before the call that is recorded this is; the last goes the way that it will; 0 where none will be."""
+        # What a call appends to a list of the caller's has to be there. After one that did nothing of the kind, copies of containers do.
+        own = not given.flat and calls <= 1
+        made = given.copied if own else as_copied(given.copied)
+        before = list(map(_version, made))
+        with _as_if_recorded() if calls == WARM_CALLS else contextlib.nullcontext():
+            result = self._ran(self._warm(given.with_tensors(made)))
+        wrote = list(map(_version, made)) != before
         if self._optimizer:
-            own = set(map(id, self._parameters))
-            self._summed = [p for p in self._model.parameters() if p.grad is not None and id(p) not in own]
+            mine = set(map(id, self._parameters))
+            self._summed = [p for p in self._model.parameters() if p.grad is not None and id(p) not in mine]
         with torch.no_grad():
-            for own, t in pairs if wrote else ():
-                if own.data_ptr() != t.data_ptr():
-                    own.copy_(t)
-        return result, wrote
+            for theirs, t in zip(given.copied, made, strict=True) if wrote else ():
+                if theirs.data_ptr() != t.data_ptr():
+                    theirs.copy_(t)
+        if changed := given.changed():
+            self._tell(given, f"{changed} is changed by the call")
+            if self._unreplayed == OFTEN:
+                self._failed.add(given.form)
+        elif calls == 1:
+            another = given.key[1:] != self._last[1:]
+            self._tell(given, "what an object among the inputs holds is another at every call" if another else "")
+        return result, wrote or bool(changed)
 
-    def _warm(self, batch: Any) -> Any:
+    def _warm(self, given: Inputs) -> Any:
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            result = self._run(batch)
+            result = self._run(*given.args, **given.kwargs)
         torch.cuda.current_stream().wait_stream(self._stream)
         return result
 
-    def _capture(self, leaves: list[Any], spec: Any, tensors: list[torch.Tensor]) -> _Graph:
-        static = {id(t): copied(t) for t in tensors}
+    def _tell(self, given: Inputs, why: str) -> None:
+        """Warns once of calls with objects that are not replayed, one after another. why: empty where that is for the model's sake."""
+        if not given.objects:
+            return
+        self._unreplayed = self._unreplayed + 1 if why and given.key[:1] == self._last[:1] else bool(why)
+        self._last = given.key
+        if self._unreplayed == OFTEN and not self._told:
+            self._told = True
+            warnings.warn(
+                f"{OFTEN} calls in a row ran uncaptured, because {why}: a graph replays no Python. Give tensors by themselves, or in an object "
+                "that stays the same from call to call and is written to in place, on the GPU (a StaticCache of transformers, and no DynamicCache).",
+                stacklevel=6,
+            )
+
+    def _capture(self, given: Inputs) -> _Graph:
+        static = list(map(copied, given.copied))
         for parameter in self._summed:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        batch = pytree.tree_unflatten([static.get(id(leaf), leaf) for leaf in leaves], spec)
+        recorded = given.with_tensors(static)
         groups = self._optimizer.param_groups if self._optimizer else []
         own = [g["lr"] for g in groups]
         rates = [float(rate) for rate in own]
@@ -269,7 +331,7 @@ class GraphedStep:
             group["lr"] = tensor
         try:
             with recording(graph, self._stream, self._device):
-                result = self._run(batch)
+                result = self._run(*recorded.args, **recorded.kwargs)
         except Exception as error:
             raise WorkloadError(why_not(error)) from error
         finally:
@@ -279,12 +341,15 @@ class GraphedStep:
         gradients = [p.grad for p in self._parameters]
         sums = [(p, p.grad) for p in self._summed if p.grad is not None]
         learns = not self._optimizer and any(isinstance(m, _NormBase) and m.training for m in self._model.modules())
-        return _Graph(graph, list(static.values()), result, gradients, sums, learns=learns)
+        held = list(map(weakref.ref, given.content.tensors))
+        # A second run would advance what the caller's own tensors count: none is launched that may go for nothing.
+        harmless = None if held else 0
+        return _Graph(graph, static, held, Result(result, given), gradients, sums, harmless, learns)
 
-    def _replay(self, captured: _Graph, tensors: list[torch.Tensor]) -> Any:
-        """tensors: the inputs, none where the graph has them already."""
-        if tensors:
-            _copy(tensors, captured.inputs)
+    def _replay(self, captured: _Graph, given: Inputs, copies: bool = True) -> Any:
+        """copies: False where the graph has those of the inputs already."""
+        if copies:
+            _copy(given.copied, captured.inputs)
         if self._optimizer:
             for k, group in enumerate(self._optimizer.param_groups):
                 if isinstance(group["lr"], torch.Tensor):
@@ -311,7 +376,12 @@ class GraphedStep:
         for parameter, gradient in zip(self._parameters, captured.gradients, strict=True):
             if parameter.grad is not gradient:
                 parameter.grad = gradient
-        return _handed_out(captured.result)
+        return captured.result.handed_out(given)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """Of one made in inference mode nobody counts."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _copy(tensors: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
@@ -329,11 +399,6 @@ def _as_if_recorded() -> Iterator[None]:
         yield
     finally:
         torch.cuda.is_current_stream_capturing = asked
-
-
-def _handed_out(result: Any) -> Any:
-    """A result in containers of its own: what a caller does to a dict is not done to the next call's."""
-    return on_tensors(lambda t: t, result)
 
 
 def _precision(group: dict[str, Any]) -> torch.dtype:

@@ -1,41 +1,107 @@
 """Guards on a call: its inputs but for their numbers, and the modes (autocast, gradients) that it is made in.
 
 A replay reads copies of the inputs, to which every call writes first. What Python or the host reads is in the graph as it was when it
-was recorded: an object's attributes, a number that lies in the host's memory.
+was recorded: an object's attributes, a number that lies in the host's memory. Tensors in objects, such as a cache of keys and values, are
+not copied: a graph reads and writes them where they lie.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Sequence
+from operator import is_
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils import _pytree as pytree
 
-from rung.engine.guards import NAMED, PLAIN
+from rung.engine.contents import Contents
+from rung.engine.objects import VALUES, Content, Key, memory, unreadable
 from rung.hardware.device import matmul_precision_name
+from rung.hardware.torch_versions import tree_key
 
-VALUES = (*PLAIN, *NAMED, complex, enum.Enum, torch.Size)
-
-
-def recordable(leaves: Sequence[Any], kind: str) -> bool:
-    """Whether a graph may be recorded of a call with these inputs, on devices of that kind: copies can be made of all tensors, and
-    all else is plain values. A tensor on the host is read when kernels are launched, and one with a gradient gets it itself."""
-    return all(_copyable(leaf, kind) if isinstance(leaf, torch.Tensor) else isinstance(leaf, VALUES) for leaf in leaves)
+NOTHING = Content(Key(()), [])
 
 
-def _copyable(tensor: torch.Tensor, kind: str) -> bool:
-    wrapped = type(tensor) is not torch.Tensor and is_traceable_wrapper_subclass(tensor)
-    strided = tensor.layout is torch.strided and not tensor.is_nested and not wrapped
-    return strided and tensor.device.type == kind and not (tensor.requires_grad and torch.is_grad_enabled())
+class Inputs:
+    """What a call is given: tensors that a graph reads copies of, plain values, and objects of the caller's own, whose tensors it reads and
+    writes where they lie.
+
+    held: tensors that are not copied, those in objects and inputs that share memory with one; copied: the others, each once; unseen: why no
+    graph may be recorded of such a call, empty where one may; form: its structure, shapes and plain values; key: what has to be equal where a
+    graph is replayed, the form and what objects hold.
+    """
+
+    form: Hashable = ()
+    key: tuple[Hashable, ...]
+
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        kind: str,
+        contents: Contents | None = None,
+        failed: Container[Hashable] = (),
+    ) -> None:
+        """kind: of the devices that graphs are for; contents: what is known of objects; failed: forms of calls that are not captured, so that
+        their objects are not read."""
+        self.args, self.kwargs, self._kind = args, kwargs, kind
+        self.leaves, self.spec = pytree.tree_flatten((args, kwargs))
+        given = [*args, *kwargs.values()]
+        # What a call may change of its inputs beside their tensors lies in objects, and in containers of the caller's.
+        self.flat = len(given) == len(self.leaves) and all(map(is_, given, self.leaves))
+        self.objects = [leaf for leaf in self.leaves if not isinstance(leaf, (torch.Tensor, *VALUES))]
+        self.content, self.held, self.key = NOTHING, NOTHING.tensors, ()
+        self.copied = list({id(leaf): leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)}.values())
+        self.unseen = next((f"an input {why}" for t in self.copied if (why := unreadable(t, kind))), "")
+        if self.unseen:
+            return
+        self.form = tree_key(self.spec), signature(self.leaves)
+        if self.objects and self.form in failed:
+            self.unseen = "such calls are not captured"
+            return
+        if self.objects:
+            self.content = (contents or Contents(kind)).read(self._names(), self.objects)
+            self.unseen = self.content.unseen
+        places: tuple[Hashable, ...] = ()
+        if self.content.tensors and not self.unseen:
+            shared = [(k, t) for k, t in enumerate(self.copied) if memory(t) in self.content.memory]
+            self.held = [*self.content.tensors, *(t for _, t in shared)]
+            self.copied = [t for t in self.copied if memory(t) not in self.content.memory]
+            places = tuple((k, t.data_ptr(), t.requires_grad) for k, t in shared)
+        self.key = self.form, self.content.key, places
+
+    def with_tensors(self, others: list[torch.Tensor]) -> Inputs:
+        """The call with others in the place of the tensors that are copied; itself, in the caller's containers, where they are the same."""
+        if all(map(is_, others, self.copied)):
+            return self
+        made = {id(own): other for own, other in zip(self.copied, others, strict=True)}
+        args, kwargs = pytree.tree_unflatten([made.get(id(leaf), leaf) for leaf in self.leaves], self.spec)
+        return Inputs(args, kwargs, self._kind)
+
+    def changed(self) -> str:
+        """What a call has put somewhere else since its inputs were read: where in an object it changed anything but numbers in tensors, or that
+        it put something into a container; empty where it did not. What is only taken out of a container, as labels are, is nothing."""
+        if not self.flat:
+            now = pytree.tree_leaves((self.args, self.kwargs))
+            if len(now) > len(self.leaves) or {*map(id, now)} - {*map(id, self.leaves)}:
+                return "a list or a dict among the inputs"
+        return self.content.difference(self._names(), self.objects, self._kind) if self.objects else ""
+
+    def _names(self) -> list[str]:
+        named = {
+            id(v): name for name, v in [*((f"input {k}", v) for k, v in enumerate(self.args)), *self.kwargs.items()]
+        }
+        return [named.get(id(one), f"a {type(one).__name__}") for one in self.objects]
 
 
 def signature(leaves: Sequence[Any]) -> Hashable:
-    """Of inputs that are recordable, what has to be equal where a graph is replayed; which of them are one tensor, too."""
+    """Of tensors, plain values and objects, what has to be equal where a graph is replayed, but for what is in the objects; which of them are
+    one, too."""
     first: dict[int, int] = {}
     return tuple(
-        (t.shape, t.dtype, t.stride(), first.setdefault(id(t), k)) if isinstance(t, torch.Tensor) else (type(t), t)
+        (t.shape, t.dtype, t.stride(), first.setdefault(id(t), k))
+        if isinstance(t, torch.Tensor)
+        else (type(t), t if isinstance(t, VALUES) else first.setdefault(id(t), k))
         for k, t in enumerate(leaves)
     )
 

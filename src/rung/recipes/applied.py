@@ -155,7 +155,7 @@ class Applied:
         if not self._thread.expects_changes:
             self._expect_changes()
         if self._captured and not torch.is_grad_enabled():
-            output = self._captured((args, kwargs))
+            output = self._captured(*args, **kwargs)
         else:
             if self._compiled.renews and self._compiled.renewed() is Renewed.STEP and self._captured:
                 self._captured = self._newly_captured()
@@ -166,7 +166,7 @@ class Applied:
 
     def _newly_captured(self) -> GraphedStep:
         return GraphedStep(
-            lambda batch: self._compiled(*batch[0], **batch[1]),
+            lambda *args, **kwargs: self._compiled(*args, **kwargs),
             self._device,
             self.model,
             renewed=self._compiled.renewed,

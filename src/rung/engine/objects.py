@@ -1,0 +1,240 @@
+"""Objects of a user's own, such as a cache of keys and values, as far as Python shows what they hold: attributes, in whatever lists,
+dicts and further objects these lie."""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections import deque
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from rung.engine.guards import NAMED, PLAIN
+
+VALUES = (*PLAIN, *NAMED, complex, enum.Enum, torch.Size)
+SIMPLE = frozenset(PLAIN)  # most are: looked up faster than asked for their classes
+SEQUENCES, SETS = (list, tuple, deque), (set, frozenset)
+MOST, DEEP = 1 << 14, 64  # values that are looked at before every call; objects in objects
+
+Place = tuple[Any, Any]  # (place of what holds it, or the name of an input; attribute, index or key)
+
+
+def unreadable(tensor: torch.Tensor, kind: str) -> str:
+    """Why a graph on devices of that kind cannot read a tensor where it lies, or from a copy, in a few words; empty where it can. A tensor on
+    the host is read when kernels are launched, and one with a gradient gets it itself."""
+    if type(tensor) is not torch.Tensor and is_traceable_wrapper_subclass(tensor):
+        return f"is a {type(tensor).__name__}"
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return "is sparse or nested"
+    if not getattr(tensor, f"is_{kind}"):  # `device.type` makes a string each time
+        return "lies in the host's memory"
+    return "gets a gradient" if tensor.requires_grad and torch.is_grad_enabled() else ""
+
+
+class Key(tuple[Hashable, ...]):
+    """Hashed once: it is long, and looked up at every call."""
+
+    def __init__(self, parts: Iterable[Hashable]) -> None:
+        self._hash = super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@dataclass(frozen=True)
+class Content:
+    """key: where each tensor lies and in which layout, and all else by its value; tensors: those, in that order; unseen: where something
+    lies that Python does not show or a graph cannot read, and what that is; empty where all is seen; owners: the objects in those that were
+    read; containers: the lists, dicts and the like."""
+
+    key: Key
+    tensors: list[torch.Tensor]
+    unseen: str = ""
+    owners: Sequence[Any] = ()
+    containers: Sequence[Any] = ()
+
+    @cached_property
+    def memory(self) -> frozenset[int]:
+        """Where the memory of its tensors begins."""
+        return frozenset(map(memory, self.tensors))
+
+    def difference(self, names: Sequence[str], objects: Sequence[Any], kind: str) -> str:
+        """Where what these objects hold now is something else first; empty where it is not."""
+        reader = _Reader(kind, places=[])
+        reader.read(zip(names, objects, strict=True), None)
+        assert reader.places is not None
+        pairs = zip(self.key, reader.key, reader.places, strict=False)
+        if (found := next((place for a, b, place in pairs if a != b), None)) is not None:
+            return spelled(found)
+        return "" if len(self.key) == len(reader.key) else spelled(reader.places[-1])
+
+
+def content(names: Sequence[str], objects: Sequence[Any], kind: str) -> Content:
+    """What objects hold, for graphs on devices of that kind. names: what an answer calls them."""
+    reader = _Reader(kind)
+    reader.read(zip(names, objects, strict=True), None)
+    return Content(Key(reader.key), reader.tensors, reader.unseen, reader.owners, reader.containers)
+
+
+def memory(tensor: torch.Tensor) -> int:
+    """Where a tensor's memory begins, which others may share."""
+    where: int = tensor.untyped_storage().data_ptr()
+    return where
+
+
+def rebuilt(value: Any, known: dict[int, Any]) -> Any:
+    """The same in containers and objects of its own, and with the same tensors; of what is known by its `id`, what is known. The common
+    containers by hand: this is done at every replay."""
+    if id(value) in known:
+        return known[id(value)]
+    kind: Any = type(value)
+    if kind in SIMPLE or isinstance(value, torch.Tensor) or _is_value(kind):
+        return value
+    if kind is tuple or kind is list:
+        return kind([rebuilt(one, known) for one in value])
+    if kind is dict:
+        return {name: rebuilt(one, known) for name, one in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return kind(*[rebuilt(one, known) for one in value])
+    if kind in pytree.SUPPORTED_NODES:
+        return pytree.tree_map(lambda leaf: rebuilt(leaf, known), value, is_leaf=lambda leaf: id(leaf) in known)
+    slots = _slots(kind)
+    if slots is None or isinstance(value, torch.nn.Module):
+        return value
+    other = known[id(value)] = types.SimpleNamespace() if kind is types.SimpleNamespace else object.__new__(kind)
+    if kind.__dictoffset__:
+        vars(other).update({name: rebuilt(held, known) for name, held in vars(value).items()})
+    for name in slots:
+        if hasattr(value, name):
+            object.__setattr__(other, name, rebuilt(getattr(value, name), known))  # it may be frozen
+    return other
+
+
+def spelled(place: Place) -> str:
+    """As it is written in Python."""
+    holder, name = place
+    if holder is None:
+        return str(name)
+    return f"{spelled(holder)}{f'.{name}' if isinstance(name, str) else f'[{name!r}]'}"
+
+
+class _Reader:
+    def __init__(self, kind: str, places: list[Place] | None = None) -> None:
+        self.key: list[Hashable] = []
+        self.tensors: list[torch.Tensor] = []
+        self.unseen = ""
+        self.owners: list[Any] = []
+        self.containers: list[Any] = []
+        self.places = places  # of each part of the key
+        self._kind = kind
+        self._seen: dict[int, int] = {}  # what was read already, and how much was by then
+        self._depth = 0
+
+    def read(self, items: Iterable[tuple[Any, Any]], holder: Place | None) -> None:
+        key, tensors, places = self.key, self.tensors, self.places
+        for name, value in items:
+            kind: Any = type(value)
+            if kind in SIMPLE:
+                key.append((kind, value))
+            elif isinstance(value, torch.Tensor):
+                if why := unreadable(value, self._kind):
+                    self._refuse((holder, name), why)
+                    key.append(why)
+                else:
+                    tensors.append(value)
+                    layout = value.data_ptr(), value.shape, value.stride(), value.dtype, value.requires_grad
+                    key.append(layout)
+            elif _is_value(kind):
+                key.append((kind, value))
+            elif id(value) in self._seen:
+                key.append(("again", self._seen[id(value)]))
+            else:
+                self._seen[id(value)] = len(key)
+                self._inside(value, (holder, name))
+                continue
+            if places is not None:
+                places.append((holder, name))
+
+    def _inside(self, value: Any, place: Place) -> None:
+        kind: Any = type(value)
+        # form: beside its class, what of it is no part.
+        form, parts, slots = self._contained(value, kind, place)
+        if slots is None:
+            self._refuse(place, f"is a {kind.__name__}, into which Python does not look")
+        else:
+            own = _attributes(value, slots)
+            form += [name for name, _ in own]
+            parts += own
+        if len(self.key) + len(parts) > MOST or self._depth == DEEP:
+            self._refuse(place, f"holds more than {MOST} values, or is more than {DEEP} deep")
+            parts = []
+        self.key.append((kind, *form))
+        if self.places is not None:
+            self.places.append(place)
+        self._depth += 1
+        self.read(parts, place)
+        self._depth -= 1
+
+    def _contained(self, value: Any, kind: Any, place: Place) -> tuple[list[Any], list[tuple[Any, Any]], Any]:
+        """Of a container, its form and what is in it; of all, the slots of its class."""
+        if not isinstance(value, (*SEQUENCES, *SETS, dict)):
+            if self._depth:
+                self.owners.append(value)
+            return [], [], _slots(kind)
+        self.containers.append(value)
+        if isinstance(value, SEQUENCES):
+            return [len(value)], list(enumerate(value)), named_slots(kind)
+        if not all(map(_is_key, value)):
+            self._refuse(place, f"is a {kind.__name__} of other objects than plain values")
+            return [], [], ()
+        return list(value), list(value.items()) if isinstance(value, dict) else [], named_slots(kind)
+
+    def _refuse(self, place: Place, why: str) -> None:
+        self.unseen = self.unseen or f"{spelled(place)} {why}"
+
+
+def _attributes(value: Any, slots: tuple[str, ...]) -> list[tuple[str, Any]]:
+    own = list(getattr(value, "__dict__", {}).items())
+    return own + [(name, getattr(value, name)) for name in slots if hasattr(value, name)] if slots else own
+
+
+@cache
+def _is_value(kind: Any) -> bool:
+    return issubclass(kind, VALUES)
+
+
+def _is_key(value: Any) -> bool:
+    kind: Any = type(value)
+    return all(map(_is_key, value)) if kind is tuple else _is_value(kind)
+
+
+@cache
+def named_slots(kind: Any) -> tuple[str, ...]:
+    """Attributes of a class's instances that are in no `__dict__`."""
+    if kind is types.SimpleNamespace:  # which has its `__dict__` in one
+        return ()
+    tables = [vars(parent) for parent in kind.__mro__[:-1]]
+    return tuple(n for table in tables for n, m in table.items() if isinstance(m, types.MemberDescriptorType))
+
+
+@cache
+def _slots(kind: Any) -> tuple[str, ...] | None:
+    """The names of a class's slots; None where instances have state that is not in attributes, as those of C have, or the class itself holds
+    tensors."""
+    if kind is types.SimpleNamespace:
+        return ()
+    tables = [vars(parent) for parent in kind.__mro__[:-1]]
+    if hasattr(kind, "__del__") or any(isinstance(value, torch.Tensor) for table in tables for value in table.values()):
+        return None
+    try:
+        object.__new__(kind)  # Python refuses where this would leave out what a class of C sets up
+    except TypeError:
+        return None
+    names = named_slots(kind)
+    return names if names or kind.__dictoffset__ else None

@@ -1,0 +1,166 @@
+"""What objects hold is read anew where it may be something else, and is kept no longer than they live."""
+
+import gc
+import weakref
+from collections import UserDict, deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rung.engine import contents
+from rung.engine.contents import Contents
+from rung.engine.objects import content
+
+
+class Layer:
+    def __init__(self) -> None:
+        self.keys, self.on, self.sizes = torch.zeros(2, 4), False, [1, 2]
+
+
+class Wide(Layer):
+    """One of another class, with the same attributes."""
+
+
+class Slots:
+    __slots__ = ("keys", "on")
+
+    def __init__(self) -> None:
+        self.keys, self.on = torch.zeros(2), 1
+
+
+class Tagged(list[int]):
+    """A list with an attribute, and one with a slot."""
+
+    tag = 0
+
+
+class Slotted(list[int]):
+    __slots__ = ("tag",)
+
+
+class Cache:
+    def __init__(self) -> None:
+        self.layers = [Layer(), Layer()]
+        self.by_name: Any = {"a": torch.ones(2), "b": (1, [2])}
+        self.seen, self.slots = {1, 2}, Slots()
+        self.recent: Any = deque([1, 2])
+        self.more = UserDict(x=torch.ones(3))
+        self.plain = SimpleNamespace(length=300)
+        self.tagged: Any = [1]
+        self.tuples = {(0, "k"): 1}
+
+
+def shaped(cache: Cache) -> None:
+    cache.layers[0].keys.data = cache.layers[0].keys.data.t()
+
+
+def elsewhere(cache: Cache) -> None:
+    cache.layers[0].keys.data = cache.layers[0].keys.data.clone()
+
+
+CHANGES: dict[str, Callable[[Cache], Any]] = {
+    "a number": lambda c: setattr(c.plain, "length", 301),
+    "a flag": lambda c: setattr(c.layers[1], "on", True),
+    "a flag that equals the number": lambda c: setattr(c.slots, "on", True),
+    "a key": lambda c: c.tuples.update({(1, "k"): 1}),
+    "a slot": lambda c: setattr(c.slots, "keys", torch.zeros(2)),
+    "a further attribute": lambda c: setattr(c.layers[0], "more", None),
+    "an attribute that is gone": lambda c: delattr(c.layers[0], "on"),
+    "a list": lambda c: c.layers[0].sizes.append(3),
+    "a list in a tuple": lambda c: c.by_name["b"][1].append(3),
+    "a deque": lambda c: c.recent.append(3),
+    "a set": lambda c: c.seen.add(3),
+    "a dict": lambda c: c.by_name.update(c=1),
+    "the order of a dict": lambda c: c.by_name.update(a=c.by_name.pop("a")),
+    "a dict of another class": lambda c: c.more.update(x=torch.ones(3)),
+    "another tensor": lambda c: setattr(c.layers[0], "keys", torch.zeros(2, 4)),
+    "a tensor that lies elsewhere": elsewhere,
+    "a tensor of another shape": shaped,
+    "a tensor that gets a gradient": lambda c: c.layers[0].keys.requires_grad_(),
+    "layers exchanged": lambda c: c.layers.reverse(),
+    "a layer less": lambda c: c.layers.pop(),
+    "one layer twice": lambda c: c.layers.__setitem__(1, c.layers[0]),
+    "another class": lambda c: setattr(c.layers[0], "__class__", Wide),
+    "all attributes": lambda c: setattr(c.layers[0], "__dict__", vars(Layer())),
+    "all attributes of the object": lambda c: setattr(c, "__dict__", vars(Cache())),
+}
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One for each time that objects are read."""
+    done: list[int] = []
+    monkeypatch.setattr(contents, "content", lambda *a: (done.append(1), content(*a))[1])
+    return done
+
+
+@pytest.mark.parametrize("slots", [True, False])
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_change_is_seen(change: str, slots: bool, reads: list[int]) -> None:
+    cache, known = Cache(), Contents("cpu")
+    if not slots:
+        cache.slots = Layer()  # type: ignore[assignment]
+    before = known.read(["cache"], [cache])
+    assert known.read(["cache"], [cache]).key == before.key
+    assert len(reads) == (2 if slots else 1)
+    CHANGES[change](cache)
+    after = known.read(["cache"], [cache])
+    assert after.key != before.key
+    assert before.difference(["cache"], [cache], "cpu").startswith("cache")
+    assert known.read(["cache"], [cache]).key == after.key == content(["cache"], [cache], "cpu").key
+
+
+@pytest.mark.parametrize("kind", [Tagged, Slotted])
+def test_attributes_of_a_list_are_seen(kind: Any) -> None:
+    cache, known = Cache(), Contents("cpu")
+    cache.slots, cache.tagged = Layer(), kind([1])  # type: ignore[assignment]
+    before = known.read(["cache"], [cache])
+    cache.tagged.tag = 1
+    assert known.read(["cache"], [cache]).key != before.key
+    cache.tagged.tag = 2
+    assert known.read(["cache"], [cache]).key != before.key
+
+
+def test_numbers_in_tensors_are_no_change(reads: list[int]) -> None:
+    cache, known = Layer(), Contents("cpu")
+    before = known.read(["cache"], [cache])
+    cache.keys.add_(1)
+    assert known.read(["cache"], [cache]) is before
+    assert not before.difference(["cache"], [cache], "cpu")
+    assert len(reads) == 1
+
+
+def leads_back(to: str) -> Cache:
+    cache = Cache()
+    cache.slots = {"nothing": 1, "itself": cache, "a function": lambda: cache}[to]  # type: ignore[assignment]
+    return cache
+
+
+@pytest.mark.parametrize("to", ["nothing", "itself", "a function"])
+def test_an_object_lives_no_longer_for_being_read(to: str) -> None:
+    cache, known = leads_back(to), Contents("cpu")
+    known.read(["cache"], [cache])
+    held = weakref.ref(cache), weakref.ref(cache.layers[0].keys)
+    del cache
+    gc.collect()
+    assert [one() for one in held] == [None, None]
+    assert not known._known
+
+
+def test_what_python_does_not_show_is_named() -> None:
+    class Counts:
+        total = torch.zeros(1)
+
+    for name, value in {"a generator": torch.Generator(), "a class that holds a tensor": Counts()}.items():
+        holder = SimpleNamespace(inner=[name, value])
+        assert content(["given"], [holder], "cpu").unseen.startswith("given.inner[1] is a ")
+    deep: list[Any] = []
+    for _ in range(200):
+        deep = [deep]
+    assert "deep" in content(["given"], [SimpleNamespace(inner=deep)], "cpu").unseen
+    assert "values" in content(["given"], [SimpleNamespace(inner=[1] * 100_000)], "cpu").unseen
+    host = content(["given"], [SimpleNamespace(inner=torch.ones(1))], "cuda").unseen
+    assert host == "given.inner lies in the host's memory"
