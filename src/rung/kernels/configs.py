@@ -147,10 +147,10 @@ def decoding(
 
 
 def gemv(n: int, k: int, unit_count: int, warp: int) -> dict[str, Any]:
-    """One row times a weight of n rows and k columns, which is read once. A program takes 8,192 elements of it where rows have up to 2,048, else
-    4,096 at a time: longer rows in blocks, of which the next loads while one is summed. In 16 bits a thread has 4 or 8 loads of 16 bytes
-    in flight. Fewer rows where multiprocessors would have less than 4 programs each. Chosen by benchmarks/kernels/gemv.py on one H200."""
-    block = power_of_2(k, 2048 if k <= 4096 else 4096)
-    most = max(1, (8192 if k <= 2048 else 4096) // block)
-    some = max(1, min(most, power_of_2(n // (4 * unit_count) + 1) // 2))
-    return {"BLOCK_N": some, "BLOCK_K": block, "num_warps": 128 // warp, "num_stages": 1}
+    """One row times a weight of n rows and k columns, which is read once. A program takes four rows of it, 1,024 or 2,048 columns at a time, of
+    which the next load while these are summed: in 16 bits a thread has 4 or 8 loads of 16 bytes in flight. Two rows, or one, where
+    multiprocessors would have less than 4 programs each. Chosen by benchmarks/kernels/gemv.py on one H200."""
+    block = power_of_2(k, 1024 if k <= 2048 else 2048)
+    rows = max(1, min(4, power_of_2(n // (4 * unit_count) + 1) // 2))
+    threads = min(128, rows * block // 32)
+    return {"BLOCK_N": rows, "BLOCK_K": block, "num_warps": max(1, threads // warp), "num_stages": 1}

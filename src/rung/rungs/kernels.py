@@ -102,8 +102,8 @@ GEMV = graph_rewrite(
     changes="linear layers of one row in 16 bits (GEMV) read their weights with all loads of a thread in flight at once",
     of="linear layer of one row",
     requires=(COMPILED, GPU, INFERENCE, beats_inductor("gemv")),
-    # cuBLAS reads the weights of Llama-3.2-1B at 1.8 to 4.3 TB/s of an H200's 4.8.
-    shrinks=lambda c: {"gemm": (0.7, 1.0)},
+    # On one H200 0.71 to 0.97 of the time of cuBLAS' kernels was left (benchmarks/kernels/gemv.py).
+    shrinks=lambda c: {"gemm": (0.7, 0.98)},
     effect="the kernel gemv_rows in the trace",
     shown=(named("gemv_rows", "gemv_rows kernels"),),
 )
