@@ -50,6 +50,7 @@ from rung.verify.reference import own_precision
 from rung.verify.witness import NEW, Watched, against_the_untouched, refill, unseen
 from rung.workload import seeded_model, shapes
 from rung.workload.base import refuse_other_arguments
+from rung.workload.hidden import refuse_hidden_tensors
 from rung.workload.saved import save_model
 
 SLOW_TO_MAKE = 1.0  # seconds; a model that is made faster than that is made anew in each worker
@@ -90,6 +91,7 @@ class Candidate(VerifiedWorkload, Timed):
         self._scope.__enter__()
         self.model = seeded_model(self.workload).to(self.device.torch_name)
         self.batches = self._rotated(self.inputs)
+        refuse_hidden_tensors(self.workload, self.batches[0])
         refuse_other_arguments(self.workload, self.model, self.batches[0])
         self._next: Iterator[Any] = itertools.cycle(self.batches)
         reset_peak_memory(self.device)

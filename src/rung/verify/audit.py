@@ -25,6 +25,7 @@ from rung.verify.randomness import without_dropout
 from rung.verify.reference import LOW, exactly, full_precision, in_float32
 from rung.workload import Workload, seeded_model, shapes
 from rung.workload.base import copied, of_same_tensors, refuse_other_arguments, underivable
+from rung.workload.hidden import refuse_hidden_tensors
 
 # What a device and its libraries say where memory is short, among other things.
 DEVICE = re.compile(r"(?i)\b(cuda|hip) error|cublas|cudnn|hipblas|rocblas|miopen")
@@ -185,6 +186,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
     step = Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)
     other = of_same_tensors(step.model, workload.label)
     first, second = workload.inputs(1), workload.inputs(2)
+    refuse_hidden_tensors(workload, first)
     refuse_other_arguments(workload, step.model, first)
     tensors = [part for part in pytree.tree_leaves(first) if isinstance(part, torch.Tensor)]
     if tensors and not any(tensor.numel() for tensor in tensors):
