@@ -44,6 +44,7 @@ from rung.records.record import plain
 from rung.timing.function import not_done_yet
 from rung.timing.timed import Timed
 from rung.timing.work import roof
+from rung.verify.audit import refuse_no_gradient
 from rung.verify.observe import too_large
 from rung.verify.ranks import TrainedTogether
 from rung.verify.reference import own_precision
@@ -115,7 +116,8 @@ class Candidate(VerifiedWorkload, Timed):
         if "torch._dynamo" in sys.modules:  # what never compiles need not wait for it: it loads as long as torch itself
             expect_changes()
         begin = time.perf_counter()
-        self._one()
+        with refuse_no_gradient(self.step, self.batches[0]):
+            self._one()
         self._first = time.perf_counter() - begin + self._spared()
         return self._first
 
