@@ -219,6 +219,7 @@ def test_a_target_can_be_a_plain_function_with_options() -> None:
         (lambda: rung.compare(AT_HAND, AT_HAND), "a Workload cannot be handed to a fresh process"),
         (lambda: rung.climb(timed_functions.long), "got a function: give a torch.nn.Module, a rung.Workload, or"),
         (lambda: rung.climb("x.py:y", inputs=lambda seed: seed), "inputs= belongs to a torch.nn.Module; a str says that itself"),
+        (lambda: rung.climb(len, inputs=lambda seed: seed), "rung.climb got a builtin_function_or_method: give a torch.nn.Module"),
         (lambda: rung.climb(NET), "needs inputs= for a module"),
         (lambda: rung.climb(NET, inputs=torch.zeros(4, 8)), "inputs= cannot be varied"),
         (lambda: rung.climb(AT_HAND, options={"size": 1}), "options= belong to a target"),
@@ -226,7 +227,7 @@ def test_a_target_can_be_a_plain_function_with_options() -> None:
         (lambda: rung.climb(resume="run", rungs=["compile"]), "continues with the options that the climb was started with: leave rungs out"),
     ],
     ids=["one", "mixed", "lambda", "verify", "rungs", "preset", "no end", "no time", "precision", "margin", "less than no time", "recipe", "bench it", "compare it", "function", "inputs of a target",
-         "no inputs", "constant inputs", "options", "nothing", "resume"],
+         "inputs of a function", "no inputs", "constant inputs", "options", "nothing", "resume"],
 )  # fmt: skip
 def test_wrong_use_is_one_sentence(call, says: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UsageError, match=says):

@@ -173,7 +173,7 @@ def _begun(
         workload = workload_of(what, **how)
         if request.device is None and (weights := next(what.parameters(), None)) is not None:
             request = replace(request, device=str(weights.device))
-    elif how:
+    elif how and isinstance(what, (Workload, str)):
         raise UsageError(f"{next(iter(how))}= belongs to a torch.nn.Module; a {type(what).__name__} says that itself.")
     elif isinstance(what, Workload):
         workload = what

@@ -91,6 +91,15 @@ def test_a_forward_that_calls_backward_itself_is_told_to_leave_it_out() -> None:
     assert "return the loss (the sum over micro-batches)" in said
 
 
+def test_a_loss_that_calls_backward_itself_is_told_to_leave_it_out() -> None:
+    def loss(output: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+        mean = output.square().mean()
+        mean.backward()
+        return mean
+
+    assert "calls backward() itself" in refused(loss=loss)
+
+
 def test_a_loss_without_a_gradient_is_said_to_be_one() -> None:
     assert "its loss has no grad_fn" in refused(loss=lambda output, batch: output.detach().mean())
 

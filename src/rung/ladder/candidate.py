@@ -44,12 +44,14 @@ from rung.records.record import plain
 from rung.timing.function import not_done_yet
 from rung.timing.timed import Timed
 from rung.timing.work import roof
+from rung.verify.audit import refuse_no_gradient
 from rung.verify.observe import too_large
 from rung.verify.ranks import TrainedTogether
 from rung.verify.reference import own_precision
 from rung.verify.witness import NEW, Watched, against_the_untouched, refill, unseen
 from rung.workload import seeded_model, shapes
 from rung.workload.base import refuse_other_arguments
+from rung.workload.hidden import refuse_hidden_tensors
 from rung.workload.saved import save_model
 
 SLOW_TO_MAKE = 1.0  # seconds; a model that is made faster than that is made anew in each worker
@@ -90,6 +92,7 @@ class Candidate(VerifiedWorkload, Timed):
         self._scope.__enter__()
         self.model = seeded_model(self.workload).to(self.device.torch_name)
         self.batches = self._rotated(self.inputs)
+        refuse_hidden_tensors(self.workload, self.batches[0])
         refuse_other_arguments(self.workload, self.model, self.batches[0])
         self._next: Iterator[Any] = itertools.cycle(self.batches)
         reset_peak_memory(self.device)
@@ -113,7 +116,8 @@ class Candidate(VerifiedWorkload, Timed):
         if "torch._dynamo" in sys.modules:  # what never compiles need not wait for it: it loads as long as torch itself
             expect_changes()
         begin = time.perf_counter()
-        self._one()
+        with refuse_no_gradient(self.step, self.batches[0]):
+            self._one()
         self._first = time.perf_counter() - begin + self._spared()
         return self._first
 

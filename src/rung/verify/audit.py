@@ -20,15 +20,20 @@ from rung.errors import WorkloadError, first_line, where
 from rung.hardware.device import Device, to_device
 from rung.plan import Plan
 from rung.verify.draws import BY_WEIGHTS, OTHERWISE, Recorded, Replayed, draws, same_draws
-from rung.verify.observe import Seen, identical, observe, of_outputs, refuse_unseen, same
+from rung.verify.observe import Seen, identical, observe, of_outputs, own_copy, refuse_unseen, same
 from rung.verify.perturb import perturbed, put, state
 from rung.verify.randomness import without_dropout
 from rung.verify.reference import LOW, exactly, full_precision, in_float32
 from rung.workload import Batch, Workload, seeded_model, shapes
 from rung.workload.base import copied, of_same_tensors, refuse_other_arguments, underivable
+from rung.workload.hidden import refuse_hidden_tensors
 
 # What a device and its libraries say where memory is short, among other things.
 DEVICE = re.compile(r"(?i)\b(cuda|hip) error|cublas|cudnn|hipblas|rocblas|miopen")
+NO_BACKWARD = (
+    "does not require grad",
+    "backward through the graph a second time",
+)  # what torch says of a loss that it cannot differentiate
 FEW = 0.05  # of a GPU's memory, up to which the weights in float32 are copied beside what others load
 
 
@@ -40,10 +45,17 @@ def _apart(one: Seen, other: Seen) -> bool:
 
 
 def _observed(step: Step, batch: Any) -> Seen:
-    try:
+    with refuse_no_gradient(step, batch):
         return observe(step, None, batch, gradients=False)
+
+
+@contextlib.contextmanager
+def refuse_no_gradient(step: Step, batch: Any) -> Iterator[None]:
+    """Inside of it a step raises WorkloadError where the workload's loss cannot be differentiated."""
+    try:
+        yield
     except RuntimeError as error:
-        if "does not require grad" in str(error) and (why := _no_gradient(step, batch)):
+        if any(words in str(error) for words in NO_BACKWARD) and (why := _no_gradient(step, batch)):
             raise WorkloadError(f"{step.workload.label}: {why}") from error
         raise
 
@@ -53,10 +65,10 @@ def _no_gradient(step: Step, batch: Any) -> str:
     assert step.workload.loss is not None
     step.model.zero_grad()
     loss = step.workload.loss(step.workload.forward(step.model, batch), batch)
-    if loss.requires_grad:
-        return ""
     if any(p.grad is not None for p in step.model.parameters()):
         return "its forward or loss calls backward() itself, but Rung calls it; return the loss (the sum over micro-batches) and leave backward() out."
+    if loss.requires_grad:
+        return ""
     return "its loss has no grad_fn, so it trains nothing (was it detached, or computed under no_grad?); return the loss as it is computed."
 
 
@@ -143,7 +155,7 @@ def _refuse_copy_of_others(step: Step, other: torch.nn.Module, batch: Any) -> No
     def run() -> None:
         torch.manual_seed(1)
         with torch.set_grad_enabled(workload.mode == "train"):
-            workload.forward(other, batch)
+            workload.forward(other, own_copy(batch))
 
     with torch.compiler.set_stance("force_eager"):  # what its author compiled would be compiled once more
         try:
@@ -203,6 +215,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
     step = Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)
     other = of_same_tensors(step.model, workload.label)
     first, second = workload.inputs(1), workload.inputs(2)
+    refuse_hidden_tensors(workload, first)
     refuse_other_arguments(workload, step.model, first)
     tensors = [part for part in pytree.tree_leaves(first) if isinstance(part, torch.Tensor)]
     if tensors and not any(tensor.numel() for tensor in tensors):
@@ -242,7 +255,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
             )
         raise WorkloadError(
             f"{workload.label}: two runs of it from equal weights, on one batch and from one seed, differ: the model keeps state "
-            "between calls (a counter, an attribute, a generator, a write to its inputs), or draws random numbers of numpy or Python, so no candidate can "
+            "between calls (a counter, an attribute, a generator), or draws random numbers of numpy or Python, so no candidate can "
             "be compared with it; make each call independent, and draw random numbers in inputs(seed)."
         )
     differs = _apart(seen[0], seen[1])

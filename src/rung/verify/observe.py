@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ class Seen:
     """values: outputs and loss by name; gradients: by parameter, None where there is none; form: the output's
     structure, its tensors' shapes and dtypes; plain: numbers, texts and None in the output, by where they lie; unseen: the
     classes of what else is in it. Tensors of a large model lie in the host's memory; device: where they came from, and are compared (None:
-    where they are)."""
+    where they are). inputs: what the step leaves of its inputs, by where they lie; written: which of them it changes."""
 
     values: dict[str, torch.Tensor]
     gradients: dict[str, torch.Tensor | None]
@@ -66,6 +66,12 @@ class Seen:
     device: str | None = None
     norm: torch.Tensor | None = None  # of all gradients, before they were clipped
     was_finite: bool | None = None  # told before its tensors were moved to the host
+    inputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    written: frozenset[str] = frozenset()
+
+    def compared(self, written: frozenset[str]) -> dict[str, torch.Tensor]:
+        """Outputs, loss, and what it leaves of these inputs, by name."""
+        return {**self.values, **{name: self.inputs[name] for name in sorted(written) if name in self.inputs}}
 
     @property
     def finite(self) -> bool:
@@ -75,12 +81,14 @@ class Seen:
 
 
 def observe(step: Any, weights: dict[str, torch.Tensor] | None, batch: Batch, gradients: bool = True) -> Seen:
-    """Runs the step once, from these weights (None: from those that it has). gradients: as of `noted`."""
+    """Runs the step once on a copy of the batch, from these weights (None: from those that it has). gradients: as of `noted`."""
     if weights is not None:
         put(step.model, weights)
     _poison(step.device)
-    loss, output = step(batch)
-    seen = noted(step, loss, output, gradients)
+    given = own_copy(batch)
+    held = parts(given)[0]  # a forward may take items out of the batch
+    loss, output = step(given)
+    seen = _with_inputs(noted(step, loss, output, gradients), parts(batch)[0], held)
     if seen.gradients and too_large(step) and not step.plan.capture:
         # Three models with gradients and optimizers do not fit on one GPU; each step begins with fresh ones.
         step.model.zero_grad(set_to_none=True)
@@ -108,6 +116,19 @@ def noted(step: Any, loss: torch.Tensor | None, output: Any, gradients: bool = T
     there = [*tensors, loss, *(named.values() if gradients else ())]
     all_finite = all(finite(plainly(t)) for t in there if t is not None)
     return Seen(values, found, form, plain, unseen, step.device.torch_name, norm, all_finite)
+
+
+def _with_inputs(seen: Seen, before: list[tuple[str, Any]], after: list[tuple[str, Any]]) -> Seen:
+    """What was seen, and what became of the parts of the batch. Of those that are as before no copy is held."""
+    inputs, written = {}, set()
+    for (name, old), (_, new) in zip(before, after, strict=True):
+        what = f"input {name}" if name else "input"
+        changed = not equal(old, new)
+        if changed:
+            written.add(what)
+        if isinstance(old, torch.Tensor):
+            inputs[what] = plainly(new if changed else old)
+    return replace(seen, inputs=inputs, written=frozenset(written))
 
 
 def refuse_unseen(workload: Workload, seen: Seen) -> None:
@@ -165,10 +186,12 @@ def rows(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]:
 def of_outputs(truth: Seen, mine: Seen, theirs: Seen, case: str) -> list[Row]:
     """Those of the outputs and the loss."""
     found, device = [], truth.device
-    for name, right in truth.values.items():
-        if name not in theirs.values or name not in mine.values:
+    written = truth.written | mine.written  # by the step itself, so that they are outputs as well
+    of_mine, of_theirs = mine.compared(written), theirs.compared(written)
+    for name, right in truth.compared(written).items():
+        if name not in of_theirs or name not in of_mine:
             continue
-        own, other = mine.values[name], theirs.values[name]
+        own, other = of_mine[name], of_theirs[name]
         if own.shape != right.shape:
             why = (
                 f"rounding decides the shape of {name}, {tuple(own.shape)} in the untouched model and {tuple(right.shape)} in the reference, "
@@ -253,6 +276,8 @@ def missing(mine: Seen, theirs: Seen, case: str) -> list[str]:
         pairs = zip([*mine.form, "nothing"], [*theirs.form, "nothing"], strict=False)
         a, b = next((a, b) for a, b in pairs if a != b)
         said.append(f"the candidate's output has another form: {b} where the baseline has {a} ({case})")
+    if theirs.written - mine.written:
+        said.append(f"the candidate changes its inputs ({case})")
     lost = [n for n, g in mine.gradients.items() if g is not None and theirs.gradients.get(n) is None]
     if lost:
         shown = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
@@ -313,7 +338,7 @@ def own_copy(batch: Batch) -> Batch:
 
     def copied(part: Any) -> Any:
         if isinstance(part, torch.Tensor):
-            return part.clone()
+            return part.detach().clone().requires_grad_(part.requires_grad)
         return part.copy() if isinstance(part, np.ndarray) else part
 
     return pytree.tree_map(copied, batch)

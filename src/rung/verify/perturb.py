@@ -93,9 +93,13 @@ def inexact(t: torch.Tensor) -> bool:
 
 
 def put(model: torch.nn.Module, values: dict[str, torch.Tensor]) -> None:
-    """Copies the values into the model in place: a captured graph goes on reading the same memory."""
+    """Copies the values into the model in place: a captured graph goes on reading the same memory. A buffer that a forward has resized, as
+    observers of quantization do, is given its size back."""
+    buffers = dict(model.named_buffers())
     with torch.no_grad():
         for name, tensor in state(model).items():
+            if tensor.shape != values[name].shape and name in buffers:
+                tensor.resize_(values[name].shape)
             held = distinct(tensor)
             held.copy_(values[name] if held is tensor else values[name][tuple(slice(n) for n in held.shape)])
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rung.hardware.device import Device
-from rung.verify.distances import over, pieces, plainly
+from rung.verify.distances import finite, over, pieces, plainly
 from rung.verify.faint import Faint
 from rung.verify.host import to_host
 from rung.verify.observe import Row, identical, large
@@ -91,10 +91,11 @@ class Training:
     def _add(self, found: dict[str, torch.Tensor], before: dict[str, torch.Tensor], model: torch.nn.Module) -> None:
         away = large(model)
         for name, t in self._looked_at(model):
-            if inexact(t):
-                moved = plainly(t).double() - plainly(before[name].to(t.device)).double()
+            if not inexact(t):
+                continue
+            for what, moved in _moved(name, plainly(before[name].to(t.device)), plainly(t)).items():
                 moved = to_host(moved) if away else moved
-                found[name] = found[name] + moved if name in found else moved
+                found[what] = found[what] + moved if what in found else moved
 
     def _looked_at(self, model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
         return [(name, t) for name, t in state(model).items() if self.buffers or isinstance(t, torch.nn.Parameter)]
@@ -146,6 +147,24 @@ class Training:
             for n, t in self._looked_at(baseline)
             if not inexact(t) and not identical(t, theirs[n])
         ]
+
+
+def _moved(name: str, before: torch.Tensor, after: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What a step changes, in float64. An observer of quantization begins at an infinite range, or at none, and a running minimum at infinity: of
+    such elements it is what the step leaves, and whether they are infinite still."""
+    if before.shape != after.shape:
+        return {name: after.double()}
+    if finite(before):
+        return {name: after.double() - before.double()}
+    infinite = ~before.isfinite()
+    moved = after.double() - before.double().masked_fill(infinite, 0.0)
+    stays = infinite & ~after.isfinite()
+    return {name: moved.masked_fill(stays, 0.0), f"infinite elements of {name}": _kinds(after) - _kinds(before)}
+
+
+def _kinds(t: torch.Tensor) -> torch.Tensor:
+    """Of each element a number that says whether it is NaN, infinite in the one or in the other direction, or finite."""
+    return t.isnan() + 2.0 * (t == math.inf) + 3.0 * (t == -math.inf)
 
 
 @dataclass

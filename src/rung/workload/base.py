@@ -7,7 +7,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -367,11 +367,18 @@ def of_same_tensors(model: torch.nn.Module, label: str) -> torch.nn.Module:
 
 def _attributes(model: torch.nn.Module) -> list[torch.Tensor]:
     """Tensors that are plain attributes of a model's modules, or lie in one: activations that a hook notes in a dict, states in an object."""
+    return tensors_within(
+        [value for module in model.modules() for name, value in vars(module).items() if name not in OF_MODULES]
+    )
+
+
+def tensors_within(values: list[Any]) -> list[torch.Tensor]:
+    """Tensors among these objects, or in their items and attributes, whatever their classes. Modules are not looked into."""
     import torch
 
     apart = (torch.nn.Module, type, types.ModuleType, types.FunctionType, str)
     found, seen = [], set()
-    left = [value for module in model.modules() for name, value in vars(module).items() if name not in OF_MODULES]
+    left = [*values]
     while left:
         value = left.pop()
         if id(value) in seen:
@@ -383,6 +390,8 @@ def _attributes(model: torch.nn.Module) -> list[torch.Tensor]:
             left += value.values()
         elif isinstance(value, (list, tuple, set)):
             left += value
-        elif hasattr(value, "__dict__") and not isinstance(value, apart):
-            left += vars(value).values()
+        elif not isinstance(value, apart):
+            left += getattr(value, "__dict__", {}).values()
+            if is_dataclass(value):  # it may have slots alone
+                left += [getattr(value, one.name) for one in fields(value) if hasattr(value, one.name)]
     return found

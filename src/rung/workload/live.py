@@ -26,6 +26,7 @@ from rung.errors import InputError, UsageError, not_written
 from rung.files import check_regular
 from rung.workload.base import Batch, Workload, call_model
 from rung.workload.by_value import Copies, Reader, may_be_written
+from rung.workload.hidden import hidden_tensors
 from rung.workload.load import look_in
 from rung.workload.shuffled import shuffled
 
@@ -88,9 +89,9 @@ def _batch(inputs: Any) -> Batch:
     """One batch. What a tokenizer returns is no dict, but passed by name as one."""
     if isinstance(inputs, Mapping):
         inputs = dict(inputs)
-    if not isinstance(inputs, (torch.Tensor, dict, tuple, list)) or not any(
-        isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(inputs)
-    ):
+    if why := hidden_tensors(inputs):
+        raise UsageError(f"rung.climb got as inputs= {why}.")
+    if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(inputs)):
         raise UsageError(
             f"rung.climb got a {type(inputs).__name__} as inputs=: give one batch (a tensor, or a dict, tuple or list of tensors), or "
             "a function that makes the batch of a seed, as inputs=lambda seed: torch.randn(8, 16)."
