@@ -12,7 +12,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rung.engine.disturbed import elements
-from rung.engine.input_guards import Inputs
 from rung.engine.optimizer import stepped
 from rung.engine.parts import parts
 from rung.engine.step import Step
@@ -24,7 +23,7 @@ from rung.verify.observe import Seen, identical, observe, of_outputs, own_copy, 
 from rung.verify.perturb import perturbed, put, state
 from rung.verify.randomness import without_dropout
 from rung.verify.reference import LOW, exactly, full_precision, in_float32
-from rung.workload import Batch, Workload, seeded_model, shapes
+from rung.workload import Workload, seeded_model, shapes
 from rung.workload.base import copied, of_same_tensors, refuse_other_arguments, underivable
 from rung.workload.hidden import refuse_hidden_tensors
 
@@ -173,23 +172,6 @@ def _refuse_copy_of_others(step: Step, other: torch.nn.Module, batch: Any) -> No
             ) from error
 
 
-def _refuse_written_objects(step: Step, batch: Batch) -> None:
-    """Raises WorkloadError where a step writes to an object among its inputs, such as a cache. Those are neither copied nor moved to the device, so
-    the untouched model, the reference and every candidate would write to one."""
-    given = Inputs((), batch, step.device.kind) if isinstance(batch, dict) else Inputs((batch,), {}, step.device.kind)
-    if not given.objects:
-        return
-    versions = [t._version for t in given.content.tensors]
-    step(batch)
-    if given.changed() or [t._version for t in given.content.tensors] != versions:
-        kinds = " and ".join(dict.fromkeys(type(one).__name__ for one in given.objects))
-        raise WorkloadError(
-            f"{step.workload.label}: its forward writes to an object among its inputs ({kinds}), which no candidate has a copy of, so none can be compared "
-            "with it; climb it with a cache in the model's buffers, as examples/hf_generate.py:decode does, and give the recipe to rung.apply in your own "
-            "loop, where calls with a cache of fixed size are captured."
-        )
-
-
 @contextlib.contextmanager
 def _without_tensors(model: torch.nn.Module, but: set[torch.nn.Module]) -> Iterator[None]:
     """Inside of it no module of a model, but for these, has a parameter or a buffer."""
@@ -228,7 +210,6 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
             f"{workload.label}: its model was made under torch.inference_mode(), so nothing can be written to {made}; make it under torch.no_grad()."
         )
     _refuse_copy_of_others(step, other, to_device(first, device))
-    _refuse_written_objects(step, to_device(first, device))
     seen = []
     for seed in (1, 2, 2):
         put(step.model, values)

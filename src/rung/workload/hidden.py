@@ -37,5 +37,5 @@ def _instead(leaf: object, name: str) -> str:
         return f"register the class where it is defined, by torch.export.register_dataclass({name}), or give a dict"
     return (
         f"give its tensors in a dict, and have forward make a {name} of them, or register the class by "
-        "torch.utils._pytree.register_pytree_node"
+        "torch.utils._pytree.register_pytree_node; a cache that forward writes to belongs in the model's buffers, as in examples/hf_generate.py:decode"
     )
