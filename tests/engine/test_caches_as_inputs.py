@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from replayed_by_torch import Operations
 from torch import nn
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung.engine import cuda_graph
 from rung.engine.cuda_graph import MOST_SHAPES, OFTEN, WARM_CALLS, GraphedStep
@@ -23,27 +23,6 @@ from rung.verify.audit import audit
 from rung.workload import Workload
 
 LENGTH = 64
-
-
-class Operations(TorchDispatchMode):
-    """What stands for a graph: each operation that torch runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ran: list[Any] = []
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = function(*args, **(kwargs or {}))
-        self.ran.append((function, args, kwargs or {}, found))
-        return found
-
-    @torch.no_grad()
-    def replay(self) -> None:
-        for function, args, kwargs, found in self.ran:
-            again = pytree.tree_leaves(function(*args, **kwargs))
-            for old, new in zip(pytree.tree_leaves(found), again, strict=True):
-                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
-                    old.copy_(new)
 
 
 class Nothing(Operations):
