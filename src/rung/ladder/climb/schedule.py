@@ -55,6 +55,7 @@ PROFILING = {True: 1.0, False: 4.0}  # seconds of a restart beside its blocks, b
 SETTLING = 1.0  # seconds of a restart beside its blocks and its preparation: a shape is warmed up, workers are asked
 VERIFYING = 1.1  # times as long as preparing: it compiles in another precision, and compares
 OTHER_SHAPES = 1.3  # the same of the verification on other shapes, for which it compiles once more
+OVERDUE = 0.1  # of what it has taken so far, that preparing takes at the least where it is longer than was guessed
 OVER = 0.1  # of the budget, which a verification that runs when it ends may take beyond it, where nothing is kept for confirming
 MARGIN = 1.25  # of fresh restarts that confirm: two climbs of seven kept 51 and 78 s for them, which did not suffice (docs/zoo.md)
 
@@ -83,10 +84,12 @@ def time_for(state: State, rung: Rung, prepared: float = 0.0) -> bool:
 def may_end(state: State, rung: Rung, prepared: float, verified: Mapping[str, float]) -> bool:
     """Whether a rung that was prepared ahead may be decided in what is left: one restart is enough where the answer is clear. prepared: seconds
     of preparing it so far, infinite once it is ready; verified: the same of each part of its verification."""
-    preparing = state.prepared_in + _guessed(state, rung.prepares)
-    verifying = max((VERIFYING * preparing - seconds for seconds in verified.values()), default=0.0)
+    usual = state.prepared_in + _guessed(state, rung.prepares)
+    overdue = 0.0 if math.isinf(prepared) else OVERDUE * prepared  # nobody knows how much longer it takes
+    preparing, restart = max(usual - prepared, overdue), _one_restart(state)
+    verifying = max((VERIFYING * usual - seconds for seconds in verified.values()), default=0.0)
     over = 0.0 if confirming(state) else OVER * (state.request.budget or 0.0)
-    return room(state) > 0 and _one_restart(state) + max(preparing - prepared, verifying, 0.0) < room(state) + over
+    return restart + preparing < room(state) and restart + max(preparing, verifying) < room(state) + over
 
 
 def bundle(state: State, rungs: Sequence[Rung]) -> Rung | None:

@@ -307,7 +307,7 @@ class State:
 
     def prefetched(self, stack: Sequence[str]) -> Task | None:
         """The candidate that was prepared ahead, if it is this one; another one is given up."""
-        task, self.next = self.next, None
+        task, self.next, self.next_rung = self.next, None, None
         if task is not None and (task.ended or list(task.side.rungs) != list(stack)):
             for other in (task, *self.next_ahead):
                 other.end()
