@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rung.hardware.device import Device
-from rung.verify.distances import finite, over, pieces, plainly
+from rung.verify.distances import finite, kinds, over, pieces, plainly
 from rung.verify.faint import Faint
 from rung.verify.host import to_host
 from rung.verify.observe import Row, identical, large
@@ -159,12 +159,7 @@ def _moved(name: str, before: torch.Tensor, after: torch.Tensor) -> dict[str, to
     infinite = ~before.isfinite()
     moved = after.double() - before.double().masked_fill(infinite, 0.0)
     stays = infinite & ~after.isfinite()
-    return {name: moved.masked_fill(stays, 0.0), f"infinite elements of {name}": _kinds(after) - _kinds(before)}
-
-
-def _kinds(t: torch.Tensor) -> torch.Tensor:
-    """Of each element a number that says whether it is NaN, infinite in the one or in the other direction, or finite."""
-    return t.isnan() + 2.0 * (t == math.inf) + 3.0 * (t == -math.inf)
+    return {name: moved.masked_fill(stays, 0.0), f"infinite elements of {name}": kinds(after) - kinds(before)}
 
 
 @dataclass
