@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from rung.engine.step import Step
+from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.plan import Plan
 from rung.verify.audit import audit
@@ -203,3 +204,54 @@ def test_infinite_elements_of_written_inputs_are_compared() -> None:
 def test_other_elements_beside_infinite_ones_are_refused(wrong: str, where: str) -> None:
     found = verify(OPENS, Plan(), CPU, changed(OPENS, wrong))
     assert any(f"input ['{where}']" in check.what for check in found.checks if not check.passed), found.failures
+
+
+class ReadsAnother(nn.Module):
+    """Writes to one input and reads the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2.0)
+        return self.layer(y)
+
+
+def both(of: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]) -> Workload:
+    def pair(seed: int) -> dict[str, torch.Tensor]:
+        x, y = of(torch.randn(4, 2 * WIDTH, generator=torch.Generator().manual_seed(seed)))
+        return {"x": x, "y": y}
+
+    return Workload("reads another", ReadsAnother, pair, one_shape=True)
+
+
+@pytest.mark.parametrize(
+    "of", [lambda t: (t[:, :WIDTH],) * 2, lambda t: (t, t[:, 4 : 4 + WIDTH])], ids=["one tensor", "a view"]
+)
+def test_a_write_that_another_input_shows_is_refused(of: Any) -> None:
+    with pytest.raises(WorkloadError, match=r"writes to its input \['x'\], which shares memory with its input \['y'\]"):
+        audit(both(of), CPU)
+
+
+def test_parts_of_one_storage_may_be_written() -> None:
+    given = both(lambda t: t.chunk(2, -1))  # type: ignore[arg-type,return-value]
+    audit(given, CPU)
+    assert not verify(given, Plan(), CPU).wrong
+
+
+def test_an_input_with_a_history_may_be_written_in_training() -> None:
+    class Doubles(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x.mul_(2.0))
+
+    def computed(seed: int) -> torch.Tensor:
+        return torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(seed), requires_grad=True) * 1.0
+
+    given = training(Workload("computed", Doubles, computed))  # type: ignore[arg-type]
+    audit(given, CPU)
+    assert not verify(given, Plan(), CPU).wrong

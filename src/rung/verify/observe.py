@@ -387,6 +387,9 @@ def own_copy(batch: Batch) -> Batch:
 
     def copied(part: Any) -> Any:
         if isinstance(part, torch.Tensor):
+            if part.requires_grad and not part.is_leaf:  # a forward may write to it, as to no leaf
+                with torch.enable_grad():
+                    return part.detach().requires_grad_().clone()
             return part.detach().clone().requires_grad_(part.requires_grad)
         return part.copy() if isinstance(part, np.ndarray) else part
 
