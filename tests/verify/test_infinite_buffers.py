@@ -95,3 +95,17 @@ def test_a_candidate_that_leaves_another_is_refused(shape: tuple[int, ...], chan
         not check.passed and check.what.startswith("change of ") and ("least" in check.what or "unused" in check.what)
         for check in found.checks
     ), found.failures
+
+
+@pytest.mark.parametrize("from_call", [0, 8], ids=["at once", "in the last step"])
+def test_a_candidate_that_resizes_an_infinite_buffer_is_refused(from_call: int) -> None:
+    calls = [0]
+
+    def resized(model: Any) -> None:
+        calls[0] += 1
+        if calls[0] > from_call:
+            model.unused.resize_(5).fill_(-torch.inf)
+
+    given = workload((WIDTH,))
+    found = verify(given, Plan(), CPU, candidate(resized, given))
+    assert any(not check.passed and "unused" in check.what for check in found.checks), found.failures

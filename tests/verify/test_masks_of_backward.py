@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from rung.hardware.device import Device, to_device
 from rung.kernels import reference
 from rung.kernels.dropout import draw_seed
 from rung.plan import Plan
+from rung.verify import gradcheck
 from rung.verify.gradcheck import other_masks
 from rung.verify.perturb import perturbed
 from rung.verify.randomness import active, without_dropout
@@ -253,6 +255,29 @@ def test_clipped_gradients_are_taken_as_they_were(model: Callable[[], nn.Module]
     w = workload(model, max_grad_norm=0.01)
     assert asked(w)[0] is None
     assert SAYS in (asked(w, everywhere)[0] or "")
+
+
+def test_lack_of_memory_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: Any, **more: Any) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr("rung.verify.gradcheck.observe", full)
+    assert asked(workload(perceptron), everywhere)[0] is None
+
+
+def test_one_set_of_gradients_is_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: weakref.WeakSet[Any] = weakref.WeakSet()
+    most = [0]
+
+    class Counted(gradcheck._Masked):
+        def __init__(self, *given: Any) -> None:
+            made.add(self)
+            most[0] = max(most[0], len(made))
+            super().__init__(*given)
+
+    monkeypatch.setattr(gradcheck, "_Masked", Counted)
+    assert SAYS in (asked(workload(perceptron), another("2"))[0] or "")
+    assert most == [1]
 
 
 def test_noise_that_is_drawn_twice_is_refused() -> None:

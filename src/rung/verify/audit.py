@@ -144,6 +144,32 @@ def _random_numbers(step: Step, batch: Any, values: dict[str, torch.Tensor], see
     return "" if same_draws(first.tape, elsewhere.tape) else BY_WEIGHTS
 
 
+def _refuse_shared_memory(workload: Workload, batch: Any, seen: Seen) -> None:
+    """Raises WorkloadError where the workload writes to an input whose elements another has, too. Every run is given copies of the inputs, each
+    of its own memory, so that what one shows of a write to the other would not be compared."""
+    held = [(name, t) for name, t in parts(batch)[0] if isinstance(t, torch.Tensor) and t.layout == torch.strided]
+    for written, t in held:
+        if (f"input {written}" if written else "input") not in seen.written:
+            continue
+        if (other := next((name for name, one in held if name != written and _overlap(t, one)), None)) is not None:
+            raise WorkloadError(
+                f"{workload.label}: it writes to its input {written}, which shares memory with its input {other}, so no candidate can be compared "
+                "with it; give them memory of their own, as clone() does."
+            )
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors have an element in common, and not only a storage, as parts of one cache have."""
+    storage = a.untyped_storage()
+    if not storage.nbytes() or storage.data_ptr() != b.untyped_storage().data_ptr():
+        return False
+    if a.element_size() != b.element_size():
+        return True
+    marked = torch.zeros(storage.nbytes() // a.element_size(), dtype=torch.bool)
+    marked.as_strided(a.shape, a.stride(), a.storage_offset()).fill_(True)
+    return bool(marked.as_strided(b.shape, b.stride(), b.storage_offset()).any())
+
+
 def _refuse_copy_of_others(step: Step, other: torch.nn.Module, batch: Any) -> None:
     """Raises WorkloadError where a copy of the model computes with the weights of the model that it was copied from, so that nothing would be
     seen of what a candidate does to its own: the copy runs while the original has none. other: one of the same tensors."""
@@ -217,6 +243,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
         torch.manual_seed(seed)
         seen.append(_observed(step, to_device(first, device)))
     refuse_unseen(workload, seen[0])
+    _refuse_shared_memory(workload, first, seen[0])
     if odd := next((name for name, t in seen[0].values.items() if not bool(t.isfinite().all())), None):
         put(step.model, values)  # those that such a step has left may not even run
         wrong = seen[0].values[odd].isfinite().logical_not()

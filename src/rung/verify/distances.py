@@ -55,6 +55,11 @@ def finite(t: torch.Tensor, device: str | None = None) -> bool:
     return all(bool(x.isfinite().all()) for (x,) in pieces(stored(t), device=device))
 
 
+def kinds(t: torch.Tensor) -> torch.Tensor:
+    """Of each element a number that says whether it is NaN, infinite in the one or in the other direction, or finite."""
+    return t.isnan() + 2.0 * (t == math.inf) + 3.0 * (t == -math.inf)
+
+
 def stored(t: torch.Tensor) -> torch.Tensor:
     """Of a sparse tensor the numbers that it holds."""
     return t.values() if t.is_sparse else t

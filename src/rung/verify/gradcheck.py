@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
 
-from rung.verify.distances import plainly
+from rung.verify.distances import plainly, stored
 from rung.verify.draws import SEEDED
 from rung.verify.observe import observe
 from rung.verify.perturb import perturbed, put
@@ -46,6 +45,13 @@ def other_masks(baseline: Any, candidate: Any, weights: Weights, batch: Batch) -
 
     baseline, candidate: training steps in full precision, random numbers drawn as they come; weights: where they begin.
     """
+    try:
+        return _other_masks(baseline, candidate, weights, batch)
+    except torch.OutOfMemoryError:
+        return None
+
+
+def _other_masks(baseline: Any, candidate: Any, weights: Weights, batch: Batch) -> str | None:
     trained = [name for name, p in baseline.model.named_parameters() if p.requires_grad and name in weights]
     size = -(-len(trained) // PARTS) or 1
     parts = [trained[k : k + size] for k in range(0, len(trained), size)]
@@ -55,15 +61,15 @@ def other_masks(baseline: Any, candidate: Any, weights: Weights, batch: Batch) -
             put(baseline.model, weights)
             return _Masked(step, perturbed(baseline.model, seed, strength), batch, seed)
 
-        theirs, mine = (_Lazily(partial(seeded, step)) for step in (candidate, baseline))
+        held = _Last(seeded)
         unknown = []
         for part in parts:
-            found = _least(theirs[seed].error(part) for seed in SEEDS)
+            found = _least(held.of(candidate, seed).error(part) for seed in SEEDS)
             if math.isnan(found):
                 unknown.append(part)
             elif found > WRONG:
                 enough = min(WRONG, found / SURE)
-                own = [mine[seed].error(part, enough) for seed in SEEDS]
+                own = [held.of(baseline, seed).error(part, enough) for seed in SEEDS]
                 if all(known <= enough for known in own):
                     return (
                         "the candidate's backward pass uses another dropout mask, or other random numbers, than its forward pass: by finite "
@@ -74,16 +80,18 @@ def other_masks(baseline: Any, candidate: Any, weights: Weights, batch: Batch) -
     return None
 
 
-class _Lazily(dict[int, "_Masked"]):
-    """By seed, made when it is first asked for."""
+class _Last:
+    """The one that was asked for last: each holds as much as two models, and another part of the parameters mostly asks for the same."""
 
-    def __init__(self, make: Callable[[int], _Masked]) -> None:
-        super().__init__()
+    def __init__(self, make: Callable[[Any, int], _Masked]) -> None:
         self._make = make
+        self._held: tuple[Any, int, _Masked] | None = None
 
-    def __missing__(self, seed: int) -> _Masked:
-        self[seed] = self._make(seed)
-        return self[seed]
+    def of(self, step: Any, seed: int) -> _Masked:
+        if self._held is None or self._held[0] is not step or self._held[1] != seed:
+            self._held = None  # before there is another
+            self._held = step, seed, self._make(step, seed)
+        return self._held[2]
 
 
 def _least(errors: Iterator[float]) -> float:
@@ -97,25 +105,32 @@ def _least(errors: Iterator[float]) -> float:
 
 
 class _Masked:
-    """The loss of a step as a function of its weights, under the masks of one seed, and its gradients here and under the next seed's."""
+    """The loss of a step as a function of its weights, under the masks of one seed; of its gradients here, how far they are from those under
+    the next seed's, and what they are along that."""
 
     def __init__(self, step: Any, weights: Weights, batch: Batch, seed: int) -> None:
         self._step, self._weights, self._batch, self._seed = step, weights, batch, seed
-        self._loss, self._gradients = self._run(seed)
-        self._others = self._run(seed + 1)[1]
+        self._loss, gradients = self._run(seed)
+        self._apart: Weights = {}
+        self._along: dict[str, float] = {}
+        for name, other in self._run(seed + 1)[1].items():
+            if name in gradients:
+                own = gradients.pop(name)
+                self._apart[name] = apart = own - other
+                self._along[name] = float((own.double() * apart).sum())
 
     def error(self, names: list[str], enough: float = WRONG) -> float:
         """Of the gradients of these parameters; NaN where finite differences do not tell. enough: a smaller one is not told more precisely."""
         direction: Weights = {}
         rate = expected = held = 0.0
         for name in names:
-            if name not in self._gradients or name not in self._others:
+            if name not in self._apart:
                 continue
-            apart = self._gradients[name] - self._others[name]
+            apart = self._apart[name]
             size = float(apart.norm())
             if size:
                 direction[name] = apart / size
-                rate += float((self._gradients[name].double() * direction[name]).sum())
+                rate += self._along[name] / size
                 expected += size / 2
                 held += float(self._weights[name].norm()) ** 2
         if not (expected and self._loss and math.isfinite(self._loss) and math.isfinite(expected)):
@@ -144,7 +159,8 @@ class _Masked:
             name: g for name, g in seen.gradients.items() if g is not None and not g.is_sparse and name in self._weights
         }
         if seen.norm is not None:
-            clipped = math.sqrt(sum(float(g.double().square().sum()) for g in found.values()))
+            every = [stored(g) for g in seen.gradients.values() if g is not None]  # those left out are in the norm, too
+            clipped = math.sqrt(sum(float(g.double().square().sum()) for g in every))
             found = {name: g * (float(seen.norm) / clipped) for name, g in found.items()} if clipped else {}
         return float(seen.values["loss"]), found
 

@@ -64,7 +64,7 @@ class TimedFunctions:
         for batch, theirs in cases:
             truth, mine = self._reference.run({}, batch), observe(self._baseline, {}, batch)
             if truth.finite and mine.finite:
-                said += missing(mine, theirs, CASE)
+                said += missing(truth, mine, theirs, CASE)
                 found += rows(truth, mine, theirs, CASE)
         bad = [c for c in judge(found, self._numerics) if not c.error <= SLACK * c.tolerance]
         return said + [c.sentence() for c in sorted(bad, key=lambda c: -c.error / c.tolerance)]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rung.hardware.device import Device
-from rung.verify.distances import finite, over, pieces, plainly
+from rung.verify.distances import finite, kinds, over, pieces, plainly
 from rung.verify.faint import Faint
 from rung.verify.host import to_host
 from rung.verify.observe import Row, identical, large
@@ -95,7 +95,7 @@ class Training:
                 continue
             for what, moved in _moved(name, plainly(before[name].to(t.device)), plainly(t)).items():
                 moved = to_host(moved) if away else moved
-                found[what] = found[what] + moved if what in found else moved
+                found[what] = _total(found[what], moved) if what in found else moved
 
     def _looked_at(self, model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
         return [(name, t) for name, t in state(model).items() if self.buffers or isinstance(t, torch.nn.Parameter)]
@@ -120,6 +120,12 @@ class Training:
             default=0.0,
         )
         for name, right in truth.items():
+            if name not in theirs:  # whether what is infinite stays so is asked where the shape stays
+                why = f"the candidate's steps leave another shape than the untouched model's, so there are no {name}"
+                found.append(
+                    Row(f"change of {name} over {self.count} steps", "optimizer steps", math.inf, 0.0, why=why)
+                )
+                continue
             seen = _Changes.of(right, mine[name], theirs[name], faint.elements.get(name), most, device)
             if not seen.moves:
                 continue
@@ -159,12 +165,12 @@ def _moved(name: str, before: torch.Tensor, after: torch.Tensor) -> dict[str, to
     infinite = ~before.isfinite()
     moved = after.double() - before.double().masked_fill(infinite, 0.0)
     stays = infinite & ~after.isfinite()
-    return {name: moved.masked_fill(stays, 0.0), f"infinite elements of {name}": _kinds(after) - _kinds(before)}
+    return {name: moved.masked_fill(stays, 0.0), f"infinite elements of {name}": kinds(after) - kinds(before)}
 
 
-def _kinds(t: torch.Tensor) -> torch.Tensor:
-    """Of each element a number that says whether it is NaN, infinite in the one or in the other direction, or finite."""
-    return t.isnan() + 2.0 * (t == math.inf) + 3.0 * (t == -math.inf)
+def _total(so_far: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+    """The sum of what steps change; of those that leave other shapes, one behind the other."""
+    return so_far + moved if so_far.shape == moved.shape else torch.cat([so_far.flatten(), moved.flatten()])
 
 
 @dataclass

@@ -46,15 +46,21 @@ def other_values(truth: Seen, mine: Seen, theirs: Seen, case: str, left_out: Col
 
 def settled(run: Seen, other: Seen) -> set[str]:
     """The integer and boolean tensors that are equal in two runs, of other weights and of batches whose floats are others: masks,
-    positions, lengths. No near tie decides them, as it does a token's number, so no other element of them is rounding."""
-    return {name for name, t in run.values.items() if not inexact(t) and _alike(t, other.values.get(name))}
+    positions, lengths, also in inputs that are written. No near tie decides them, as it does a token's number, so no other element of them is
+    rounding."""
+    found = {**run.values, **{name: run.inputs[name] for name in (run.left | other.left)}}
+    elsewhere = {**other.inputs, **other.values}
+    return {name for name, t in found.items() if not inexact(t) and _alike(t, elsewhere.get(name))}
 
 
 def other_integers(truth: Seen, mine: Seen, theirs: Seen, case: str, names: Collection[str]) -> list[str]:
     """Which of these tensors the candidate gives otherwise, in sentences, where the untouched model and the reference agree."""
     said = []
-    for name in sorted(names & theirs.values.keys() & mine.values.keys() & truth.values.keys()):
-        right, own, other = truth.values[name], mine.values[name], theirs.values[name]
+    held = [{**seen.inputs, **seen.values} for seen in (truth, mine, theirs)]
+    for name in sorted(names):
+        if not all(name in one for one in held):
+            continue
+        right, own, other = (one[name] for one in held)
         if own.shape == right.shape == other.shape and (wrong := int(((other != own) & (own == right)).sum())):
             said.append(
                 f"the candidate's {name} differs in {wrong} of {own.numel()} values that rounding cannot change ({case})"

@@ -264,7 +264,7 @@ class _At:
             runs += [observe(self.baseline, state(self.model), batch) for _ in range(2)]
         self.varying = varying(runs)
         self.double = self.reference.no_more_precise(batch)
-        if not all(map(inexact, runs[0].values.values())):
+        if not all(map(inexact, (*runs[0].values.values(), *runs[0].left.values()))):
             elsewhere = pytree.tree_map(lambda t: moved_on(t) if isinstance(t, torch.Tensor) else t, batch)
             self.settled = settled(runs[0], observe(self.baseline, unlike(self.model), elsewhere))
 
@@ -371,7 +371,9 @@ class _At:
         self, truth: Seen, mine: Seen, theirs: Seen, case: str, weights: dict[str, torch.Tensor], batch: Batch
     ) -> None:
         said = f"{self.numerics}, {case}"
-        self.result.failures += missing(mine, theirs, said) + other_values(truth, mine, theirs, said, self.varying)
+        self.result.failures += missing(truth, mine, theirs, said) + other_values(
+            truth, mine, theirs, said, self.varying
+        )
         self.result.failures += other_integers(truth, mine, theirs, said, self.settled)
         self.rows += self._kinked(
             rows(truth, mine, theirs, case),

@@ -129,7 +129,7 @@ def against_the_untouched(
         if not gradients:
             truth, mine, theirs = (replace(seen, gradients={}, was_finite=None) for seen in (truth, mine, theirs))
         if truth.finite and mine.finite:
-            said += missing(mine, theirs, CASE)
+            said += missing(truth, mine, theirs, CASE)
             compared = rows(truth, mine, theirs, CASE)
             found += [replace(row, kink=max(row.kink, lost.get(row.what, 0.0))) for row in compared]
     bad = [c for c in judge(found, numerics) if not c.error <= SLACK * c.tolerance]
