@@ -15,7 +15,7 @@ from replayed_by_torch import Operations
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from rung.engine import cuda_graph
+from rung.engine import contents, cuda_graph
 from rung.engine.cuda_graph import MOST_SHAPES, OFTEN, WARM_CALLS, GraphedStep
 from rung.errors import WorkloadError
 from rung.hardware import pick
@@ -228,6 +228,56 @@ def test_objects_that_are_made_for_each_call_are_told_once_and_not_recorded(
     for _ in range(OFTEN):  # which may lie where the last one lay
         decoded(run, Cache(), range(1))
     assert run.shapes == 0
+
+
+def test_an_uncaptured_call_frees_what_it_replaces(captured: Callable[..., GraphedStep]) -> None:
+    freed: list[bool] = []
+
+    def forward(x: torch.Tensor, cache: Any) -> Any:
+        old = weakref.ref(cache.layers[0].keys)
+        cache.layers[0].keys = torch.cat([cache.layers[0].keys, x], 1)
+        freed.append(old() is None)
+        return {"x": x}
+
+    run, cache = captured(nn.Identity(), forward), Growing()
+    decoded(run, cache, range(3))
+    cache.layers[0].more = torch.Generator()  # into which Python does not look
+    decoded(run, cache, range(2))
+    assert freed == [True] * 5
+
+
+def test_objects_that_stay_the_same_are_read_once(
+    captured: Callable[..., GraphedStep], written: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, cache, reads = captured(Decoder()), Cache(), []
+    written += cache.tensors()
+    read = contents.content
+    monkeypatch.setattr(contents, "content", lambda *a: (reads.append(1), read(*a))[1])
+    with torch.no_grad():
+        for k in range(WARM_CALLS + 2):
+            run(torch.ones(1, 1, 8)[..., ::2] + k, cache=cache)
+            run(torch.ones(1, 1, 8)[..., ::2], cache=cache)
+    assert len(reads) == 1
+
+
+def test_a_call_that_found_no_memory_and_changed_its_cache_is_not_made_again(
+    captured: Callable[..., GraphedStep], written: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(x: torch.Tensor, cache: Any = None) -> Any:
+        if cache is not None and len(calls) == WARM_CALLS:
+            cache.full = True
+            raise torch.OutOfMemoryError("no memory")
+        calls.append(1)
+        return {"x": x}
+
+    calls: list[int] = []
+    run, cache = captured(nn.Identity(), forward), Cache()
+    for _ in range(WARM_CALLS + 1):
+        run(token(0))
+    calls.clear()
+    decoded(run, cache, range(WARM_CALLS))
+    with pytest.raises(WorkloadError, match="no memory"):
+        decoded(run, cache, range(1))
 
 
 def test_what_is_changed_by_the_recording_alone_is_not_replayed_again(

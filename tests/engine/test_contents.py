@@ -128,7 +128,10 @@ def test_numbers_in_tensors_are_no_change(reads: list[int]) -> None:
     cache, known = Layer(), Contents("cpu")
     before = known.read(["cache"], [cache])
     cache.keys.add_(1)
-    assert known.read(["cache"], [cache]) is before
+    after = known.read(["cache"], [cache])
+    assert after.key is before.key
+    assert list(map(id, after.tensors)) == list(map(id, before.tensors))
+    assert after.memory == before.memory
     assert not before.difference(["cache"], [cache], "cpu")
     assert len(reads) == 1
 
@@ -148,6 +151,23 @@ def test_an_object_lives_no_longer_for_being_read(to: str) -> None:
     gc.collect()
     assert [one() for one in held] == [None, None]
     assert not known._known
+
+
+@pytest.mark.parametrize("what", ["tensor", "list", "object"])
+def test_what_a_live_object_drops_is_freed(what: str) -> None:
+    cache, known = Cache(), Contents("cpu")
+    cache.slots = Layer()  # type: ignore[assignment]
+    cache.by_name["again"] = cache.layers
+    known.read(["cache"], [cache])
+    keys = weakref.ref(cache.layers[0].keys)
+    assert len(known._known) == 1
+    if what == "tensor":
+        cache.layers[0].keys = torch.zeros(2, 4)
+    else:
+        cache.by_name = {}
+        cache.layers = [] if what == "list" else [Layer()]
+    gc.collect()
+    assert keys() is None
 
 
 def test_what_python_does_not_show_is_named() -> None:

@@ -161,7 +161,7 @@ class GraphedStep:
         if not call:
             if given.form not in self._failed:
                 self._tell(given, given.unseen)
-            return self._ran(self._warm(given))
+            return self._ran(self._warm(given.released()))
         key = state, *call
         hooked = self._guards.hooked or (self._optimizer and own_step(self._optimizer))
         if key in self._graphs and not hooked:
@@ -228,7 +228,8 @@ class GraphedStep:
         except WorkloadError as error:
             cause = error.__cause__
             self._full = bool(self._graphs) and cause is not None and isinstance(_cause(cause), torch.OutOfMemoryError)
-            if not self._full and (not given.objects or given.changed()):
+            # What Python changed already would be changed twice where the call went on uncaptured.
+            if given.changed() or not (self._full or given.objects):
                 raise
             why = str(error)
         if self._full:
@@ -267,7 +268,7 @@ class GraphedStep:
         made = given.copied if own else as_copied(given.copied)
         before = list(map(_version, made))
         with _as_if_recorded() if calls == WARM_CALLS else contextlib.nullcontext():
-            result = self._ran(self._warm(given.with_tensors(made)))
+            result = self._ran(self._warm(given.released().with_tensors(made)))
         wrote = list(map(_version, made)) != before
         if self._optimizer:
             mine = set(map(id, self._parameters))

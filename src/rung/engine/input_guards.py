@@ -7,6 +7,7 @@ not copied: a graph reads and writes them where they lie.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Container, Hashable, Sequence
 from operator import is_
 from typing import Any
@@ -75,8 +76,16 @@ class Inputs:
         if all(map(is_, others, self.copied)):
             return self
         made = {id(own): other for own, other in zip(self.copied, others, strict=True)}
-        args, kwargs = pytree.tree_unflatten([made.get(id(leaf), leaf) for leaf in self.leaves], self.spec)
-        return Inputs(args, kwargs, self._kind)
+        call = copy.copy(self)
+        call.leaves, call.copied = [made.get(id(leaf), leaf) for leaf in self.leaves], others
+        call.args, call.kwargs = pytree.tree_unflatten(call.leaves, self.spec)
+        return call
+
+    def released(self) -> Inputs:
+        """Itself, without the tensors that objects hold: an uncaptured call may put others in their place, as a cache that grows does, and
+        what it drops is freed at once."""
+        self.content, self.held = Content(self.content.key, []), []
+        return self
 
     def changed(self) -> str:
         """What a call has put somewhere else since its inputs were read: where in an object it changed anything but numbers in tensors, or that

@@ -8,7 +8,7 @@ import types
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import torch
@@ -51,18 +51,14 @@ class Key(tuple[Hashable, ...]):
 class Content:
     """key: where each tensor lies and in which layout, and all else by its value; tensors: those, in that order; unseen: where something
     lies that Python does not show or a graph cannot read, and what that is; empty where all is seen; owners: the objects in those that were
-    read; containers: the lists, dicts and the like."""
+    read; containers: the lists, dicts and the like; memory: where that of its tensors begins."""
 
     key: Key
     tensors: list[torch.Tensor]
     unseen: str = ""
     owners: Sequence[Any] = ()
     containers: Sequence[Any] = ()
-
-    @cached_property
-    def memory(self) -> frozenset[int]:
-        """Where the memory of its tensors begins."""
-        return frozenset(map(memory, self.tensors))
+    memory: frozenset[int] = frozenset()
 
     def difference(self, names: Sequence[str], objects: Sequence[Any], kind: str) -> str:
         """Where what these objects hold now is something else first; empty where it is not."""
@@ -79,7 +75,8 @@ def content(names: Sequence[str], objects: Sequence[Any], kind: str) -> Content:
     """What objects hold, for graphs on devices of that kind. names: what an answer calls them."""
     reader = _Reader(kind)
     reader.read(zip(names, objects, strict=True), None)
-    return Content(Key(reader.key), reader.tensors, reader.unseen, reader.owners, reader.containers)
+    begins = frozenset(map(memory, reader.tensors))
+    return Content(Key(reader.key), reader.tensors, reader.unseen, reader.owners, reader.containers, begins)
 
 
 def memory(tensor: torch.Tensor) -> int:
