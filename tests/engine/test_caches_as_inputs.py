@@ -216,6 +216,28 @@ def test_a_number_that_counts_is_told_once_and_never_replayed(captured: Callable
         assert_same(mine.tensors(), theirs.tensors())
 
 
+def test_a_cache_that_grows_beside_a_mask_is_told_and_left_alone(captured: Callable[..., GraphedStep]) -> None:
+    model = Decoder()
+    run, cache = captured(model, lambda x, mask, cache: model(x, cache)), Growing()
+    with torch.no_grad():
+        for k in range(OFTEN - 1):
+            run(token(k), torch.ones(1, k + 1), cache)
+        with pytest.warns(UserWarning, match=r"because input 2\.layers\[0\]\.keys is changed"):
+            run(token(0), torch.ones(1, OFTEN), cache)
+        run._contents = SimpleNamespace(read=None)  # type: ignore[assignment]  # nothing is read any more
+        run(token(0), torch.ones(1, OFTEN + 1), cache)
+
+
+def test_a_cache_that_cannot_be_read_is_told_and_left_alone(captured: Callable[..., GraphedStep]) -> None:
+    run, cache = captured(Decoder()), Cache()
+    cache.generator = torch.Generator()  # type: ignore[attr-defined]
+    decoded(run, cache, range(OFTEN - 1))
+    with pytest.warns(UserWarning, match=r"cache\.generator is a Generator"):
+        decoded(run, cache, range(1))
+    run._contents = SimpleNamespace(read=None)  # type: ignore[assignment]
+    decoded(run, cache, range(2))
+
+
 def test_objects_that_are_made_for_each_call_are_told_once_and_not_recorded(
     captured: Callable[..., GraphedStep],
 ) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from rung.engine import contents
 from rung.engine.contents import Contents
-from rung.engine.objects import content
+from rung.engine.objects import MOST, content
 
 
 class Layer:
@@ -168,6 +168,22 @@ def test_what_a_live_object_drops_is_freed(what: str) -> None:
         cache.layers = [] if what == "list" else [Layer()]
     gc.collect()
     assert keys() is None
+
+
+@pytest.mark.parametrize("kind", [list, dict, set, deque])
+def test_nothing_huge_is_looked_into(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    class Huge(kind):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            looked.append(1)
+            return super().__iter__()
+
+    huge = Huge((k, k) for k in range(MOST + 1))
+    found = content(["given"], [SimpleNamespace(first=torch.Generator(), inner=huge)], "cpu")
+    assert found.unseen.startswith("given.first is a Generator")
+    assert "values" in content(["given"], [SimpleNamespace(inner=huge)], "cpu").unseen
+    assert not looked
 
 
 def test_what_python_does_not_show_is_named() -> None:

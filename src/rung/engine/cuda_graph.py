@@ -20,7 +20,7 @@ from rung.engine.compiled import Renewed
 from rung.engine.contents import Contents
 from rung.engine.dynamo import place
 from rung.engine.guards import ModelGuards, put_elsewhere
-from rung.engine.input_guards import Inputs, as_copied, copied, modes
+from rung.engine.input_guards import NOT_CAPTURED, Inputs, as_copied, copied, modes
 from rung.engine.optimizer import own_step, stepped
 from rung.engine.optimizer_guards import OptimizerGuards
 from rung.engine.outside_memory import OutsideMemory
@@ -99,8 +99,8 @@ class GraphedStep:
     """
 
     _full = False  # there was no memory for one more graph
-    # Of the last call with objects that was not replayed; how many of its kind were so in a row; whether it was told why.
-    _last: tuple[Hashable, ...] = ()
+    # Of the last call with objects that was not replayed, its sort and key; how many of its sort were so in a row; whether it was told why.
+    _last: tuple[Hashable, tuple[Hashable, ...]] = (), ()
     _unreplayed = 0
     _told = False
 
@@ -130,7 +130,9 @@ class GraphedStep:
         self._rates: list[torch.Tensor] = []
         self._seen: list[float] = []
         self._changes = 0
-        self._failed: set[Hashable] = set()  # forms of calls with objects that cannot be captured, or change them
+        self._failed: set[Hashable] = (
+            set()
+        )  # forms of calls with objects that cannot be captured, sorts of those that change them
 
     @property
     def shapes(self) -> int:
@@ -159,8 +161,8 @@ class GraphedStep:
             self._calls.clear()
             self._full = False
         if not call:
-            if given.form not in self._failed:
-                self._tell(given, given.unseen)
+            if given.unseen is not NOT_CAPTURED:
+                self._tell(given, given.unseen, lasting=bool(given.sort))
             return self._ran(self._warm(given.released()))
         key = state, *call
         hooked = self._guards.hooked or (self._optimizer and own_step(self._optimizer))
@@ -278,11 +280,9 @@ class GraphedStep:
                 if theirs.data_ptr() != t.data_ptr():
                     theirs.copy_(t)
         if changed := given.changed():
-            self._tell(given, f"{changed} is changed by the call")
-            if self._unreplayed == OFTEN:
-                self._failed.add(given.form)
+            self._tell(given, f"{changed} is changed by the call", lasting=True)
         elif calls == 1:
-            another = given.key[1:] != self._last[1:]
+            another = given.key[1:] != self._last[1][1:]
             self._tell(given, "what an object among the inputs holds is another at every call" if another else "")
         return result, wrote or bool(changed)
 
@@ -293,12 +293,15 @@ class GraphedStep:
         torch.cuda.current_stream().wait_stream(self._stream)
         return result
 
-    def _tell(self, given: Inputs, why: str) -> None:
-        """Warns once of calls with objects that are not replayed, one after another. why: empty where that is for the model's sake."""
+    def _tell(self, given: Inputs, why: str, lasting: bool = False) -> None:
+        """Warns once of calls with objects that are not replayed, one after another. why: empty where that is for the model's sake; lasting:
+        whether the objects of such calls are not to be read any more, after so many."""
         if not given.objects:
             return
-        self._unreplayed = self._unreplayed + 1 if why and given.key[:1] == self._last[:1] else bool(why)
-        self._last = given.key
+        self._unreplayed = self._unreplayed + 1 if why and given.sort == self._last[0] else bool(why)
+        self._last = given.sort, given.key
+        if lasting and self._unreplayed >= OFTEN:
+            self._failed.add(given.sort)
         if self._unreplayed == OFTEN and not self._told:
             self._told = True
             warnings.warn(

@@ -21,6 +21,7 @@ from rung.hardware.device import matmul_precision_name
 from rung.hardware.torch_versions import tree_key
 
 NOTHING = Content(Key(()), [])
+NOT_CAPTURED = "such calls are not captured"
 
 
 class Inputs:
@@ -28,11 +29,12 @@ class Inputs:
     writes where they lie.
 
     held: tensors that are not copied, those in objects and inputs that share memory with one; copied: the others, each once; unseen: why no
-    graph may be recorded of such a call, empty where one may; form: its structure, shapes and plain values; key: what has to be equal where a
-    graph is replayed, the form and what objects hold.
+    graph may be recorded of such a call, empty where one may; form: its structure, shapes and plain values; sort: of a call with objects, its
+    structure and classes alone; key: what has to be equal where a graph is replayed, the form and what objects hold.
     """
 
     form: Hashable = ()
+    sort: Hashable = ()
     key: tuple[Hashable, ...]
 
     def __init__(
@@ -43,8 +45,8 @@ class Inputs:
         contents: Contents | None = None,
         failed: Container[Hashable] = (),
     ) -> None:
-        """kind: of the devices that graphs are for; contents: what is known of objects; failed: forms of calls that are not captured, so that
-        their objects are not read."""
+        """kind: of the devices that graphs are for; contents: what is known of objects; failed: forms and sorts of calls that are not
+        captured, so that their objects are not read."""
         self.args, self.kwargs, self._kind = args, kwargs, kind
         self.leaves, self.spec = pytree.tree_flatten((args, kwargs))
         given = [*args, *kwargs.values()]
@@ -57,10 +59,12 @@ class Inputs:
         if self.unseen:
             return
         self.form = tree_key(self.spec), signature(self.leaves)
-        if self.objects and self.form in failed:
-            self.unseen = "such calls are not captured"
-            return
         if self.objects:
+            # Shapes are no part of it: a mask grows by one with every token. What gets a gradient is unreadable with gradients alone.
+            self.sort = tree_key(self.spec), tuple(map(type, self.leaves)), torch.is_grad_enabled()
+            if self.form in failed or self.sort in failed:
+                self.unseen = NOT_CAPTURED
+                return
             self.content = (contents or Contents(kind)).read(self._names(), self.objects)
             self.unseen = self.content.unseen
         places: tuple[Hashable, ...] = ()

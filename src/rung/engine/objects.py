@@ -3,13 +3,14 @@ dicts and further objects these lie."""
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import types
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils import _pytree as pytree
@@ -63,7 +64,7 @@ class Content:
     def difference(self, names: Sequence[str], objects: Sequence[Any], kind: str) -> str:
         """Where what these objects hold now is something else first; empty where it is not."""
         reader = _Reader(kind, places=[])
-        reader.read(zip(names, objects, strict=True), None)
+        reader.read(names, objects)
         assert reader.places is not None
         pairs = zip(self.key, reader.key, reader.places, strict=False)
         if (found := next((place for a, b, place in pairs if a != b), None)) is not None:
@@ -74,7 +75,7 @@ class Content:
 def content(names: Sequence[str], objects: Sequence[Any], kind: str) -> Content:
     """What objects hold, for graphs on devices of that kind. names: what an answer calls them."""
     reader = _Reader(kind)
-    reader.read(zip(names, objects, strict=True), None)
+    reader.read(names, objects)
     begins = frozenset(map(memory, reader.tensors))
     return Content(Key(reader.key), reader.tensors, reader.unseen, reader.owners, reader.containers, begins)
 
@@ -121,6 +122,10 @@ def spelled(place: Place) -> str:
     return f"{spelled(holder)}{f'.{name}' if isinstance(name, str) else f'[{name!r}]'}"
 
 
+class _Unreadable(Exception):
+    """Ends the reading: nothing is captured of such objects, and they may be huge."""
+
+
 class _Reader:
     def __init__(self, kind: str, places: list[Place] | None = None) -> None:
         self.key: list[Hashable] = []
@@ -133,7 +138,11 @@ class _Reader:
         self._seen: dict[int, int] = {}  # what was read already, and how much was by then
         self._depth = 0
 
-    def read(self, items: Iterable[tuple[Any, Any]], holder: Place | None) -> None:
+    def read(self, names: Sequence[str], objects: Sequence[Any]) -> None:
+        with contextlib.suppress(_Unreadable):
+            self._read(zip(names, objects, strict=True), None)
+
+    def _read(self, items: Iterable[tuple[Any, Any]], holder: Place | None) -> None:
         key, tensors, places = self.key, self.tensors, self.places
         for name, value in items:
             kind: Any = type(value)
@@ -142,11 +151,8 @@ class _Reader:
             elif isinstance(value, torch.Tensor):
                 if why := unreadable(value, self._kind):
                     self._refuse((holder, name), why)
-                    key.append(why)
-                else:
-                    tensors.append(value)
-                    layout = value.data_ptr(), value.shape, value.stride(), value.dtype, value.requires_grad
-                    key.append(layout)
+                tensors.append(value)
+                key.append((value.data_ptr(), value.shape, value.stride(), value.dtype, value.requires_grad))
             elif _is_value(kind):
                 key.append((kind, value))
             elif id(value) in self._seen:
@@ -164,19 +170,20 @@ class _Reader:
         form, parts, slots = self._contained(value, kind, place)
         if slots is None:
             self._refuse(place, f"is a {kind.__name__}, into which Python does not look")
-        else:
-            own = _attributes(value, slots)
-            form += [name for name, _ in own]
-            parts += own
-        if len(self.key) + len(parts) > MOST or self._depth == DEEP:
-            self._refuse(place, f"holds more than {MOST} values, or is more than {DEEP} deep")
-            parts = []
+        own = _attributes(value, slots)
+        form += [name for name, _ in own]
+        parts += own
+        self._take(len(parts), place)
         self.key.append((kind, *form))
         if self.places is not None:
             self.places.append(place)
         self._depth += 1
-        self.read(parts, place)
+        self._read(parts, place)
         self._depth -= 1
+
+    def _take(self, more: int, place: Place) -> None:
+        if len(self.key) + more > MOST or self._depth == DEEP:
+            self._refuse(place, f"holds more than {MOST} values, or is more than {DEEP} deep")
 
     def _contained(self, value: Any, kind: Any, place: Place) -> tuple[list[Any], list[tuple[Any, Any]], Any]:
         """Of a container, its form and what is in it; of all, the slots of its class."""
@@ -184,16 +191,20 @@ class _Reader:
             if self._depth:
                 self.owners.append(value)
             return [], [], _slots(kind)
+        self._take(len(value), place)  # before it is looked into
         self.containers.append(value)
         if isinstance(value, SEQUENCES):
             return [len(value)], list(enumerate(value)), named_slots(kind)
         if not all(map(_is_key, value)):
             self._refuse(place, f"is a {kind.__name__} of other objects than plain values")
-            return [], [], ()
         return list(value), list(value.items()) if isinstance(value, dict) else [], named_slots(kind)
 
-    def _refuse(self, place: Place, why: str) -> None:
-        self.unseen = self.unseen or f"{spelled(place)} {why}"
+    def _refuse(self, place: Place, why: str) -> NoReturn:
+        self.unseen = f"{spelled(place)} {why}"
+        self.key.append(why)
+        if self.places is not None:
+            self.places.append(place)
+        raise _Unreadable
 
 
 def _attributes(value: Any, slots: tuple[str, ...]) -> list[tuple[str, Any]]:
