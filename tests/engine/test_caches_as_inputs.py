@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from rung.engine import contents, cuda_graph
 from rung.engine.cuda_graph import MOST_SHAPES, OFTEN, WARM_CALLS, GraphedStep
+from rung.engine.objects import rebuilt
 from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.verify.audit import audit
@@ -414,6 +415,61 @@ def test_an_object_that_is_handed_out_is_another_at_every_call(kind: Any, captur
     assert len(again.first) == 1
     assert not hasattr(again, "grown")
     assert run.shapes == 1
+
+
+class State:
+    def __init__(self) -> None:
+        self.hidden = torch.zeros(1, 4)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.state, self.states = State(), [{"inner": State()}]
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return x + 1, self.state, {"inner": self.states[0]["inner"]}, self.states
+
+
+def test_what_the_model_holds_is_handed_out_itself(captured: Callable[..., GraphedStep]) -> None:
+    model = Recurrent()
+    run = captured(model)
+    for _ in range(WARM_CALLS + 3):
+        _, state, inner, states = run(torch.ones(2))
+        assert state is model.state
+        assert inner["inner"] is model.states[0]["inner"]
+        assert states is model.states
+    assert run.shapes == 1
+
+
+class Unset:
+    __slots__ = ("inner",)
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+class Concealed:
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise ValueError
+
+
+def test_results_of_every_form_are_handed_out() -> None:
+    shared = [torch.zeros(2)]
+    found = rebuilt({"a": shared, "b": shared}, {})
+    assert found["a"] is found["b"] is not shared
+    cycle: list[Any] = []
+    cycle.append({"itself": cycle})
+    found = rebuilt(cycle, {})
+    assert found[0]["itself"] is found is not cycle
+    chain = SimpleNamespace(inner=None)
+    for _ in range(600):
+        chain = SimpleNamespace(inner=chain)
+    assert rebuilt(chain, {}).inner is not chain.inner
+    assert isinstance(rebuilt(Unset(), {}), Unset)
+    concealed = Concealed()
+    assert rebuilt(concealed, {}) is concealed
 
 
 class Registered(Growing):

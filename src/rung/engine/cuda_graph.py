@@ -24,7 +24,7 @@ from rung.engine.input_guards import NOT_CAPTURED, Inputs, as_copied, copied, mo
 from rung.engine.optimizer import own_step, stepped
 from rung.engine.optimizer_guards import OptimizerGuards
 from rung.engine.outside_memory import OutsideMemory
-from rung.engine.results import Result
+from rung.engine.results import Result, own_objects
 from rung.errors import WorkloadError
 from rung.hardware.device import Device, recording
 from rung.rewrites.kept import step_taken
@@ -315,10 +315,10 @@ class GraphedStep:
         for parameter in self._summed:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        recorded = given.with_tensors(static)
+        recorded, own = given.with_tensors(static), own_objects(self._model)
         groups = self._optimizer.param_groups if self._optimizer else []
-        own = [g["lr"] for g in groups]
-        rates = [float(rate) for rate in own]
+        set_rates = [g["lr"] for g in groups]
+        rates = [float(rate) for rate in set_rates]
         if not self._rates and groups:
             where = self._parameters[0].device
             self._rates = [
@@ -340,7 +340,7 @@ class GraphedStep:
             raise WorkloadError(why_not(error)) from error
         finally:
             torch.clear_autocast_cache()
-            for group, rate in zip(groups, own, strict=True):
+            for group, rate in zip(groups, set_rates, strict=True):
                 group["lr"] = rate
         gradients = [p.grad for p in self._parameters]
         sums = [(p, p.grad) for p in self._summed if p.grad is not None]
@@ -348,7 +348,7 @@ class GraphedStep:
         held = list(map(weakref.ref, given.content.tensors))
         # A second run would advance what the caller's own tensors count: none is launched that may go for nothing.
         harmless = None if held else 0
-        return _Graph(graph, static, held, Result(result, given), gradients, sums, harmless, learns)
+        return _Graph(graph, static, held, Result(result, given, own), gradients, sums, harmless, learns)
 
     def _replay(self, captured: _Graph, given: Inputs, copies: bool = True) -> Any:
         """copies: False where the graph has those of the inputs already."""

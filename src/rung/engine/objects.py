@@ -86,32 +86,66 @@ def memory(tensor: torch.Tensor) -> int:
     return where
 
 
-def rebuilt(value: Any, known: dict[int, Any]) -> Any:
-    """The same in containers and objects of its own, and with the same tensors; of what is known by its `id`, what is known. The common
-    containers by hand: this is done at every replay."""
+def rebuilt(value: Any, known: dict[int, Any], depth: int = 0) -> Any:
+    """The same in containers and objects of its own, and with the same tensors; of what is known by its `id`, what is known. What cannot be
+    read, or lies too deep, is itself. The common containers by hand: this is done at every replay."""
     if id(value) in known:
         return known[id(value)]
     kind: Any = type(value)
-    if kind in SIMPLE or isinstance(value, torch.Tensor) or _is_value(kind):
+    if kind in SIMPLE or isinstance(value, torch.Tensor) or _is_value(kind) or depth == DEEP:
         return value
-    if kind is tuple or kind is list:
-        return kind([rebuilt(one, known) for one in value])
+    depth += 1
+    if kind is tuple:
+        return tuple([rebuilt(one, known, depth) for one in value])
+    if kind is list:  # known before it is filled: it may be in two places, or in itself
+        some: list[Any] = []
+        known[id(value)] = some
+        some += [rebuilt(one, known, depth) for one in value]
+        return some
     if kind is dict:
-        return {name: rebuilt(one, known) for name, one in value.items()}
+        table: dict[Any, Any] = {}
+        known[id(value)] = table
+        table.update({name: rebuilt(one, known, depth) for name, one in value.items()})
+        return table
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return kind(*[rebuilt(one, known) for one in value])
+        return kind(*[rebuilt(one, known, depth) for one in value])
     if kind in pytree.SUPPORTED_NODES:
-        return pytree.tree_map(lambda leaf: rebuilt(leaf, known), value, is_leaf=lambda leaf: id(leaf) in known)
+        made = pytree.tree_map(lambda part: rebuilt(part, known, depth), value, is_leaf=lambda part: part is not value)
+        return known.setdefault(id(value), made)
     slots = _slots(kind)
     if slots is None or isinstance(value, torch.nn.Module):
         return value
+    try:
+        attributes, slotted = _table(value), _slotted(value, slots)
+    except Exception:  # whatever a class of the user's raises
+        return value
     other = known[id(value)] = types.SimpleNamespace() if kind is types.SimpleNamespace else object.__new__(kind)
-    if kind.__dictoffset__:
-        vars(other).update({name: rebuilt(held, known) for name, held in vars(value).items()})
-    for name in slots:
-        if hasattr(value, name):
-            object.__setattr__(other, name, rebuilt(getattr(value, name), known))  # it may be frozen
+    if attributes:
+        _table(other).update({name: rebuilt(held, known, depth) for name, held in attributes.items()})
+    for name, held in slotted:
+        object.__setattr__(other, name, rebuilt(held, known, depth))  # it may be frozen
     return other
+
+
+def reached(values: Iterable[Any]) -> dict[int, Any]:
+    """By their `id`, the containers and objects among values and in those, the nearest first, and not too many."""
+    found: dict[int, Any] = {}
+    ahead = list(values)
+    for value in ahead:  # which grows on the way
+        kind: Any = type(value)
+        if id(value) in found or isinstance(value, (torch.Tensor, torch.nn.Module)) or _is_value(kind):
+            continue
+        found[id(value)] = value
+        if isinstance(value, (*SEQUENCES, dict)):
+            parts: Any = value.values() if isinstance(value, dict) else value
+        else:
+            try:
+                parts = [held for _, held in _attributes(value, _slots(kind) or ())]
+            except Exception:  # whatever a class of the user's raises
+                parts = ()
+        if len(ahead) + len(parts) <= MOST:
+            ahead += parts
+    return found
 
 
 def spelled(place: Place) -> str:
@@ -170,7 +204,10 @@ class _Reader:
         form, parts, slots = self._contained(value, kind, place)
         if slots is None:
             self._refuse(place, f"is a {kind.__name__}, into which Python does not look")
-        own = _attributes(value, slots)
+        try:
+            own = _attributes(value, slots)
+        except Exception as error:  # whatever a class of the user's raises
+            self._refuse(place, f"cannot be read ({type(error).__name__})")
         form += [name for name, _ in own]
         parts += own
         self._take(len(parts), place)
@@ -208,8 +245,22 @@ class _Reader:
 
 
 def _attributes(value: Any, slots: tuple[str, ...]) -> list[tuple[str, Any]]:
-    own = list(getattr(value, "__dict__", {}).items())
-    return own + [(name, getattr(value, name)) for name in slots if hasattr(value, name)] if slots else own
+    own = list(_table(value).items())
+    return own + _slotted(value, slots) if slots else own
+
+
+def _table(value: Any) -> dict[str, Any]:
+    """Of its attributes, and not of what a `__getattr__` of its class gives."""
+    kind: Any = type(value)
+    return object.__getattribute__(value, "__dict__") if kind.__dictoffset__ else {}
+
+
+def _slotted(value: Any, slots: tuple[str, ...]) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name in slots:
+        with contextlib.suppress(AttributeError):  # as one that is unset raises
+            found.append((name, object.__getattribute__(value, name)))
+    return found
 
 
 @cache
