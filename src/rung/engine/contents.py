@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,11 +24,12 @@ class Contents:
     def __init__(self, kind: str) -> None:
         """kind: of the devices that graphs are for."""
         self._kind = kind
-        self._known: dict[tuple[int, ...], _Known] = {}
+        self._known: dict[tuple[Hashable, ...], _Known] = {}
 
     def read(self, names: Sequence[str], objects: Sequence[Any]) -> Content:
         """names: what an answer calls the objects."""
-        place = tuple(map(id, objects))
+        # What gets a gradient can be read where none is taken.
+        place = torch.is_grad_enabled(), *map(id, objects)
         known = self._known.get(place)
         if known is not None and (held := known.content(objects)) is not None:
             return held
@@ -92,6 +94,8 @@ class _Known:
 
 def _parts(value: Any, owner: bool) -> list[Any]:
     table = vars(value) if owner else value
+    if isinstance(table, deque):
+        return [*table, table.maxlen]
     return [*table, *table.values()] if isinstance(table, dict) else list(table)
 
 
@@ -104,7 +108,7 @@ def _goes_with(found: Content, objects: Sequence[Any]) -> bool:
     # Of an owner what is in its `__dict__` is compared, of a container what is in itself.
     if any(not type(one).__weakrefoffset__ for one in objects) or any(map(named_slots, map(type, owners))):
         return False
-    if any(map(named_slots, map(type, found.containers))) or any(hasattr(one, "__dict__") for one in found.containers):
+    if any(map(named_slots, map(type, found.containers))) or any(type(one).__dictoffset__ for one in found.containers):
         return False
     tables = (*map(vars, owners), *found.containers)
     parts = [one for table in tables for one in (table.values() if isinstance(table, dict) else table)]

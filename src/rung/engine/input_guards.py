@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rung.engine.contents import Contents
-from rung.engine.objects import VALUES, Content, Key, memory, unreadable
+from rung.engine.objects import Content, Key, exact, is_plain, memory, unreadable
 from rung.hardware.device import matmul_precision_name
 from rung.hardware.torch_versions import tree_key
 
@@ -52,7 +52,7 @@ class Inputs:
         given = [*args, *kwargs.values()]
         # What a call may change of its inputs beside their tensors lies in objects, and in containers of the caller's.
         self.flat = len(given) == len(self.leaves) and all(map(is_, given, self.leaves))
-        self.objects = [leaf for leaf in self.leaves if not isinstance(leaf, (torch.Tensor, *VALUES))]
+        self.objects = [leaf for leaf in self.leaves if not (isinstance(leaf, torch.Tensor) or is_plain(leaf))]
         self.content, self.held, self.key = NOTHING, NOTHING.tensors, ()
         self.copied = list({id(leaf): leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)}.values())
         self.unseen = next((f"an input {why}" for t in self.copied if (why := unreadable(t, kind))), "")
@@ -69,10 +69,15 @@ class Inputs:
             self.unseen = self.content.unseen
         places: tuple[Hashable, ...] = ()
         if self.content.tensors and not self.unseen:
-            shared = [(k, t) for k, t in enumerate(self.copied) if memory(t) in self.content.memory]
+            try:
+                begins = list(map(memory, self.copied))
+            except RuntimeError:  # one of torch.func has none
+                self.unseen, self.sort = "an input has no memory of its own", ()
+                return
+            shared = [(k, t) for k, t in enumerate(self.copied) if begins[k] in self.content.memory]
             self.held = [*self.content.tensors, *(t for _, t in shared)]
-            self.copied = [t for t in self.copied if memory(t) not in self.content.memory]
-            places = tuple((k, t.data_ptr(), t.requires_grad) for k, t in shared)
+            self.copied = [t for k, t in enumerate(self.copied) if begins[k] not in self.content.memory]
+            places = tuple((k, t.data_ptr(), t.requires_grad, t.is_conj(), t.is_neg()) for k, t in shared)
         self.key = self.form, self.content.key, places
 
     def with_tensors(self, others: list[torch.Tensor]) -> Inputs:
@@ -114,13 +119,13 @@ def signature(leaves: Sequence[Any]) -> Hashable:
     return tuple(
         (t.shape, t.dtype, t.stride(), first.setdefault(id(t), k))
         if isinstance(t, torch.Tensor)
-        else (type(t), t if isinstance(t, VALUES) else first.setdefault(id(t), k))
+        else (type(t), exact(t) if is_plain(t) else first.setdefault(id(t), k))
         for k, t in enumerate(leaves)
     )
 
 
 def modes() -> Hashable:
-    """Whether a call is made in inference mode, under which autocast, where it is under any, and with which of torch's settings that
+    """Whether a call is made in inference mode and with gradients, under which autocast, where it is under any, and with which of torch's settings that
     decide what kernels are launched."""
     autocasts = (
         torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cuda", "cpu")
@@ -130,7 +135,7 @@ def modes() -> Hashable:
         cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled(),
     )  # fmt: skip
     settings = matmul_precision_name(), torch.are_deterministic_algorithms_enabled(), attention
-    return torch.is_inference_mode_enabled(), *autocasts, settings
+    return torch.is_inference_mode_enabled(), torch.is_grad_enabled(), *autocasts, settings
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:

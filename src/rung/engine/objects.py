@@ -92,7 +92,7 @@ def rebuilt(value: Any, known: dict[int, Any], depth: int = 0) -> Any:
     if id(value) in known:
         return known[id(value)]
     kind: Any = type(value)
-    if kind in SIMPLE or isinstance(value, torch.Tensor) or _is_value(kind) or depth == DEEP:
+    if kind in SIMPLE or isinstance(value, torch.Tensor) or is_value(kind) or depth == DEEP:
         return value
     depth += 1
     if kind is tuple:
@@ -133,7 +133,7 @@ def reached(values: Iterable[Any]) -> dict[int, Any]:
     ahead = list(values)
     for value in ahead:  # which grows on the way
         kind: Any = type(value)
-        if id(value) in found or isinstance(value, (torch.Tensor, torch.nn.Module)) or _is_value(kind):
+        if id(value) in found or isinstance(value, (torch.Tensor, torch.nn.Module)) or is_value(kind):
             continue
         found[id(value)] = value
         if isinstance(value, (*SEQUENCES, dict)):
@@ -181,14 +181,19 @@ class _Reader:
         for name, value in items:
             kind: Any = type(value)
             if kind in SIMPLE:
-                key.append((kind, value))
+                key.append((kind, value.hex() if kind is float else value))
             elif isinstance(value, torch.Tensor):
                 if why := unreadable(value, self._kind):
                     self._refuse((holder, name), why)
+                try:
+                    where = value.data_ptr()
+                except RuntimeError:  # one of torch.func has none
+                    self._refuse((holder, name), "has no memory of its own")
                 tensors.append(value)
-                key.append((value.data_ptr(), value.shape, value.stride(), value.dtype, value.requires_grad))
-            elif _is_value(kind):
-                key.append((kind, value))
+                views = value.is_conj(), value.is_neg()
+                key.append((where, value.shape, value.stride(), value.dtype, value.requires_grad, *views))
+            elif is_value(kind):
+                key.append((kind, exact(value)))
             elif id(value) in self._seen:
                 key.append(("again", self._seen[id(value)]))
             else:
@@ -231,10 +236,11 @@ class _Reader:
         self._take(len(value), place)  # before it is looked into
         self.containers.append(value)
         if isinstance(value, SEQUENCES):
-            return [len(value)], list(enumerate(value)), named_slots(kind)
+            form = [len(value), value.maxlen if isinstance(value, deque) else None]
+            return form, list(enumerate(value)), named_slots(kind)
         if not all(map(_is_key, value)):
             self._refuse(place, f"is a {kind.__name__} of other objects than plain values")
-        return list(value), list(value.items()) if isinstance(value, dict) else [], named_slots(kind)
+        return list(map(_exact_key, value)), list(value.items()) if isinstance(value, dict) else [], named_slots(kind)
 
     def _refuse(self, place: Place, why: str) -> NoReturn:
         self.unseen = f"{spelled(place)} {why}"
@@ -264,13 +270,36 @@ def _slotted(value: Any, slots: tuple[str, ...]) -> list[tuple[str, Any]]:
 
 
 @cache
-def _is_value(kind: Any) -> bool:
-    return issubclass(kind, VALUES)
+def is_value(kind: Any) -> bool:
+    """Whether instances of a class are plain values. One with attributes, as a subclass of int may have, is none."""
+    if kind in VALUES or issubclass(kind, (*NAMED, enum.Enum)):
+        return True
+    return issubclass(kind, VALUES) and not kind.__dictoffset__ and not named_slots(kind)
+
+
+def is_plain(value: Any) -> bool:
+    kind: Any = type(value)
+    return is_value(kind)
+
+
+def exact(value: Any) -> Any:
+    """Of a plain value, what is equal where it is the same: 0.0 equals -0.0."""
+    if isinstance(value, enum.Enum):
+        return value
+    if isinstance(value, float):
+        return float.hex(value)
+    return (value.real.hex(), value.imag.hex()) if isinstance(value, complex) else value
 
 
 def _is_key(value: Any) -> bool:
     kind: Any = type(value)
-    return all(map(_is_key, value)) if kind is tuple else _is_value(kind)
+    return all(map(_is_key, value)) if kind is tuple else is_value(kind)
+
+
+def _exact_key(value: Any) -> Hashable:
+    """With its class: True equals 1."""
+    kind: Any = type(value)
+    return (kind, tuple(map(_exact_key, value)) if kind is tuple else exact(value))
 
 
 @cache
