@@ -15,8 +15,9 @@ from replayed_by_torch import Operations
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from rung.engine import cuda_graph
+from rung.engine import contents, cuda_graph
 from rung.engine.cuda_graph import MOST_SHAPES, OFTEN, WARM_CALLS, GraphedStep
+from rung.engine.objects import rebuilt
 from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.verify.audit import audit
@@ -216,6 +217,28 @@ def test_a_number_that_counts_is_told_once_and_never_replayed(captured: Callable
         assert_same(mine.tensors(), theirs.tensors())
 
 
+def test_a_cache_that_grows_beside_a_mask_is_told_and_left_alone(captured: Callable[..., GraphedStep]) -> None:
+    model = Decoder()
+    run, cache = captured(model, lambda x, mask, cache: model(x, cache)), Growing()
+    with torch.no_grad():
+        for k in range(OFTEN - 1):
+            run(token(k), torch.ones(1, k + 1), cache)
+        with pytest.warns(UserWarning, match=r"because input 2\.layers\[0\]\.keys is changed"):
+            run(token(0), torch.ones(1, OFTEN), cache)
+        run._contents = SimpleNamespace(read=None)  # type: ignore[assignment]  # nothing is read any more
+        run(token(0), torch.ones(1, OFTEN + 1), cache)
+
+
+def test_a_cache_that_cannot_be_read_is_told_and_left_alone(captured: Callable[..., GraphedStep]) -> None:
+    run, cache = captured(Decoder()), Cache()
+    cache.generator = torch.Generator()  # type: ignore[attr-defined]
+    decoded(run, cache, range(OFTEN - 1))
+    with pytest.warns(UserWarning, match=r"cache\.generator is a Generator"):
+        decoded(run, cache, range(1))
+    run._contents = SimpleNamespace(read=None)  # type: ignore[assignment]
+    decoded(run, cache, range(2))
+
+
 def test_objects_that_are_made_for_each_call_are_told_once_and_not_recorded(
     captured: Callable[..., GraphedStep],
 ) -> None:
@@ -228,6 +251,56 @@ def test_objects_that_are_made_for_each_call_are_told_once_and_not_recorded(
     for _ in range(OFTEN):  # which may lie where the last one lay
         decoded(run, Cache(), range(1))
     assert run.shapes == 0
+
+
+def test_an_uncaptured_call_frees_what_it_replaces(captured: Callable[..., GraphedStep]) -> None:
+    freed: list[bool] = []
+
+    def forward(x: torch.Tensor, cache: Any) -> Any:
+        old = weakref.ref(cache.layers[0].keys)
+        cache.layers[0].keys = torch.cat([cache.layers[0].keys, x], 1)
+        freed.append(old() is None)
+        return {"x": x}
+
+    run, cache = captured(nn.Identity(), forward), Growing()
+    decoded(run, cache, range(3))
+    cache.layers[0].more = torch.Generator()  # into which Python does not look
+    decoded(run, cache, range(2))
+    assert freed == [True] * 5
+
+
+def test_objects_that_stay_the_same_are_read_once(
+    captured: Callable[..., GraphedStep], written: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, cache, reads = captured(Decoder()), Cache(), []
+    written += cache.tensors()
+    read = contents.content
+    monkeypatch.setattr(contents, "content", lambda *a: (reads.append(1), read(*a))[1])
+    with torch.no_grad():
+        for k in range(WARM_CALLS + 2):
+            run(torch.ones(1, 1, 8)[..., ::2] + k, cache=cache)
+            run(torch.ones(1, 1, 8)[..., ::2], cache=cache)
+    assert len(reads) == 1
+
+
+def test_a_call_that_found_no_memory_and_changed_its_cache_is_not_made_again(
+    captured: Callable[..., GraphedStep], written: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(x: torch.Tensor, cache: Any = None) -> Any:
+        if cache is not None and len(calls) == WARM_CALLS:
+            cache.full = True
+            raise torch.OutOfMemoryError("no memory")
+        calls.append(1)
+        return {"x": x}
+
+    calls: list[int] = []
+    run, cache = captured(nn.Identity(), forward), Cache()
+    for _ in range(WARM_CALLS + 1):
+        run(token(0))
+    calls.clear()
+    decoded(run, cache, range(WARM_CALLS))
+    with pytest.raises(WorkloadError, match="no memory"):
+        decoded(run, cache, range(1))
 
 
 def test_what_is_changed_by_the_recording_alone_is_not_replayed_again(
@@ -342,6 +415,61 @@ def test_an_object_that_is_handed_out_is_another_at_every_call(kind: Any, captur
     assert len(again.first) == 1
     assert not hasattr(again, "grown")
     assert run.shapes == 1
+
+
+class State:
+    def __init__(self) -> None:
+        self.hidden = torch.zeros(1, 4)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.state, self.states = State(), [{"inner": State()}]
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return x + 1, self.state, {"inner": self.states[0]["inner"]}, self.states
+
+
+def test_what_the_model_holds_is_handed_out_itself(captured: Callable[..., GraphedStep]) -> None:
+    model = Recurrent()
+    run = captured(model)
+    for _ in range(WARM_CALLS + 3):
+        _, state, inner, states = run(torch.ones(2))
+        assert state is model.state
+        assert inner["inner"] is model.states[0]["inner"]
+        assert states is model.states
+    assert run.shapes == 1
+
+
+class Unset:
+    __slots__ = ("inner",)
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+class Concealed:
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise ValueError
+
+
+def test_results_of_every_form_are_handed_out() -> None:
+    shared = [torch.zeros(2)]
+    found = rebuilt({"a": shared, "b": shared}, {})
+    assert found["a"] is found["b"] is not shared
+    cycle: list[Any] = []
+    cycle.append({"itself": cycle})
+    found = rebuilt(cycle, {})
+    assert found[0]["itself"] is found is not cycle
+    chain = SimpleNamespace(inner=None)
+    for _ in range(600):
+        chain = SimpleNamespace(inner=chain)
+    assert rebuilt(chain, {}).inner is not chain.inner
+    assert isinstance(rebuilt(Unset(), {}), Unset)
+    concealed = Concealed()
+    assert rebuilt(concealed, {}) is concealed
 
 
 class Registered(Growing):

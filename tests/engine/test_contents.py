@@ -12,7 +12,8 @@ import torch
 
 from rung.engine import contents
 from rung.engine.contents import Contents
-from rung.engine.objects import content
+from rung.engine.input_guards import Inputs
+from rung.engine.objects import MOST, content
 
 
 class Layer:
@@ -128,7 +129,10 @@ def test_numbers_in_tensors_are_no_change(reads: list[int]) -> None:
     cache, known = Layer(), Contents("cpu")
     before = known.read(["cache"], [cache])
     cache.keys.add_(1)
-    assert known.read(["cache"], [cache]) is before
+    after = known.read(["cache"], [cache])
+    assert after.key is before.key
+    assert list(map(id, after.tensors)) == list(map(id, before.tensors))
+    assert after.memory == before.memory
     assert not before.difference(["cache"], [cache], "cpu")
     assert len(reads) == 1
 
@@ -148,6 +152,110 @@ def test_an_object_lives_no_longer_for_being_read(to: str) -> None:
     gc.collect()
     assert [one() for one in held] == [None, None]
     assert not known._known
+
+
+class Number(int):
+    pass
+
+
+COMPLEX = torch.ones(2, dtype=torch.complex64)
+UNEQUAL: dict[str, tuple[Any, Any]] = {
+    "a negative zero": (0.0, -0.0),
+    "a negative zero of two": (complex(0.0, 0.0), complex(0.0, -0.0)),
+    "a key that equals another": ({0.0: 1}, {-0.0: 1}),
+    "a key of another class": ({(1, "k"): 1}, {(True, "k"): 1}),
+    "a conjugate": (COMPLEX, COMPLEX.conj()),
+    "a negative view": (COMPLEX.imag, COMPLEX.conj().imag),
+    "how long a deque gets": (deque([1], maxlen=2), deque([1], maxlen=5)),
+}
+
+
+@pytest.mark.parametrize("what", UNEQUAL)
+def test_what_is_equal_and_not_the_same_is_told_apart(what: str) -> None:
+    cache, known = Layer(), Contents("cpu")
+    one, other = UNEQUAL[what]
+    cache.on = one
+    before = known.read(["cache"], [cache]).key
+    cache.on = other
+    assert known.read(["cache"], [cache]).key != before
+
+
+def test_a_number_with_attributes_is_not_read() -> None:
+    number: Any = Number(3)
+    number.scale = torch.ones(1)
+    assert "inner is a Number" in content(["given"], [SimpleNamespace(inner=number)], "cpu").unseen
+
+
+def test_what_gets_a_gradient_is_read_where_none_is_taken() -> None:
+    cache, known = Layer(), Contents("cpu")
+    cache.keys.requires_grad_()
+    for _ in range(2):
+        with torch.no_grad():
+            assert not known.read(["cache"], [cache]).unseen
+        assert "gets a gradient" in known.read(["cache"], [cache]).unseen
+
+
+class Refusing:
+    __slots__ = ("keys",)
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError(name)
+
+
+class Hidden:
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise ValueError
+
+
+def test_objects_that_refuse_to_be_read_are_unseen() -> None:
+    assert not content(["given"], [Refusing()], "cpu").unseen
+    assert "cannot be read (ValueError)" in content(["given"], [Hidden()], "cpu").unseen
+
+
+def test_tensors_of_a_transform_are_unseen() -> None:
+    found: list[str] = []
+
+    def looked_at(x: torch.Tensor) -> torch.Tensor:
+        for given in (SimpleNamespace(inner=x), SimpleNamespace(inner=torch.ones(2))):
+            found.append(Inputs((x, given), {}, "cpu").unseen)
+        return x
+
+    torch.vmap(looked_at)(torch.zeros(3, 2))
+    assert found == ["input 1.inner has no memory of its own", "an input has no memory of its own"]
+
+
+@pytest.mark.parametrize("what", ["tensor", "list", "object"])
+def test_what_a_live_object_drops_is_freed(what: str) -> None:
+    cache, known = Cache(), Contents("cpu")
+    cache.slots = Layer()  # type: ignore[assignment]
+    cache.by_name["again"] = cache.layers
+    known.read(["cache"], [cache])
+    keys = weakref.ref(cache.layers[0].keys)
+    assert len(known._known) == 1
+    if what == "tensor":
+        cache.layers[0].keys = torch.zeros(2, 4)
+    else:
+        cache.by_name = {}
+        cache.layers = [] if what == "list" else [Layer()]
+    gc.collect()
+    assert keys() is None
+
+
+@pytest.mark.parametrize("kind", [list, dict, set, deque])
+def test_nothing_huge_is_looked_into(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    class Huge(kind):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            looked.append(1)
+            return super().__iter__()
+
+    huge = Huge((k, k) for k in range(MOST + 1))
+    found = content(["given"], [SimpleNamespace(first=torch.Generator(), inner=huge)], "cpu")
+    assert found.unseen.startswith("given.first is a Generator")
+    assert "values" in content(["given"], [SimpleNamespace(inner=huge)], "cpu").unseen
+    assert not looked
 
 
 def test_what_python_does_not_show_is_named() -> None:

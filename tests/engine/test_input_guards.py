@@ -108,11 +108,12 @@ def less_precise() -> Iterator[None]:
     "within",
     [
         torch.inference_mode,
+        torch.no_grad,
         lambda: torch.autocast("cpu", torch.bfloat16),
         less_precise,
         lambda: nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH),
     ],
-    ids=["inference mode", "autocast", "the precision of products", "kinds of attention"],
+    ids=["inference mode", "without gradients", "autocast", "the precision of products", "kinds of attention"],
 )
 def test_a_call_in_another_mode_or_under_another_setting_has_a_graph_of_its_own(within: Callable[[], Any]) -> None:
     before = modes()

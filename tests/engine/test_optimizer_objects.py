@@ -415,7 +415,9 @@ def test_a_rate_that_is_a_tensor_is_the_users_after_recording_too(monkeypatch: p
     vars(run).update(
         _optimizer=optimizer, _parameters=optimizer.param_groups[0]["params"], _rates=[], _seen=[], _summed=[]
     )
-    vars(run).update(_stream=None, _device=CPU, _run=lambda: seen.append(optimizer.param_groups[0]["lr"]))
+    vars(run).update(
+        _stream=None, _device=CPU, _model=nn.Identity(), _run=lambda: seen.append(optimizer.param_groups[0]["lr"])
+    )
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(cuda_graph, "recording", lambda *a: contextlib.nullcontext())

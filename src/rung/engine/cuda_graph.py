@@ -20,11 +20,11 @@ from rung.engine.compiled import Renewed
 from rung.engine.contents import Contents
 from rung.engine.dynamo import place
 from rung.engine.guards import ModelGuards, put_elsewhere
-from rung.engine.input_guards import Inputs, as_copied, copied, modes
+from rung.engine.input_guards import NOT_CAPTURED, Inputs, as_copied, copied, modes
 from rung.engine.optimizer import own_step, stepped
 from rung.engine.optimizer_guards import OptimizerGuards
 from rung.engine.outside_memory import OutsideMemory
-from rung.engine.results import Result
+from rung.engine.results import Result, own_objects
 from rung.errors import WorkloadError
 from rung.hardware.device import Device, recording
 from rung.rewrites.kept import step_taken
@@ -99,8 +99,8 @@ class GraphedStep:
     """
 
     _full = False  # there was no memory for one more graph
-    # Of the last call with objects that was not replayed; how many of its kind were so in a row; whether it was told why.
-    _last: tuple[Hashable, ...] = ()
+    # Of the last call with objects that was not replayed, its sort and key; how many of its sort were so in a row; whether it was told why.
+    _last: tuple[Hashable, tuple[Hashable, ...]] = (), ()
     _unreplayed = 0
     _told = False
 
@@ -130,7 +130,9 @@ class GraphedStep:
         self._rates: list[torch.Tensor] = []
         self._seen: list[float] = []
         self._changes = 0
-        self._failed: set[Hashable] = set()  # forms of calls with objects that cannot be captured, or change them
+        self._failed: set[Hashable] = (
+            set()
+        )  # forms of calls with objects that cannot be captured, sorts of those that change them
 
     @property
     def shapes(self) -> int:
@@ -159,9 +161,9 @@ class GraphedStep:
             self._calls.clear()
             self._full = False
         if not call:
-            if given.form not in self._failed:
-                self._tell(given, given.unseen)
-            return self._ran(self._warm(given))
+            if given.unseen is not NOT_CAPTURED:
+                self._tell(given, given.unseen, lasting=bool(given.sort))
+            return self._ran(self._warm(given.released()))
         key = state, *call
         hooked = self._guards.hooked or (self._optimizer and own_step(self._optimizer))
         if key in self._graphs and not hooked:
@@ -228,7 +230,8 @@ class GraphedStep:
         except WorkloadError as error:
             cause = error.__cause__
             self._full = bool(self._graphs) and cause is not None and isinstance(_cause(cause), torch.OutOfMemoryError)
-            if not self._full and (not given.objects or given.changed()):
+            # What Python changed already would be changed twice where the call went on uncaptured.
+            if given.changed() or not (self._full or given.objects):
                 raise
             why = str(error)
         if self._full:
@@ -267,7 +270,7 @@ class GraphedStep:
         made = given.copied if own else as_copied(given.copied)
         before = list(map(_version, made))
         with _as_if_recorded() if calls == WARM_CALLS else contextlib.nullcontext():
-            result = self._ran(self._warm(given.with_tensors(made)))
+            result = self._ran(self._warm(given.released().with_tensors(made)))
         wrote = list(map(_version, made)) != before
         if self._optimizer:
             mine = set(map(id, self._parameters))
@@ -277,11 +280,9 @@ class GraphedStep:
                 if theirs.data_ptr() != t.data_ptr():
                     theirs.copy_(t)
         if changed := given.changed():
-            self._tell(given, f"{changed} is changed by the call")
-            if self._unreplayed == OFTEN:
-                self._failed.add(given.form)
+            self._tell(given, f"{changed} is changed by the call", lasting=True)
         elif calls == 1:
-            another = given.key[1:] != self._last[1:]
+            another = given.key[1:] != self._last[1][1:]
             self._tell(given, "what an object among the inputs holds is another at every call" if another else "")
         return result, wrote or bool(changed)
 
@@ -292,12 +293,15 @@ class GraphedStep:
         torch.cuda.current_stream().wait_stream(self._stream)
         return result
 
-    def _tell(self, given: Inputs, why: str) -> None:
-        """Warns once of calls with objects that are not replayed, one after another. why: empty where that is for the model's sake."""
+    def _tell(self, given: Inputs, why: str, lasting: bool = False) -> None:
+        """Warns once of calls with objects that are not replayed, one after another. why: empty where that is for the model's sake; lasting:
+        whether the objects of such calls are not to be read any more, after so many."""
         if not given.objects:
             return
-        self._unreplayed = self._unreplayed + 1 if why and given.key[:1] == self._last[:1] else bool(why)
-        self._last = given.key
+        self._unreplayed = self._unreplayed + 1 if why and given.sort == self._last[0] else bool(why)
+        self._last = given.sort, given.key
+        if lasting and self._unreplayed >= OFTEN:
+            self._failed.add(given.sort)
         if self._unreplayed == OFTEN and not self._told:
             self._told = True
             warnings.warn(
@@ -311,10 +315,10 @@ class GraphedStep:
         for parameter in self._summed:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        recorded = given.with_tensors(static)
+        recorded, own = given.with_tensors(static), own_objects(self._model)
         groups = self._optimizer.param_groups if self._optimizer else []
-        own = [g["lr"] for g in groups]
-        rates = [float(rate) for rate in own]
+        set_rates = [g["lr"] for g in groups]
+        rates = [float(rate) for rate in set_rates]
         if not self._rates and groups:
             where = self._parameters[0].device
             self._rates = [
@@ -336,7 +340,7 @@ class GraphedStep:
             raise WorkloadError(why_not(error)) from error
         finally:
             torch.clear_autocast_cache()
-            for group, rate in zip(groups, own, strict=True):
+            for group, rate in zip(groups, set_rates, strict=True):
                 group["lr"] = rate
         gradients = [p.grad for p in self._parameters]
         sums = [(p, p.grad) for p in self._summed if p.grad is not None]
@@ -344,7 +348,7 @@ class GraphedStep:
         held = list(map(weakref.ref, given.content.tensors))
         # A second run would advance what the caller's own tensors count: none is launched that may go for nothing.
         harmless = None if held else 0
-        return _Graph(graph, static, held, Result(result, given), gradients, sums, harmless, learns)
+        return _Graph(graph, static, held, Result(result, given, own), gradients, sums, harmless, learns)
 
     def _replay(self, captured: _Graph, given: Inputs, copies: bool = True) -> Any:
         """copies: False where the graph has those of the inputs already."""

@@ -7,6 +7,7 @@ not copied: a graph reads and writes them where they lie.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Container, Hashable, Sequence
 from operator import is_
 from typing import Any
@@ -15,11 +16,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rung.engine.contents import Contents
-from rung.engine.objects import VALUES, Content, Key, memory, unreadable
+from rung.engine.objects import Content, Key, exact, is_plain, memory, unreadable
 from rung.hardware.device import matmul_precision_name
 from rung.hardware.torch_versions import tree_key
 
 NOTHING = Content(Key(()), [])
+NOT_CAPTURED = "such calls are not captured"
 
 
 class Inputs:
@@ -27,11 +29,12 @@ class Inputs:
     writes where they lie.
 
     held: tensors that are not copied, those in objects and inputs that share memory with one; copied: the others, each once; unseen: why no
-    graph may be recorded of such a call, empty where one may; form: its structure, shapes and plain values; key: what has to be equal where a
-    graph is replayed, the form and what objects hold.
+    graph may be recorded of such a call, empty where one may; form: its structure, shapes and plain values; sort: of a call with objects, its
+    structure and classes alone; key: what has to be equal where a graph is replayed, the form and what objects hold.
     """
 
     form: Hashable = ()
+    sort: Hashable = ()
     key: tuple[Hashable, ...]
 
     def __init__(
@@ -42,32 +45,39 @@ class Inputs:
         contents: Contents | None = None,
         failed: Container[Hashable] = (),
     ) -> None:
-        """kind: of the devices that graphs are for; contents: what is known of objects; failed: forms of calls that are not captured, so that
-        their objects are not read."""
+        """kind: of the devices that graphs are for; contents: what is known of objects; failed: forms and sorts of calls that are not
+        captured, so that their objects are not read."""
         self.args, self.kwargs, self._kind = args, kwargs, kind
         self.leaves, self.spec = pytree.tree_flatten((args, kwargs))
         given = [*args, *kwargs.values()]
         # What a call may change of its inputs beside their tensors lies in objects, and in containers of the caller's.
         self.flat = len(given) == len(self.leaves) and all(map(is_, given, self.leaves))
-        self.objects = [leaf for leaf in self.leaves if not isinstance(leaf, (torch.Tensor, *VALUES))]
+        self.objects = [leaf for leaf in self.leaves if not (isinstance(leaf, torch.Tensor) or is_plain(leaf))]
         self.content, self.held, self.key = NOTHING, NOTHING.tensors, ()
         self.copied = list({id(leaf): leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)}.values())
         self.unseen = next((f"an input {why}" for t in self.copied if (why := unreadable(t, kind))), "")
         if self.unseen:
             return
         self.form = tree_key(self.spec), signature(self.leaves)
-        if self.objects and self.form in failed:
-            self.unseen = "such calls are not captured"
-            return
         if self.objects:
+            # Shapes are no part of it: a mask grows by one with every token. What gets a gradient is unreadable with gradients alone.
+            self.sort = tree_key(self.spec), tuple(map(type, self.leaves)), torch.is_grad_enabled()
+            if self.form in failed or self.sort in failed:
+                self.unseen = NOT_CAPTURED
+                return
             self.content = (contents or Contents(kind)).read(self._names(), self.objects)
             self.unseen = self.content.unseen
         places: tuple[Hashable, ...] = ()
         if self.content.tensors and not self.unseen:
-            shared = [(k, t) for k, t in enumerate(self.copied) if memory(t) in self.content.memory]
+            try:
+                begins = list(map(memory, self.copied))
+            except RuntimeError:  # one of torch.func has none
+                self.unseen, self.sort = "an input has no memory of its own", ()
+                return
+            shared = [(k, t) for k, t in enumerate(self.copied) if begins[k] in self.content.memory]
             self.held = [*self.content.tensors, *(t for _, t in shared)]
-            self.copied = [t for t in self.copied if memory(t) not in self.content.memory]
-            places = tuple((k, t.data_ptr(), t.requires_grad) for k, t in shared)
+            self.copied = [t for k, t in enumerate(self.copied) if begins[k] not in self.content.memory]
+            places = tuple((k, t.data_ptr(), t.requires_grad, t.is_conj(), t.is_neg()) for k, t in shared)
         self.key = self.form, self.content.key, places
 
     def with_tensors(self, others: list[torch.Tensor]) -> Inputs:
@@ -75,8 +85,16 @@ class Inputs:
         if all(map(is_, others, self.copied)):
             return self
         made = {id(own): other for own, other in zip(self.copied, others, strict=True)}
-        args, kwargs = pytree.tree_unflatten([made.get(id(leaf), leaf) for leaf in self.leaves], self.spec)
-        return Inputs(args, kwargs, self._kind)
+        call = copy.copy(self)
+        call.leaves, call.copied = [made.get(id(leaf), leaf) for leaf in self.leaves], others
+        call.args, call.kwargs = pytree.tree_unflatten(call.leaves, self.spec)
+        return call
+
+    def released(self) -> Inputs:
+        """Itself, without the tensors that objects hold: an uncaptured call may put others in their place, as a cache that grows does, and
+        what it drops is freed at once."""
+        self.content, self.held = Content(self.content.key, []), []
+        return self
 
     def changed(self) -> str:
         """What a call has put somewhere else since its inputs were read: where in an object it changed anything but numbers in tensors, or that
@@ -101,13 +119,13 @@ def signature(leaves: Sequence[Any]) -> Hashable:
     return tuple(
         (t.shape, t.dtype, t.stride(), first.setdefault(id(t), k))
         if isinstance(t, torch.Tensor)
-        else (type(t), t if isinstance(t, VALUES) else first.setdefault(id(t), k))
+        else (type(t), exact(t) if is_plain(t) else first.setdefault(id(t), k))
         for k, t in enumerate(leaves)
     )
 
 
 def modes() -> Hashable:
-    """Whether a call is made in inference mode, under which autocast, where it is under any, and with which of torch's settings that
+    """Whether a call is made in inference mode and with gradients, under which autocast, where it is under any, and with which of torch's settings that
     decide what kernels are launched."""
     autocasts = (
         torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cuda", "cpu")
@@ -117,7 +135,7 @@ def modes() -> Hashable:
         cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled(),
     )  # fmt: skip
     settings = matmul_precision_name(), torch.are_deterministic_algorithms_enabled(), attention
-    return torch.is_inference_mode_enabled(), *autocasts, settings
+    return torch.is_inference_mode_enabled(), torch.is_grad_enabled(), *autocasts, settings
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:
