@@ -554,3 +554,18 @@ def test_a_workload_with_a_cache_among_its_inputs_is_refused(kind: Any) -> None:
     one = Workload("decoding", Decoder, lambda seed: {"x": token(seed), "cache": kind()}, lambda m, b: m(**b)["x"])
     with pytest.raises(WorkloadError, match=rf"a {kind.__name__}, in which .*belongs in the model's buffers"):
         audit(one, pick("cpu"))
+
+
+def test_slices_in_a_batch_are_laid_out_as_their_copies_will_be(captured: Callable[..., GraphedStep]) -> None:
+    """From the first call on: for others Dynamo would compile anew."""
+    strides = []
+
+    def run(batch: dict[str, Any]) -> torch.Tensor:
+        strides.append([t.stride() for t in (batch["ids"], *batch["pair"])])
+        return batch["ids"] + batch["pair"][0]
+
+    whole, graphed = torch.randn(3, 5), captured(nn.Linear(1, 1), run)
+    batch = {"ids": whole[:, :-1], "pair": (whole[:, 1:], whole)}
+    for _ in range(WARM_CALLS + 2):
+        torch.testing.assert_close(graphed(batch), whole[:, :-1] + whole[:, 1:])
+    assert strides == [[(4, 1), (4, 1), (5, 1)]] * (WARM_CALLS + 1)

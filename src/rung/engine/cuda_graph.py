@@ -266,7 +266,7 @@ class GraphedStep:
         """The result of a call that is not replayed, and whether it changed its inputs, of which a replay would have copies. calls: which of
         those before the call that is recorded this is; the last goes the way that it will; 0 where none will be."""
         # What a call appends to a list of the caller's has to be there. After one that did nothing of the kind, copies of containers do.
-        own = not given.flat and calls <= 1
+        own = calls <= 1 and given.grows()
         made = given.copied if own else as_copied(given.copied)
         before = list(map(_version, made))
         with _as_if_recorded() if calls == WARM_CALLS else contextlib.nullcontext():

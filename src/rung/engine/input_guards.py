@@ -105,11 +105,25 @@ class Inputs:
                 return "a list or a dict among the inputs"
         return self.content.difference(self._names(), self.objects, self._kind) if self.objects else ""
 
+    def grows(self) -> bool:
+        """Whether containers are among the inputs that programs put something into: lists, and classes that torch's pytree was told of. In dicts
+        and tuples a batch comes."""
+        return not all(map(_stays, (*self.args, *self.kwargs.values())))
+
     def _names(self) -> list[str]:
         named = {
             id(v): name for name, v in [*((f"input {k}", v) for k, v in enumerate(self.args)), *self.kwargs.items()]
         }
         return [named.get(id(one), f"a {type(one).__name__}") for one in self.objects]
+
+
+def _stays(value: Any) -> bool:
+    """Whether it is no container, or a dict or a tuple of what is none."""
+    if type(value) is dict:
+        return all(map(_stays, value.values()))
+    if isinstance(value, tuple):
+        return all(map(_stays, value))
+    return type(value) not in pytree.SUPPORTED_NODES
 
 
 def signature(leaves: Sequence[Any]) -> Hashable:
