@@ -166,7 +166,12 @@ def test_learning_rates_are_in_the_precision_that_the_step_reads(
         run = object.__new__(GraphedStep)
         vars(run).update(_run=lambda batch: rates.append(optimizer.param_groups[0]["lr"]), _optimizer=optimizer)
         vars(run).update(
-            _parameters=optimizer.param_groups[0]["params"], _summed=[], _rates=[], _stream=None, _device=None
+            _model=torch.nn.Identity(),
+            _parameters=optimizer.param_groups[0]["params"],
+            _summed=[],
+            _rates=[],
+            _stream=None,
+            _device=None,
         )
         run._capture(Inputs((X,), {}, "cpu"))
     finally:
