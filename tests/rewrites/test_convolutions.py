@@ -311,7 +311,7 @@ def test_weights_that_are_assigned_lose_the_layout_and_are_right() -> None:
         assert fast._compiled.applied()["channels_last"] == laid_out
         torch.testing.assert_close(fast(x), plain(x))
     for run, each in ((fast, model), (plain, plain)):
-        optimizer = torch.optim.AdamW(each.parameters(), fused=True)
+        optimizer = torch.optim.SGD(each.parameters(), lr=0.1)  # Adam turns rounding of a faint gradient into a step
         for _ in range(2):
             optimizer.zero_grad()
             run(x).square().mean().backward()
