@@ -4,7 +4,7 @@ Plain rules. These kernels wait for memory; what matters is that a thread has 16
 flight, that nothing spills and that enough programs fit a multiprocessor, which `rung kernels inspect` shows for every
 architecture. A warp is 64 threads on AMD's CDNA and 32 elsewhere, so the rules count threads. Of the kernels that have
 configurations for AMD's GPUs, only attention of one query has a matrix product, and that one is of 16 rows: `matrix_instr_nonkdim` has nothing to choose. `waves_per_eu` stays unset: the
-others but `gemv`, which fills registers with loads, need 64 registers or fewer, which leave room for 8 waves, as many as a SIMD holds.
+others need 64 registers or fewer, which leave room for 8 waves, as many as a SIMD holds. `gemv` needs more, because it fills registers with loads.
 """
 
 from typing import Any

@@ -164,7 +164,7 @@ def prepared_rung(state: State) -> Rung | None:
     """The rung whose candidate compiled while the one before it was verified, if that was kept and there is time to decide it."""
     if state.next is None or state.next_rung is None:
         return None
-    (rung, state.next_rung), task = (state.next_rung, None), state.next
+    rung, task, state.next_rung = state.next_rung, state.next, None
     fits = stacked(state.kept, rung) == list(task.side.rungs) and rung.applies(state.context()) is None
     if fits and not task.error and not task.ended:
         so_far = math.inf if task.ready else task.running
