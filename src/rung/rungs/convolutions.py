@@ -46,7 +46,7 @@ CUDNN_BENCHMARK = Rung(
         share_of("convolution"),
     ),
     # On one H200 at bf16, compiled networks: 0.88 of the time of convolutions was left in training regnety_032, 0.96 to 1.0 in others
-    # (docs/zoo.md). On ROCm, several versions of torch have it on by themselves (aten/src/ATen/Context.h).
+    # (docs/internals/zoo.md). On ROCm, several versions of torch have it on by themselves (aten/src/ATen/Context.h).
     shrinks=lambda c: {"convolution": (0.85, 1.0)},
     change=lambda p: replace(p, cudnn_benchmark=True),
     effect="convolutions are searched for",

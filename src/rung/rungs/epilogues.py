@@ -19,7 +19,7 @@ LIBRARY = unless(
 
 
 def _shrinks(c: Context) -> dict[str, tuple[float, float]]:
-    """On one H200 at bf16, compiled and captured, 0.91 of the step of vit_base was left in inference (docs/zoo.md). In training the activation
+    """On one H200 at bf16, compiled and captured, 0.91 of the step of vit_base was left in inference (docs/internals/zoo.md). In training the activation
     is a smaller part of what is elementwise."""
     return {"pointwise": (0.6, 0.97) if c.training else (0.4, 0.9), "gemm": (1.0, 1.06)}
 
@@ -77,7 +77,7 @@ CONVOLUTION_EPILOGUE = graph_rewrite(
         share_of("convolution"),
         share_of("pointwise"),
     ),
-    # On one H200 at bf16, compiled and captured: 0.85 of the step of resnet50 was left (docs/zoo.md).
+    # On one H200 at bf16, compiled and captured: 0.85 of the step of resnet50 was left (docs/internals/zoo.md).
     # Of a convolution by itself 1.00 to 1.4 (benchmarks/kernels/epilogues.py), and not all are rewritten.
     shrinks=lambda c: {"pointwise": (0.3, 0.95), "convolution": (0.98, 1.2)},
     with_passes=("folded-batch-norm", "folded-weights"),

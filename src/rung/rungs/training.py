@@ -101,7 +101,7 @@ DEPTHWISE_DGRAD = inductor_rewrite(
         share_of("convolution"),
     ),
     # On one H200 in bfloat16, 0.42 to 0.71 of the time of such a gradient was left channels-last, and 0.56 to 0.94 otherwise. It is a third to a half of
-    # what a depthwise convolution takes in training, and others are beside it (docs/zoo.md).
+    # what a depthwise convolution takes in training, and others are beside it (docs/internals/zoo.md).
     shrinks=lambda c: {"convolution": (0.75, 1.0)},
     effect="fewer kernels for input gradients of convolutions",
     shown=(

@@ -203,7 +203,7 @@ def rounded_anew(state: State, result: Race) -> dict[str, Task]:
     while it compiles.
 
     On an H200, a gradient of deberta-v3-base in bfloat16 was off by 0.88 with torch.compile, by 0.11 in eager, and by 0.08 with this rounding
-    (docs/zoo.md, "Rounding")."""
+    (docs/internals/zoo.md, "Rounding")."""
     for name in result.rounding:
         if found := rounded(state.context(), name, result.modes[name].rungs, {*state.racing, *result.modes}):
             other, rungs = found

@@ -57,7 +57,7 @@ VERIFYING = 1.1  # times as long as preparing: it compiles in another precision,
 OTHER_SHAPES = 1.3  # the same of the verification on other shapes, for which it compiles once more
 OVERDUE = 0.1  # of what it has taken so far, that preparing takes at the least where it is longer than was guessed
 OVER = 0.1  # of the budget, which a verification that runs when it ends may take beyond it, where nothing is kept for confirming
-MARGIN = 1.25  # of fresh restarts that confirm: two climbs of seven kept 51 and 78 s for them, which did not suffice (docs/zoo.md)
+MARGIN = 1.25  # of fresh restarts that confirm: two climbs of seven kept 51 and 78 s for them, which did not suffice (docs/internals/zoo.md)
 
 
 def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stopped:
