@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -56,6 +57,28 @@ def _fuse(graph: fx.Graph, flex: bool) -> tuple[int, list[str]]:
     return count, skipped
 
 
+@dataclass
+class _Attention:
+    """One attention as a single call computes it. B is the batch, H the query's heads, T its length, S the keys' length, D and E the widths of
+    keys and values."""
+
+    query: fx.Node  # before its scale is applied
+    key: fx.Node  # before it is scaled, permuted, and repeated for groups of query heads
+    value: fx.Node
+    key_order: list[int]  # its dimensions as the call takes them
+    value_order: list[int]
+    rank: int  # 3 where there is no batch dimension
+    scores: tuple[int, ...]  # [B, H, T, S]
+    output: tuple[int, ...]  # [B, H, T, E]
+    dtype: torch.dtype  # of query, key and value in the call
+    scale: float
+    causal: bool
+    window: int | None  # keys that a row sees
+    single: bool  # one head of keys and values serves all query heads
+    grouped: bool = False  # the call is given fewer heads of keys and values than of queries
+    trained: bool = False  # gradients flow to one of its inputs
+
+
 def _shape(node: fx.Node, rank: int) -> tuple[int, ...]:
     """As four dimensions: the one in front of [heads, length, width] is a batch of 1."""
     tensor = value(node)
@@ -68,6 +91,23 @@ def _shape(node: fx.Node, rank: int) -> tuple[int, ...]:
 
 def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
     """Whether it is rewritten; what scaled_dot_product_attention can do is left to it where flex is asked for."""
+    attention = _read(chain, flex)
+    if flex and not chain.beyond_sdpa and attention.window is None:
+        return False
+    _choose_heads(chain, attention, flex)
+    _refuse_writes(chain, _reads(chain, attention))
+    before = chain.output.prev
+    with graph.inserting_before(chain.output):
+        fused = _call(graph, chain, attention, flex)
+        fused = _as_by_hand(graph, chain, attention, fused)
+    for node in between(before, chain.output):
+        node.meta["stack_trace"] = chain.output.meta.get("stack_trace")
+    _replace(graph, chain, fused)
+    return True
+
+
+def _read(chain: Chain, flex: bool) -> _Attention:
+    """What a chain computes, in the terms of one call. Raises Skip where none computes it."""
     if chain.cap is not None and not flex:
         raise Skip("the scores are capped (`tanh`), which scaled_dot_product_attention cannot do")
     if chain.sink is not None and not flex:
@@ -81,6 +121,8 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
     heads = [shape[:1] if single else shape[:2] for shape in (query, key_t, values)]
     if not heads[0] == heads[1] == heads[2] or key_t[3] != values[2] or query[3] != key_t[2]:
         raise Skip("query, key and value have different batch or head counts")
+    if tuple(output) != (*query[:3], values[3]):
+        raise RuntimeError("the rewritten attention would have another shape")
 
     q, q_scale = _unscaled(chain.query)
     k_t, k_scale = _unscaled(chain.key)
@@ -94,67 +136,85 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
     square = len(chain.masks) == 1 and scores[2] == scores[3]
     causal = square and is_causal(chain.masks[0], scores[2])
     window = window_of(chain.masks[0], scores[2]) if flex and square else None
-    if flex and not chain.beyond_sdpa and window is None:
-        return False
-    if flex and chain.masks and not causal and window is None:
-        raise Skip("its mask is neither the causal one nor a sliding window")
+    return _Attention(q, k, v, k_order, v_order, rank, scores, output, dtype, scale, causal, window, single)
 
-    k_group, v_group = repeated_from(k, k_order[1]), repeated_from(v, v_order[1])
+
+def _choose_heads(chain: Chain, attention: _Attention, flex: bool) -> None:
+    """Whether the call is given keys and values before they are repeated for groups of query heads. Raises Skip where flex cannot do it."""
+    q, k, v = attention.query, attention.key, attention.value
+    if flex and chain.masks and not attention.causal and attention.window is None:
+        raise Skip("its mask is neither the causal one nor a sliding window")
+    k_group, v_group = repeated_from(k, attention.key_order[1]), repeated_from(v, attention.value_order[1])
     tensor = value(q)
     tensors = map(value, (q, k, v, *(mask.node for mask in chain.masks)))
-    trained = any(item is not None and item.requires_grad for item in tensors)
-    if flex and tensor is not None and (reason := obstacle(tensor, chain.dropout, trained, chain.sink is not None)):
+    attention.trained = any(item is not None and item.requires_grad for item in tensors)
+    sink = chain.sink is not None
+    if flex and tensor is not None and (reason := obstacle(tensor, chain.dropout, attention.trained, sink)):
         raise Skip(reason)
-    grouped = flex or (tensor is not None and takes_groups(tensor, dtype, values[3], bool(chain.masks) and not causal))
-    if grouped and not single:
-        grouped = bool(k_group and v_group and k_group[1] == v_group[1] > 1 and query[1] % k_group[1] == 0)
+    masked = bool(chain.masks) and not attention.causal
+    grouped = flex or (tensor is not None and takes_groups(tensor, attention.dtype, attention.output[3], masked))
+    if grouped and not attention.single:
+        heads = attention.scores[1]
+        grouped = bool(k_group and v_group and k_group[1] == v_group[1] > 1 and heads % k_group[1] == 0)
         if grouped and k_group and v_group:
-            k, v = k_group[0], v_group[0]
+            attention.key, attention.value = k_group[0], v_group[0]
+    attention.grouped = grouped
 
-    masks = [mask.node for mask in chain.masks]
-    reads = [(chain.query, q, chain.scores), (chain.key, k, chain.scores), (chain.value, v, chain.output)]
-    reads += [(node, node, next(user for user in reversed(chain.inner) if user in node.users)) for node in masks]
+
+def _reads(chain: Chain, attention: _Attention) -> list[tuple[fx.Node, fx.Node, fx.Node]]:
+    """What the form by hand used, the node behind it that is read now, and who used it."""
+    reads = [
+        (chain.query, attention.query, chain.scores),
+        (chain.key, attention.key, chain.scores),
+        (chain.value, attention.value, chain.output),
+    ]
+    for node in (mask.node for mask in chain.masks):
+        reads.append((node, node, next(user for user in reversed(chain.inner) if user in node.users)))
     if chain.sink is not None:
         joined = next(node for node in chain.inner if node in chain.sink.users)
         reads.append((chain.sink, chain.sink, joined))
-    _refuse_writes(chain, reads)
-    before = chain.output.prev
-    with graph.inserting_before(chain.output):
-        q, k, v = (
-            _ready(graph, q, None, dtype),
-            _ready(graph, k, k_order, dtype),
-            _ready(graph, v, v_order, dtype),
-        )
-        if rank == 3:
-            q, k, v = (called(graph, "unsqueeze", item, 0) for item in (q, k, v))
-        if single and not grouped:
-            k, v = (called(graph, "expand", item, -1, query[1], -1, -1) for item in (k, v))
-        if flex:
-            told = {"scale": scale, "cap": chain.cap, "causal": causal, "window": window, "sink": chain.sink}
-            fused = graph.call_function(flex_attention, (q, k, v), told)
-        else:
-            options: dict[str, Any] = {"dropout_p": chain.dropout, "is_causal": causal, "scale": scale}
-            if chain.masks and not causal:
-                laid = as_argument(graph, chain.masks, dtype, scores)
-                summed = any(mask.form in ("add", "sub") for mask in chain.masks)  # which tells filled keys apart
-                if (trained or summed) and (closed := closed_rows(graph, chain.masks)) is not None:
-                    q, laid = (computed(graph, torch.masked_fill, item, closed, 0.0) for item in (q, laid))
-                options["attn_mask"] = laid
-            if grouped:
-                options["enable_gqa"] = True
-            fused = graph.call_function(F.scaled_dot_product_attention, (q, k, v), options)
-        if rank == 3:
-            fused = graph.call_method("squeeze", (fused, 0))
-        out_value = value(chain.output)
-        if out_value is not None and out_value.dtype != dtype:
-            fused = graph.call_method("to", (fused, out_value.dtype))
-        if tuple(output) != (*query[:3], values[3]):
-            raise RuntimeError("the rewritten attention would have another shape")
-        # The kernels return the heads transposed, where a matmul returns them dense.
-        if free_readers(chain.output):
-            fused = graph.call_method("contiguous", (fused,))
-    for node in between(before, chain.output):
-        node.meta["stack_trace"] = chain.output.meta.get("stack_trace")
+    return reads
+
+
+def _call(graph: fx.Graph, chain: Chain, attention: _Attention, flex: bool) -> fx.Node:
+    """The call, with four dimensions, in its own dtype."""
+    dtype, scale, causal = attention.dtype, attention.scale, attention.causal
+    q = _ready(graph, attention.query, None, dtype)
+    k = _ready(graph, attention.key, attention.key_order, dtype)
+    v = _ready(graph, attention.value, attention.value_order, dtype)
+    if attention.rank == 3:
+        q, k, v = (called(graph, "unsqueeze", item, 0) for item in (q, k, v))
+    if attention.single and not attention.grouped:
+        k, v = (called(graph, "expand", item, -1, attention.scores[1], -1, -1) for item in (k, v))
+    if flex:
+        score = {"scale": scale, "cap": chain.cap, "causal": causal, "window": attention.window, "sink": chain.sink}
+        return graph.call_function(flex_attention, (q, k, v), score)
+    options: dict[str, Any] = {"dropout_p": chain.dropout, "is_causal": causal, "scale": scale}
+    if chain.masks and not causal:
+        mask = as_argument(graph, chain.masks, dtype, attention.scores)
+        summed = any(mask.form in ("add", "sub") for mask in chain.masks)  # which tells filled keys apart
+        if (attention.trained or summed) and (closed := closed_rows(graph, chain.masks)) is not None:
+            q, mask = (computed(graph, torch.masked_fill, item, closed, 0.0) for item in (q, mask))
+        options["attn_mask"] = mask
+    if attention.grouped:
+        options["enable_gqa"] = True
+    return graph.call_function(F.scaled_dot_product_attention, (q, k, v), options)
+
+
+def _as_by_hand(graph: fx.Graph, chain: Chain, attention: _Attention, fused: fx.Node) -> fx.Node:
+    """The call's output with the rank, dtype and layout of the second matmul's."""
+    if attention.rank == 3:
+        fused = graph.call_method("squeeze", (fused, 0))
+    output = value(chain.output)
+    if output is not None and output.dtype != attention.dtype:
+        fused = graph.call_method("to", (fused, output.dtype))
+    # The kernels return the heads transposed, where a matmul returns them dense.
+    if free_readers(chain.output):
+        fused = graph.call_method("contiguous", (fused,))
+    return fused
+
+
+def _replace(graph: fx.Graph, chain: Chain, fused: fx.Node) -> None:
     fused.meta = dict(chain.output.meta)
     chain.output.replace_all_uses_with(fused)
     dead = (chain.output, *chain.inner, chain.scores)
@@ -162,14 +222,10 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
     for node in dead:
         graph.erase_node(node)
     sweep(read)
-    return True
 
 
 def _refuse_writes(chain: Chain, reads: list[tuple[fx.Node, fx.Node, fx.Node]]) -> None:
-    """All is read at the second matmul now: nothing on the way may change what is read, or how it runs.
-
-    ``reads`` holds what the hand-written form used, the node behind it that is read now, and who used it.
-    """
+    """All is read at the second matmul now: nothing on the way may change what is read, or how it runs."""
     if any(switches_mode(node) for node in between(chain.scores, chain.output)):
         raise Skip("autocast or grad mode changes inside the attention")
     own = {chain.scores, chain.output, *chain.inner}
