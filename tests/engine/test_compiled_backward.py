@@ -17,7 +17,7 @@ PATH = {"PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent), 
 def test_weights_and_buffers_are_those_of_the_usual_exchange_on_batches_of_two_sizes(tmp_path: Path) -> None:
     """A second size: a loader's last batch. Buffers: rank 0 sends its own to the others before each forward."""
     with Team("backward_ranks:Rank", tmp_path / "log", ranks(2), lambda _, answers: answers, PATH) as team:
-        usual, mine = (team.call("steps", 200, compiled=compiled) for compiled in (False, True))
+        usual, mine = (team.call("steps", 500, compiled=compiled) for compiled in (False, True))
     assert [one["compiled"] for one in usual] == [False, False]
     assert [one["compiled"] for one in mine] == [True, True]
     for theirs, got in zip(usual, mine, strict=True):

@@ -146,7 +146,7 @@ def test_a_job_may_have_more_connections_than_the_soft_limit_and_select_allow(tm
 def test_a_limit_of_files_that_is_too_low_is_told_at_once(tmp_path: Path) -> None:
     began = time.monotonic()
     done = few_files(100, 40, 100, tmp_path / "log")
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 120
     assert done.stderr.splitlines()[-1] == (
         f"rung.launch.channel.WorkerFailed: {socket.gethostname()} allows too few open files (at most 100) for the two connections of each "
         "rank: raise the limit (`ulimit -Hn`, or nofile in /etc/security/limits.conf) or start fewer ranks. The launcher's output: "
@@ -165,7 +165,7 @@ def test_ranks_that_somebody_else_ends_are_told_at_once(make: Make) -> None:
         WorkerFailed, match="the launcher, or the process that started it, ended the ranks during sleep"
     ):
         team.receive("sleep", 600)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 120
 
 
 def test_two_teams_at_once_have_meeting_points_of_their_own(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_rank_that_left_is_named_while_the_others_wait_for_it(make: Make) -> N
         WorkerFailed, match=r"rank 0 on \S+ ended with exit code 3 during leave\. Its last line: goodbye"
     ):
         make(2).call("leave", 60, at=0)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 120
 
 
 def test_at_the_deadline_the_ranks_that_did_not_answer_are_named(make: Make) -> None:
