@@ -27,7 +27,7 @@ from rung.hardware.neighbours import shown_alone
 from rung.measure import Restart
 from rung.measure.stats import STUDENT
 from rung.side import Limits, Setup, Side
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.side_by_side import side_by_side
 from rung.timing.start import Asked, Start, Timing
 
@@ -90,7 +90,7 @@ def main() -> None:
                 for way in lots.sample(list(ratios), 2):
                     batches = [[start] for start in starts] if way == "alone" else [starts]
                     for batch in batches:
-                        timings = [clocked(start.timing(Duel()), delays[way]) for start in batch]
+                        timings = [clocked(start.timing(ABRun()), delays[way]) for start in batch]
                         for found in side_by_side(batch, timings):
                             assert isinstance(found, Restart), found
                             ratios[way].append(found.log_ratio())

@@ -20,8 +20,8 @@ from rung.measure import Restart, judge, median_interval
 from rung.records.record import plain
 from rung.runs import to_json, write_whole
 from rung.side import Limits, Setup, Side
+from rung.timing.ab_run import ABRun
 from rung.timing.compare import idle
-from rung.timing.duel import Duel
 from rung.timing.start import SideFailed, Start
 from rung.timing.workers import open_worker
 
@@ -131,14 +131,14 @@ class Ranked:
     def timed(self, start: Start) -> dict[str, Any]:
         """What each side of a group took; without those that fail while they are timed."""
         while start.workers:
-            duel, names = Duel(), list(start.workers)
+            ab_run, names = ABRun(), list(start.workers)
             try:
-                visits = start.timed(duel).rounds
+                visits = start.timed(ab_run).rounds
             except SideFailed as failure:
                 start.drop(failure.side)
                 self.fails(failure.side, str(failure))
                 continue
-            self.record["environment"] = plain(list(duel.environments.values())[-1])
+            self.record["environment"] = plain(list(ab_run.environments.values())[-1])
             for line in idle(self.sides, start.state) if not self.record["restarts"] else ():
                 self.say(line)
             warm = {name: plain(state) for name, state in start.state.items()}
@@ -146,7 +146,7 @@ class Ranked:
                 name: {
                     "visits": [[r[k], r[-1 - k]] for r in visits],
                     **{key: warm[name][key] for key in ("memory", "first_run_seconds", "steady", "applied")},
-                    "hidden": duel.hidden[name],
+                    "hidden": ab_run.hidden[name],
                 }
                 for k, name in enumerate(names)
             }

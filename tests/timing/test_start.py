@@ -9,7 +9,7 @@ import pytest
 
 from rung.measure import Restart
 from rung.timing import start as starts
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.start import FEWEST_ROUNDS, Asked, Start
 
 MS = 1e6
@@ -45,7 +45,7 @@ def timed(
     warm = SimpleNamespace(steady=True, original=None, doubts=[], loops=0, memory={})
     begun.workers = dict.fromkeys(("best", "candidate"))
     begun.facts, begun.state = dict.fromkeys(begun.workers, side), dict.fromkeys(begun.workers, warm)
-    timing = begun.timing(Duel())
+    timing = begun.timing(ABRun())
     asked = next(timing)
     while True:
         try:
@@ -88,7 +88,7 @@ def test_functions_on_a_gpu_are_timed_in_one_way(second: str, asked: list[str]) 
     warm = SimpleNamespace(steady=True, original=None, doubts=[], loops=1, memory={})
     begun.workers = dict.fromkeys("AB")
     begun.facts, begun.state = dict.fromkeys(begun.workers, side), dict.fromkeys(begun.workers, warm)
-    timing = begun.timing(Duel())
+    timing = begun.timing(ABRun())
     chosen: list[tuple[str, str]] = []
     question = next(timing)
     while question.method == "timer":

@@ -14,7 +14,7 @@ from rung.hardware.neighbours import IDLE_BYTES
 from rung.launch import Caller, first_answer, quiet
 from rung.measure import Restart
 from rung.records.record import record_of
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.start import Asked, SideFailed, Start, Timing
 from rung.timing.timed import Occupied
 
@@ -26,13 +26,13 @@ class Taken(Exception):
     """Another process used the GPU."""
 
 
-def alone(start: Start, duel: Duel, ours: float = 0.0) -> Timing:
+def alone(start: Start, ab_run: ABRun, ours: float = 0.0) -> Timing:
     """Times a restart on a GPU that is to have nobody else. Raises Taken where it had, by its memory. ours: bytes that further workers of
     ours are taken to hold there, which stand still."""
     before = yield from _of_others(start)
     if (theirs := before - ours - len(start.workers) * OWN_BYTES) > IDLE_BYTES:
         raise Taken(f"other processes hold {theirs / 2**30:.1f} GiB of it")
-    restart = yield from start.timing(duel)
+    restart = yield from start.timing(ab_run)
     if abs((yield from _of_others(start)) - before) > CAME:
         raise Taken("another process came or went")
     return restart

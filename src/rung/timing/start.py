@@ -20,7 +20,7 @@ from rung.measure.timers import shared
 from rung.records.measured import Witness
 from rung.records.record import record_of
 from rung.side import Setup, Side
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.tasks import Task
 from rung.timing.timed import Opened, TimedBlock, Warmed, loops_in_step
 from rung.timing.workers import open_side
@@ -97,9 +97,9 @@ class Start:
         self.facts.pop(side, None)
         self.state.pop(side, None)
 
-    def timed(self, duel: Duel, *, briefly: bool = False) -> Restart:
+    def timed(self, ab_run: ABRun, *, briefly: bool = False) -> Restart:
         """Alternates blocks of all sides. briefly: in the fewest rounds, for a first answer."""
-        timing = self.timing(duel, briefly=briefly)
+        timing = self.timing(ab_run, briefly=briefly)
         with quiet(list(self.workers.values())):
             asked = next(timing)
             while True:
@@ -111,17 +111,17 @@ class Start:
                     restart: Restart = end.value
                     return restart
 
-    def timing(self, duel: Duel, *, briefly: bool = False) -> Timing:
+    def timing(self, ab_run: ABRun, *, briefly: bool = False) -> Timing:
         """The same as questions to the sides, one after the other, so that several restarts may be timed at once, each on a device of its
         own (`rung.timing.side_by_side`)."""
-        duel.warm.append(self.state)
-        duel.environments = {side: facts.environment for side, facts in self.facts.items()}
+        ab_run.warm.append(self.state)
+        ab_run.environments = {side: facts.environment for side, facts in self.facts.items()}
         gpu = self._on_gpu()
-        duel.warnings += [
+        ab_run.warnings += [
             f"{s}: the step time did not settle during warm-up" for s, w in self.state.items() if not w.steady
         ]
-        duel.warnings += [f"{s}: {left_to_the_original(n)}" for s, w in self.state.items() if (n := w.original)]
-        duel.warnings += [f"{s}: {doubt}" for s, w in self.state.items() for doubt in w.doubts]
+        ab_run.warnings += [f"{s}: {left_to_the_original(n)}" for s, w in self.state.items() if (n := w.original)]
+        ab_run.warnings += [f"{s}: {doubt}" for s, w in self.state.items() for doubt in w.doubts]
         estimates = yield from self._estimates()
         loops = {side: self.state[side].loops for side in self.workers}
         in_step = loops_in_step(list(estimates.values()), list(loops.values()))
@@ -146,7 +146,7 @@ class Start:
             asked = time.monotonic()
             answer = yield Asked(side, "block", {"count": counts[side]})
             took = time.monotonic() - asked
-            taken = _note_block(duel, got, side, record_of(TimedBlock, answer), took)
+            taken = _note_block(ab_run, got, side, record_of(TimedBlock, answer), took)
             if took > SLOWED * usual:
                 counts[side] = max(1, round(counts[side] * usual / took))
             try:
@@ -158,11 +158,11 @@ class Start:
         if any(total(g for _, g in of_blocks).share_waited > BUSY for of_blocks in got.values()):
             restart = replace(restart, shortest=tuple(map(min, samples)))
         if in_cpu_time := _in_cpu_time(sides, got, len(restart.rounds)):
-            duel.cpu_restarts.append(in_cpu_time)
+            ab_run.cpu_restarts.append(in_cpu_time)
         for side, of_blocks in got.items():
-            duel.cores[side] = total([duel.cores.get(side, CoreTime(0, 0)), *(g for _, g in of_blocks)])
+            ab_run.cores[side] = total([ab_run.cores.get(side, CoreTime(0, 0)), *(g for _, g in of_blocks)])
         progress.debug("timed %s for %.1f s", ", ".join(sides), time.monotonic() - began)
-        duel.samples.append(dict(zip(sides, samples, strict=True)))
+        ab_run.samples.append(dict(zip(sides, samples, strict=True)))
         for side in sides:
             self.state[side].memory = yield Asked(side, "memory")
         return restart
@@ -251,14 +251,14 @@ class Start:
 
 
 def _note_block(
-    duel: Duel, got: dict[str, list[tuple[float, CoreTime]]], side: str, block: TimedBlock, seconds: float
+    ab_run: ABRun, got: dict[str, list[tuple[float, CoreTime]]], side: str, block: TimedBlock, seconds: float
 ) -> list[float]:
     """Writes down what a block told beside its samples, which it returns. got: by side, of each block its CPU time a step, and what its
     threads got of the cores; seconds: that this process waited for it."""
     claimed = sum(block.samples) / len(block.samples) * block.calls
-    duel.blocks.setdefault(side, []).append((seconds * 1e9, claimed))
-    duel.outside[side] = max(duel.outside.get(side, 0.0), block.outside)
-    duel.compiled[side] = duel.compiled.get(side, 0) + block.compiled
+    ab_run.blocks.setdefault(side, []).append((seconds * 1e9, claimed))
+    ab_run.outside[side] = max(ab_run.outside.get(side, 0.0), block.outside)
+    ab_run.compiled[side] = ab_run.compiled.get(side, 0) + block.compiled
     if block.cores:
         got.setdefault(side, []).append((block.cores.ran / block.calls, block.cores))
     return list(block.samples)

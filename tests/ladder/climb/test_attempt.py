@@ -23,7 +23,7 @@ from rung.measure.compare import Answer as Compared
 from rung.records.climb import Attempt
 from rung.records.measured import Figure
 from rung.rungs import BY_NAME, Proof, Rung
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.tasks import Task
 
 STEP = 0.25e9  # nanoseconds
@@ -74,16 +74,16 @@ class Tried:
         def compared(state: State, rung: Rung, record: Attempt, name: str) -> Any:
             did = {"optimizer_fused": True, "autocast": "torch.bfloat16", "matches": {"sdpa": 8}, **(applied or {})}
             speedup = Interval(gain, gain - 0.01, gain + 0.01)
-            duel: Any = SimpleNamespace(
+            ab_run: Any = SimpleNamespace(
                 comparison=Comparison(then, speedup, 3, 0.98, None, 0.01, True),
                 record=lambda: restarts(then, gain, applied=did, **(seen or {})),
             )
             self.workers.append(answered(f"{name}-1-candidate", state.side(record.stack)))
             state.challenger = self.workers[-1]
             if gain >= attempts.PROVISIONAL_GAIN:
-                attempts._offer_provisional(state, record.stack, duel)
+                attempts._offer_provisional(state, record.stack, ab_run)
                 state.verifying = attempts.checks_of(state, record.stack, name)
-            return duel
+            return ab_run
 
         self.patch.setattr(attempts, "_compared", compared)
         attempts.attempt(self.made, rung)
@@ -123,8 +123,8 @@ def test_one_restart_decides_nothing_where_the_best_was_as_fast_in_another_proce
     """Before, it took so many times the candidate's step; in this restart, it takes twice as long."""
     made.facts.gpu = True
     made.baseline.time = Figure(value=before * STEP)
-    duel = Duel(restarts=[Restart(((2 * STEP, STEP, STEP, 2 * STEP),) * 8)])
-    assert attempts.first_answer(made, duel).answer == answer
+    ab_run = ABRun(restarts=[Restart(((2 * STEP, STEP, STEP, 2 * STEP),) * 8)])
+    assert attempts.first_answer(made, ab_run).answer == answer
 
 
 @pytest.mark.parametrize(("beside", "answer"), [(2.5, "faster"), (200.0, "undecided")])
@@ -134,11 +134,13 @@ def test_one_restart_decides_nothing_where_the_best_was_held_up_in_it(
     """Alone it took twice the candidate's step. Nothing is offered of a gain that comes of another program."""
     offered: list[float] = []
     made.baseline.time = Figure(value=2 * STEP)
-    duel = Duel(restarts=[Restart(((beside * STEP, STEP, STEP, beside * STEP),) * 8)])
-    assert attempts.first_answer(made, duel).answer == answer
-    monkeypatch.setattr(attempts, "_first_restart", lambda *_: Begun("attempt", ["fused-optimizer"], "baseline", duel))
-    monkeypatch.setattr(attempts, "_offer_provisional", lambda state, stack, duel: offered.append(beside))
-    monkeypatch.setattr(Duel, "record", lambda duel: restarts("faster", beside))
+    ab_run = ABRun(restarts=[Restart(((beside * STEP, STEP, STEP, beside * STEP),) * 8)])
+    assert attempts.first_answer(made, ab_run).answer == answer
+    monkeypatch.setattr(
+        attempts, "_first_restart", lambda *_: Begun("attempt", ["fused-optimizer"], "baseline", ab_run)
+    )
+    monkeypatch.setattr(attempts, "_offer_provisional", lambda state, stack, ab_run: offered.append(beside))
+    monkeypatch.setattr(ABRun, "record", lambda ab_run: restarts("faster", beside))
     for name, result in {"slowed_by_others": "", "_evidence": None, "with_effect": [], "_checks": []}.items():
         monkeypatch.setattr(attempts, name, lambda *_, result=result: result)
     monkeypatch.setattr(attempts, "_restarted", lambda *_: judge([0.0], looks=CLIMB, last=True))
@@ -160,7 +162,7 @@ def test_what_is_slower_is_looked_at_no_more_where_the_time_is_limited(
     made.request = replace(made.request, budget=budget)
     seen: list[str] = []
 
-    def timed(duel: Duel) -> Restart:
+    def timed(ab_run: ABRun) -> Restart:
         return Restart(((STEP, STEP / gain, STEP / gain, STEP),) * 4)
 
     start = SimpleNamespace(
@@ -176,7 +178,7 @@ def test_what_is_slower_is_looked_at_no_more_where_the_time_is_limited(
     assert seen == asked
 
     # Where its clocks disagree, further restarts decide, and what was seen of this one counts.
-    monkeypatch.setattr(attempts, "clocks_disagree", lambda duel: duel.comparison.answer == "slower")
+    monkeypatch.setattr(attempts, "clocks_disagree", lambda ab_run: ab_run.comparison.answer == "slower")
     made.champion, seen[:] = ready("best", []), []
     attempts._first_restart(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
     assert seen == ["witness", "profile"]
@@ -282,11 +284,11 @@ def test_a_bundle_is_verified_without_those_of_which_its_kernels_show_nothing(
     seen_by_kernels = replace(SDPA, proof=lambda e: Proof(None if e.after is None else False, "no such kernel"))
     both = as_one(made.context(), [FUSED, seen_by_kernels])
     record, applied = attempts.opened(made, both), {"optimizer_fused": True}
-    duel = Duel(restarts=[Restart([[1.5, 1.0, 1.0, 1.5]])], warm=[{"candidate": SimpleNamespace(applied=applied)}])  # type: ignore[dict-item]
-    begun = Begun("02-x", record.stack, record.against, duel, both.name, CLIMB)
+    ab_run = ABRun(restarts=[Restart([[1.5, 1.0, 1.0, 1.5]])], warm=[{"candidate": SimpleNamespace(applied=applied)}])  # type: ignore[dict-item]
+    begun = Begun("02-x", record.stack, record.against, ab_run, both.name, CLIMB)
     monkeypatch.setattr(attempts, "same", lambda *_: begun)
     monkeypatch.setattr(attempts, "_carry_over", lambda *_: None)
-    monkeypatch.setattr(Duel, "record", lambda _: restarts("faster", 1.5, applied=applied))
+    monkeypatch.setattr(ABRun, "record", lambda _: restarts("faster", 1.5, applied=applied))
     monkeypatch.setattr(made, "profiled", lambda *_: (None, SimpleNamespace(names={"FusedAdam": 1.0})))
     made.trace("02-x").touch()
     attempts._compared(made, both, record, "02-x")
@@ -392,16 +394,16 @@ def test_a_candidate_that_the_budget_cuts_off_is_faster_where_all_restarts_so_fa
     ends = "cut" if not gpu and then == 1.0 else ends
     record = attempts.opened(made, FUSED)
     gains = [gain, *([then] if then > 1 else [])]
-    duel = Duel(restarts=[Restart([[g, 1.0, 1.0, g]]) for g in gains[:1]])
-    begun = Begun("02-x", record.stack, record.against, duel, FUSED.name, CLIMB)
+    ab_run = ABRun(restarts=[Restart([[g, 1.0, 1.0, g]]) for g in gains[:1]])
+    begun = Begun("02-x", record.stack, record.against, ab_run, FUSED.name, CLIMB)
     monkeypatch.setattr(attempts, "same", lambda *_: begun)
-    monkeypatch.setattr(Duel, "record", lambda _: None)  # so that nothing is offered here
+    monkeypatch.setattr(ABRun, "record", lambda _: None)  # so that nothing is offered here
 
     def restarted(*_: object) -> Comparison:
-        duel.restarts += [Restart([[g, 1.0, 1.0, g]]) for g in gains[1:]]
+        ab_run.restarts += [Restart([[g, 1.0, 1.0, g]]) for g in gains[1:]]
         if not within_restarts:
             raise OutOfTime
-        found = judge([r.log_ratio() for r in duel.restarts], looks=CLIMB, last=True)
+        found = judge([r.log_ratio() for r in ab_run.restarts], looks=CLIMB, last=True)
         assert found
         return found
 

@@ -15,13 +15,13 @@ from rung.ladder.climb.state import State
 from rung.measure import CLIMB, Restart, judge
 from rung.records.measured import Witness
 from rung.records.record import record_of
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 
 
 def begun() -> Begun:
-    duel = Duel(restarts=[Restart(((STEP, STEP / 2, STEP / 2, STEP),) * 4)], samples=[{"best": [STEP], "candidate": [STEP / 2]}],
+    ab_run = ABRun(restarts=[Restart(((STEP, STEP / 2, STEP / 2, STEP),) * 4)], samples=[{"best": [STEP], "candidate": [STEP / 2]}],
                 blocks={"best": [(1.0, 2.0)]}, witness=Witness(failures=[]))  # fmt: skip
-    return Begun("02-sdpa", ["compile", "sdpa"], "compile", duel, "sdpa", prepared_seconds=12.5, shapes={1: duel.restarts}, failed={2: ("best", "no")})  # fmt: skip
+    return Begun("02-sdpa", ["compile", "sdpa"], "compile", ab_run, "sdpa", prepared_seconds=12.5, shapes={1: ab_run.restarts}, failed={2: ("best", "no")})  # fmt: skip
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_it_is_read_back_as_it_was(made: State) -> None:
 def test_what_one_restart_says_is_no_obstacle(made: State) -> None:
     """Its interval has no ends, and a file has no word for that. What follows from the restarts is asked anew."""
     compared = begun()
-    compared.duel.comparison = judge([r.log_ratio() for r in compared.duel.restarts], looks=CLIMB, last=True)
+    compared.ab_run.comparison = judge([r.log_ratio() for r in compared.ab_run.restarts], looks=CLIMB, last=True)
     keep(made, "attempt", compared)
     assert read_begun(made.run) == {"attempt": begun()}
 
@@ -82,7 +82,9 @@ def test_damage_costs_what_was_measured_and_nothing_else(made: State) -> None:
 
 def test_what_the_budget_cut_short_is_gone_on_with_in_another_sitting_and_not_in_this_one(made: State) -> None:
     know(made, own_precision="exact", mode="train", optimizer_is_fused=False, matches={})
-    keep(made, "attempt", Begun("01-fused-optimizer", ["fused-optimizer"], "baseline", begun().duel, "fused-optimizer"))
+    keep(
+        made, "attempt", Begun("01-fused-optimizer", ["fused-optimizer"], "baseline", begun().ab_run, "fused-optimizer")
+    )
     found = begun_rung(made)
     assert found is not None
     assert found.name == "fused-optimizer"
@@ -95,5 +97,7 @@ def test_what_the_budget_cut_short_is_gone_on_with_in_another_sitting_and_not_in
 
 def test_there_must_be_time_for_what_is_gone_on_with(made: State) -> None:
     know(made, own_precision="exact", mode="train", optimizer_is_fused=False, matches={})
-    keep(made, "attempt", Begun("01-fused-optimizer", ["fused-optimizer"], "baseline", begun().duel, "fused-optimizer"))
+    keep(
+        made, "attempt", Begun("01-fused-optimizer", ["fused-optimizer"], "baseline", begun().ab_run, "fused-optimizer")
+    )
     assert begun_rung(leave(made, 0.0)) is None

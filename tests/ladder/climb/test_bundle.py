@@ -190,8 +190,8 @@ def test_what_is_not_in_effect_leaves_the_stack_before_it_is_verified(
     assert opened(made, found).members == ["fused-optimizer", "sdpa"]
     record = restarts(applied={"optimizer_fused": True, "matches": {"sdpa": 0}})
     comparison = Comparison("faster", Interval(2.0, 1.9, 2.1), 3, 0.98, None, 0.01, True)
-    duel = SimpleNamespace(comparison=comparison, record=lambda: record)
-    monkeypatch.setattr(attempts, "_compared", lambda *_: duel)
+    ab_run = SimpleNamespace(comparison=comparison, record=lambda: record)
+    monkeypatch.setattr(attempts, "_compared", lambda *_: ab_run)
     verified: list[list[str]] = []
 
     def verifying(state: State, stack: list[str], name: str, ahead: list[Task]) -> list[Task]:

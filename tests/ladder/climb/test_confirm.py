@@ -26,7 +26,7 @@ from rung.records.progress import Warned
 from rung.records.record import record_of
 from rung.records.workload import Batch
 from rung.runs import Run
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.start import SideFailed
 from rung.timing.tasks import Task
 from rung.timing.timed import Warmed
@@ -78,14 +78,14 @@ def starts(steps: Steps) -> type:
         def at_shape(self, deadline: float) -> None:
             pass
 
-        def timed(self, duel: Duel) -> Restart:
+        def timed(self, ab_run: ABRun) -> Restart:
             took = {side: STEP * steps.get((side, self.shape), 1.0) for side in self.workers}
             if failed := next((side for side, ns in took.items() if not ns), None):
                 raise SideFailed(failed, WorkerFailed("no such kernel", "raised"))
-            duel.samples.append({side: [ns] * 8 for side, ns in took.items()})
-            duel.warm.append(dict.fromkeys(took, Warmed(**WARM)))
+            ab_run.samples.append({side: [ns] * 8 for side, ns in took.items()})
+            ab_run.warm.append(dict.fromkeys(took, Warmed(**WARM)))
             # Restarts differ a little, as processes do.
-            off = [ns * (1 + 0.001 * (len(duel.samples) % 3) * k) for k, ns in enumerate(took.values())]
+            off = [ns * (1 + 0.001 * (len(ab_run.samples) % 3) * k) for k, ns in enumerate(took.values())]
             return Restart(tuple((*off, *reversed(off)) for _ in range(8)))
 
     return Start
@@ -298,12 +298,12 @@ def test_what_fails_once_is_started_again(made: State, monkeypatch: pytest.Monke
     Timed, count = starts(FASTER), 0
     timed = Timed.timed
 
-    def killed_once(start: Any, duel: Duel) -> Restart:
+    def killed_once(start: Any, ab_run: ABRun) -> Restart:
         nonlocal count
         count += 1
         if count == 2:
             raise SideFailed(side, WorkerFailed("SIGKILL", "killed"))
-        restart: Restart = timed(start, duel)
+        restart: Restart = timed(start, ab_run)
         return restart
 
     monkeypatch.setattr(Timed, "timed", killed_once)
@@ -379,7 +379,7 @@ def test_what_is_gone_on_with_stays_the_provisional_answer(made: State) -> None:
     with_attempts(made)
     more = (*BOTH, "fused-qkv")
     made.answer = Answer(more, "provisional", Figure(value=3.0))
-    keep(made, "attempt", Begun("03-fused-qkv", [*more], " + ".join(BOTH), rung="fused-qkv", duel=one_restart()))
+    keep(made, "attempt", Begun("03-fused-qkv", [*more], " + ".join(BOTH), rung="fused-qkv", ab_run=one_restart()))
     write(made)
     again = on_another_day(made)
     assert again.answer is not None
@@ -392,8 +392,8 @@ def test_what_is_gone_on_with_stays_the_provisional_answer(made: State) -> None:
     )  # of the attempts: this sitting saw no answer of theirs
 
 
-def one_restart() -> Duel:
-    return Duel(restarts=[Restart(((STEP, STEP, STEP, STEP),))])
+def one_restart() -> ABRun:
+    return ABRun(restarts=[Restart(((STEP, STEP, STEP, STEP),))])
 
 
 @pytest.mark.parametrize("side", ["best", "plain"])
@@ -480,12 +480,12 @@ def test_restarts_of_a_climb_that_was_killed_count(made: State, monkeypatch: pyt
     Timed = starts(FASTER)
     timed, so_far = Timed.timed, 0
 
-    def killing(start: Any, duel: Duel) -> Restart:
+    def killing(start: Any, ab_run: ABRun) -> Restart:
         nonlocal so_far
         so_far += 1
         if so_far == 3:
             raise Killed
-        restart: Restart = timed(start, duel)
+        restart: Restart = timed(start, ab_run)
         return restart
 
     monkeypatch.setattr(Timed, "timed", killing)
@@ -496,7 +496,7 @@ def test_restarts_of_a_climb_that_was_killed_count(made: State, monkeypatch: pyt
     again.known, again.measured, again.kept, again.plain = made.known, made.measured, made.kept, made.plain
     again.everywhere = made.everywhere
     again.answer, again.pool = made.answer, Pool()  # type: ignore[assignment]
-    assert len(again.begun["confirm"].duel.restarts) == 2
+    assert len(again.begun["confirm"].ab_run.restarts) == 2
     assert confirmed(again, monkeypatch, FASTER) == ("confirmed", BOTH)
     assert len(again.pool.tasks) == 3  # type: ignore[attr-defined]
     assert again.answer is not None
@@ -510,10 +510,10 @@ def test_what_fresh_restarts_do_not_show_is_not_claimed(made: State, monkeypatch
     made.plain = None
     Timed, luck = starts({}), iter(range(100))
 
-    def timed(start: Any, duel: Duel) -> Restart:
+    def timed(start: Any, ab_run: ABRun) -> Restart:
         ns = STEP * (0.99 + 0.03 * (next(luck) % 3 - 1))
-        duel.samples.append({"best": [STEP] * 8, "candidate": [ns] * 8})
-        duel.warm.append({"best": Warmed(**WARM), "candidate": Warmed(**WARM)})
+        ab_run.samples.append({"best": [STEP] * 8, "candidate": [ns] * 8})
+        ab_run.warm.append({"best": Warmed(**WARM), "candidate": Warmed(**WARM)})
         return Restart(((STEP, ns, ns, STEP),) * 8)
 
     monkeypatch.setattr(Timed, "timed", timed)
@@ -530,12 +530,12 @@ def test_what_only_noise_hides_is_provisional_again(
     made.plain, made.earlier = None, []
     Timed, luck = starts({}), iter([0.4, 1.1, 0.6] * 3)
 
-    def timed(start: Any, duel: Duel) -> Restart:
+    def timed(start: Any, ab_run: ABRun) -> Restart:
         ns = STEP * next(luck)
-        duel.samples.append({"best": [STEP] * 8, "candidate": [ns] * 8})
-        duel.warm.append({"best": Warmed(**WARM), "candidate": Warmed(**WARM)})
-        duel.cores = {"best": cores}
-        duel.cpu_restarts.append(Restart(((STEP, STEP / 1.5, STEP / 1.5, STEP * (1 + 0.01 * (ns > STEP))),) * 8))
+        ab_run.samples.append({"best": [STEP] * 8, "candidate": [ns] * 8})
+        ab_run.warm.append({"best": Warmed(**WARM), "candidate": Warmed(**WARM)})
+        ab_run.cores = {"best": cores}
+        ab_run.cpu_restarts.append(Restart(((STEP, STEP / 1.5, STEP / 1.5, STEP * (1 + 0.01 * (ns > STEP))),) * 8))
         return Restart(((STEP, ns, ns, STEP),) * 8)
 
     monkeypatch.setattr(Timed, "timed", timed)

@@ -13,7 +13,7 @@ from rung.measure import CLIMB, Comparison, Restart, judge
 from rung.measure.core_time import CoreTime
 from rung.records.climb import Noise
 from rung.rungs import BY_NAME
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 
 CALM, BUSY = {"best": CoreTime(100, 1), "candidate": CoreTime(100, 2)}, {"best": CoreTime(100, 100)}
 
@@ -22,8 +22,8 @@ def restarts(*gains: float) -> list[Restart]:
     return [Restart(((gain, 1.0, 1.0, gain),) * 4) for gain in gains]
 
 
-def duel(wall: Sequence[float], cpu: Sequence[float], cores: dict[str, CoreTime]) -> Duel:
-    made = Duel(restarts=restarts(*wall), cpu_restarts=restarts(*cpu), cores=cores)
+def ab_run(wall: Sequence[float], cpu: Sequence[float], cores: dict[str, CoreTime]) -> ABRun:
+    made = ABRun(restarts=restarts(*wall), cpu_restarts=restarts(*cpu), cores=cores)
     made.comparison = judge([restart.log_ratio() for restart in made.restarts], looks=CLIMB, last=True)
     return made
 
@@ -47,7 +47,7 @@ SCATTERED, SURE = (2.4, 0.9, 1.5), (1.45, 1.5, 1.55)
 def test_a_recipe_stays_provisional_where_both_clocks_speak_for_it(
     wall: Sequence[float], cpu: Sequence[float], cores: dict[str, CoreTime], stays: bool
 ) -> None:
-    made = duel(wall, cpu, cores)
+    made = ab_run(wall, cpu, cores)
     assert made.comparison is not None
     seen = made.by_cpu_time()
     doubt = by_cpu_time(made.comparison, seen, made.waited.values())
@@ -66,7 +66,7 @@ def test_a_recipe_stays_provisional_where_both_clocks_speak_for_it(
 def test_one_restart_decides_nothing_alone_where_its_clocks_disagree(
     wall: float, cpu: float, cores: dict[str, CoreTime], disagree: bool
 ) -> None:
-    assert clocks_disagree(duel([wall], [cpu], cores)) is disagree
+    assert clocks_disagree(ab_run([wall], [cpu], cores)) is disagree
 
 
 def compared(visible: float) -> Comparison:
@@ -103,7 +103,7 @@ def test_the_noise_of_a_climb_is_that_of_its_attempts() -> None:
 def test_what_was_slower_while_others_took_the_cores_is_not_reverted(
     cpu: Sequence[float], waited: tuple[float, float], verdict: str
 ) -> None:
-    made = duel((0.7, 0.71, 0.69), cpu, BUSY)
+    made = ab_run((0.7, 0.71, 0.69), cpu, BUSY)
     assert made.comparison is not None
     shares = dict(zip(("best", "candidate"), waited, strict=True))
     record = attempt(comparison=made.comparison, cpu_time=made.by_cpu_time(), waited=shares, cut=False)

@@ -18,7 +18,7 @@ from rung.ladder.climb.state import State
 from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.records.measured import Figure
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.tasks import Task
 
 PLAIN = ["compile", "capture"]
@@ -64,8 +64,8 @@ def timed_as(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
         def of(*_: object) -> "Started":
             return Started()
 
-        def timed(self, duel: Duel) -> Restart:
-            duel.samples.append({"best": [STEP / 7], "candidate": [STEP / 7 / ratio]})
+        def timed(self, ab_run: ABRun) -> Restart:
+            ab_run.samples.append({"best": [STEP / 7], "candidate": [STEP / 7 / ratio]})
             block = STEP / 7, STEP / 7 / ratio
             return Restart(tuple((*block, *reversed(block)) for _ in range(8)))
 

@@ -31,7 +31,7 @@ from rung.records.record import take
 from rung.report.attempt_words import other_gpus
 from rung.side import Limits, Setup, Side
 from rung.timing import tasks
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.start import SideFailed
 from rung.timing.tasks import Place, Pool, Task
 from rung.timing.timed import Warmed
@@ -65,7 +65,7 @@ class Made:
 
     @property
     def ratios(self) -> list[float]:
-        return [restart.log_ratio() for restart in self.begun.duel.restarts]
+        return [restart.log_ratio() for restart in self.begun.ab_run.restarts]
 
 
 @pytest.fixture
@@ -86,9 +86,9 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     know(made, gpu=False)
     made.say = lambda event: said.append(event.text) if isinstance(event, Warned) else None
     row = (STEP, 0.9 * STEP, 0.9 * STEP, STEP)
-    begun = Begun("02-sdpa", ["sdpa"], "baseline", Duel(restarts=[Restart((row,) * 4)]), "sdpa", CLIMB)
-    begun.duel.samples = [{"best": [STEP], "candidate": [0.9 * STEP]}]
-    begun.duel.warm = [
+    begun = Begun("02-sdpa", ["sdpa"], "baseline", ABRun(restarts=[Restart((row,) * 4)]), "sdpa", CLIMB)
+    begun.ab_run.samples = [{"best": [STEP], "candidate": [0.9 * STEP]}]
+    begun.ab_run.warm = [
         {side: Warmed(first_run_seconds=1.0, runs=3, steady=True, memory={"allocated": 1}) for side in SIDES}
     ]
     with Pool(Setup(None, tmp_path / "workers", Limits(prepare=PLENTY, block=PLENTY)), most=2) as pool:
@@ -108,8 +108,8 @@ def spans(blocks: Path) -> dict[str, dict[str, list[tuple[float, float]]]]:
 def test_restarts_are_timed_at_the_same_time_each_on_one_gpu(made: Made) -> None:
     made.gpus(1.0, 1.0)
     made.restart()
-    assert len(made.begun.duel.restarts) == 3  # to the next planned look, and no more
-    assert made.begun.duel.elsewhere == {2: "GPU 1"}
+    assert len(made.begun.ab_run.restarts) == 3  # to the next planned look, and no more
+    assert made.begun.ab_run.elsewhere == {2: "GPU 1"}
     ran = spans(made.blocks)
     assert {gpu: len(workers) for gpu, workers in ran.items()} == {"0": 2, "1": 2}  # both sides on each
     first, second = ([span for spans in workers.values() for span in spans] for workers in ran.values())
@@ -124,9 +124,9 @@ def test_a_slower_gpu_leaves_the_ratio_and_the_times_as_they_are(made: Made) -> 
     made.begun.looks = ((5, 0.02), (8, 0.015))
     made.gpus(1.3, 0.8)
     made.restart()
-    assert sorted(made.begun.duel.elsewhere.values()) == ["GPU 1", "GPU 2"]
+    assert sorted(made.begun.ab_run.elsewhere.values()) == ["GPU 1", "GPU 2"]
     assert made.ratios == pytest.approx([GAIN] * len(made.ratios))
-    found = made.begun.duel.record()
+    found = made.begun.ab_run.record()
     assert (found.times["best"].low, found.times["best"].high) == pytest.approx((STEP, STEP))  # of the first GPU alone
     assert {gpu.gpu: pytest.approx(gpu.step) for gpu in found.other_gpus} == {"GPU 1": 1.3, "GPU 2": 0.8}  # type: ignore[union-attr]
 
@@ -136,7 +136,7 @@ def test_that_gpus_differ_is_in_each_record_and_said_once(made: Made) -> None:
     made.restart()
     for _ in range(2):
         record = Attempt(number=2, rung="sdpa", against="baseline", verdict="kept")
-        take(record, made.begun.duel.record())
+        take(record, made.begun.ab_run.record())
         tell_of_gpus(made.state, record)
         assert other_gpus(record) == "restart 3 on GPU 1, where a step takes 1.30× as long"
     assert made.said == [
@@ -147,19 +147,19 @@ def test_that_gpus_differ_is_in_each_record_and_said_once(made: Made) -> None:
 def test_on_one_gpu_there_is_nothing_to_tell(made: Made) -> None:
     made.restart()
     made.restart()
-    assert made.begun.duel.elsewhere == {}
+    assert made.begun.ab_run.elsewhere == {}
     assert {*made.opened.values()} == {"0"}
-    assert made.begun.duel.record().other_gpus is UNSET
+    assert made.begun.ab_run.record().other_gpus is UNSET
     assert not made.said
-    assert len(made.begun.duel.restarts) == 3
+    assert len(made.begun.ab_run.restarts) == 3
 
 
 def test_what_is_begun_is_read_back_with_where_it_ran(made: Made) -> None:
     made.gpus(1.1)
     made.restart()
     (found,) = read_begun(made.state.run).values()
-    assert found.duel.elsewhere == {2: "GPU 1"}
-    made.begun.duel.elsewhere = {0: "GPU 1"}  # damaged: the first restart is on the first GPU
+    assert found.ab_run.elsewhere == {2: "GPU 1"}
+    made.begun.ab_run.elsewhere = {0: "GPU 1"}  # damaged: the first restart is on the first GPU
     on_gpus.keep(made.state, "attempt", made.begun)
     assert read_begun(made.state.run) == {}
 
@@ -168,8 +168,8 @@ def test_what_is_begun_is_read_back_with_where_it_ran(made: Made) -> None:
 def test_what_fails_elsewhere_is_repeated_on_the_first_gpu(made: Made, method: str) -> None:
     made.gpus(1.0, FAILS=f"1 {method}")
     made.restart()
-    assert len(made.begun.duel.restarts) == 3
-    assert made.begun.duel.elsewhere == {}
+    assert len(made.begun.ab_run.restarts) == 3
+    assert made.begun.ab_run.elsewhere == {}
     assert made.ratios == pytest.approx([GAIN] * 3)
     assert [text.partition(": ")[0] for text in made.said] == ["a restart on GPU 1 is repeated on the first GPU"]
     assert {log: gpu for log, gpu in made.opened.items() if "again" in log} == {
@@ -182,15 +182,15 @@ def test_what_fails_elsewhere_is_repeated_on_the_first_gpu(made: Made, method: s
 def test_where_another_process_came_it_is_repeated_on_the_first_gpu(made: Made) -> None:
     made.gpus(1.0, OTHERS="1")
     made.restart()
-    assert len(made.begun.duel.restarts) == 3
-    assert made.begun.duel.elsewhere == {}
+    assert len(made.begun.ab_run.restarts) == 3
+    assert made.begun.ab_run.elsewhere == {}
     assert made.said == ["a restart on GPU 1 is repeated on the first GPU: another process came or went"]
 
 
 def test_where_others_are_there_it_is_repeated_on_the_first_gpu(made: Made) -> None:
     made.gpus(1.0, THERE=str(3 * GIB))
     made.restart()
-    assert made.begun.duel.elsewhere == {}
+    assert made.begun.ab_run.elsewhere == {}
     assert made.said == ["a restart on GPU 1 is repeated on the first GPU: other processes hold 3.0 GiB of it"]
 
 
@@ -200,7 +200,7 @@ def test_several_on_one_gpu_are_timed_one_after_the_other(made: Made) -> None:
     made.state.setup = replace(made.state.setup, together=2)
     made.begun.looks = ((5, 0.05),)
     made.restart()
-    assert made.begun.duel.elsewhere == {2: "GPU 1", 4: "GPU 1"}
+    assert made.begun.ab_run.elsewhere == {2: "GPU 1", 4: "GPU 1"}
     assert not made.said
     for workers in spans(made.blocks).values():
         first, _, third, _ = sorted((min(spans)[0], max(spans)[1]) for spans in workers.values())
@@ -214,7 +214,7 @@ def test_what_fails_on_the_first_gpu_fails(made: Made, monkeypatch: pytest.Monke
         made.restart()
     assert made.pool.reserve(1) == [1]  # it was given back
     (found,) = read_begun(made.state.run).values()
-    assert found.duel.elsewhere == {1: "GPU 1"}  # which ended well
+    assert found.ab_run.elsewhere == {1: "GPU 1"}  # which ended well
 
 
 def test_one_that_hangs_elsewhere_leaves_the_others(made: Made) -> None:
@@ -261,7 +261,7 @@ def test_what_verifies_keeps_its_gpu_and_none_begins_beside_what_is_timed(made: 
         patch.setattr(on_gpus, "keep", keep)
         made.restart()
     assert checks[0].place == 1
-    assert {*made.begun.duel.elsewhere.values()} == {"GPU 2"}
+    assert {*made.begun.ab_run.elsewhere.values()} == {"GPU 2"}
     assert seen == [(True, True)]
     assert not made.said
     made.pool.pump()
@@ -278,7 +278,7 @@ def test_two_groups_of_cores_stand_in_for_two_gpus(tmp_path: Path, monkeypatch: 
     made, seen = state(tmp_path), dict[int, set[int]]()
     know(made, gpu=False)
     sides = {"best": Side(MICRO), "candidate": Side(MICRO, rungs=("fused-optimizer",))}
-    first = Duel(restarts=[Restart(((STEP,) * 4,))], samples=[{side: [STEP] for side in sides}])
+    first = ABRun(restarts=[Restart(((STEP,) * 4,))], samples=[{side: [STEP] for side in sides}])
     begun = Begun("02-x", ["fused-optimizer"], "baseline", first, "fused-optimizer", CLIMB)
 
     def keep(state: State, what: str, begun: Begun) -> None:
@@ -292,7 +292,7 @@ def test_two_groups_of_cores_stand_in_for_two_gpus(tmp_path: Path, monkeypatch: 
     with Pool(replace(setup, variables={"GOMP_CPU_AFFINITY": str(one)}), most=2) as made.pool:
         made.pool.elsewhere = (Place("cpu", {"GOMP_CPU_AFFINITY": str(two)}, "the second group"),)
         further_restarts(made, sides, begun, "02-x")
-    assert begun.duel.elsewhere == {2: "the second group"}
+    assert begun.ab_run.elsewhere == {2: "the second group"}
     assert seen == {0: {one}, 1: {two}}
 
 

@@ -32,7 +32,7 @@ from rung.records.record import record_of
 from rung.records.workload import Facts
 from rung.rungs import BY_NAME, Context, plan_of
 from rung.side import Limits, Setup
-from rung.timing.duel import Duel, between
+from rung.timing.ab_run import ABRun, pair_of
 from rung.timing.tasks import Pool, Task
 from rung.timing.timed import Warmed
 
@@ -688,13 +688,13 @@ def test_a_verification_of_narrow_weights_takes_more_times_their_memory(
 # What is told of the best
 
 
-def seen(*sides: str) -> Duel:
+def seen(*sides: str) -> ABRun:
     """A restart of several sides, in which the k-th takes 1 / (k + 1) of the untouched model's time, and all more and more."""
     took = {side: STEP / (k + 1) for k, side in enumerate(sides)}
     slower = [1.2 * ns for ns in reversed(took.values())]
     warm = {side: Warmed(memory={"resident": k}, first_run_seconds=float(k), runs=5, steady=True, applied={"of": side})
             for k, side in enumerate(sides)}  # fmt: skip
-    return Duel(
+    return ABRun(
         restarts=[Restart(tuple((*took.values(), *slower) for _ in range(8)))],
         samples=[{side: [ns] * 8 for side, ns in took.items()}],
         warm=[warm],
@@ -707,7 +707,7 @@ def seen(*sides: str) -> Duel:
 @pytest.mark.parametrize(("name", "times"), [("default", 2.0), ("cuda-graph", 3.0), ("reduce-overhead", 4.0)])
 def test_a_comparison_of_many_is_told_as_one_of_two(name: str, times: float) -> None:
     whole = seen("best", "default", "cuda-graph", "reduce-overhead")
-    two = between(whole, name)
+    two = pair_of(whole, name)
     assert math.exp(two.restarts[0].log_ratio()) == pytest.approx(times)
     assert [len(row) for row in two.restarts[0].rounds] == [4] * 8
     told = two.record()
@@ -722,7 +722,7 @@ def test_a_comparison_of_many_is_told_as_one_of_two(name: str, times: float) -> 
 
 def test_a_comparison_of_two_is_told_as_it_is() -> None:
     whole = seen("best", "default")
-    assert between(whole, "default").restarts == whole.restarts
+    assert pair_of(whole, "default").restarts == whole.restarts
 
 
 # While further modes compile
@@ -1041,9 +1041,9 @@ class Restarts:
         self.steps, self.recorded = steps, list[str]()
         self.state: dict[str, object] = {}
 
-    def timed(self, duel: Duel, *, briefly: bool) -> Restart:
+    def timed(self, ab_run: ABRun, *, briefly: bool) -> Restart:
         untouched, mode = self.steps.pop(0)
-        duel.samples.append({"best": [untouched], "default": [mode]})
+        ab_run.samples.append({"best": [untouched], "default": [mode]})
         return Restart([[untouched, mode, mode, untouched]] * 8)
 
     def profile(self, path: Path) -> None:

@@ -27,7 +27,7 @@ from rung.records.climb import Attempt
 from rung.records.measured import Figure, Witness
 from rung.records.progress import Answered, Warned
 from rung.records.record import record_of
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.start import SideFailed
 from rung.timing.tasks import Task
 from rung.timing.timed import Warmed
@@ -76,19 +76,19 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
             def of(cls, setup: Any, sides: Mapping[str, Task]) -> "Start":
                 return cls(sides)
 
-            def timed(self, duel: Duel, *, briefly: bool = False) -> Restart:
+            def timed(self, ab_run: ABRun, *, briefly: bool = False) -> Restart:
                 if dead := next((side for side in self.sides if left.get(side)), None):
                     left[dead] -= 1
                     raise SideFailed(dead, WorkerFailed("killed by SIGKILL", "killed"))
                 took = [STEP / speed.get(side, 1.0) for side in self.sides]
-                duel.warm.append({side: record_of(Warmed, warm({"allocated": 1})) for side in self.sides})
-                duel.samples.append({side: [ns] * 8 for side, ns in zip(self.sides, took, strict=True)})
+                ab_run.warm.append({side: record_of(Warmed, warm({"allocated": 1})) for side in self.sides})
+                ab_run.samples.append({side: [ns] * 8 for side, ns in zip(self.sides, took, strict=True)})
                 for side, ns in zip(self.sides, took, strict=True):
-                    duel.blocks[side], duel.outside[side], duel.compiled[side] = [(ns, ns)], 0.0, 0
+                    ab_run.blocks[side], ab_run.outside[side], ab_run.compiled[side] = [(ns, ns)], 0.0, 0
                 rounds = tuple((*took, *reversed(took)) for _ in range(4))
                 if shortest is None:
                     return Restart(rounds)
-                duel.cores = dict.fromkeys(self.sides, CoreTime(30, 70))
+                ab_run.cores = dict.fromkeys(self.sides, CoreTime(30, 70))
                 return Restart(rounds, tuple(shortest[side] for side in self.sides))
 
             def witness(self, side: str) -> Witness:

@@ -38,7 +38,7 @@ from rung.measure import CLIMB, PATIENT
 from rung.records.climb import Moment, Plain, Stopped, TakenBack
 from rung.records.measured import Figure
 from rung.rungs import BY_NAME, Rung
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 
 THREE = [rung("a", 0.9), rung("b", 0.5), rung("c", 0.8)]
 Cores = Callable[[int], None]
@@ -447,7 +447,7 @@ def test_a_faster_mode_that_was_not_verified_is_named(tmp_path: Path, speedup: f
     made = state(tmp_path)
     fastest = with_fields(mode("compile", "capture", name="compile-and-graph"), speedup=speedup, title="the whole step")
     made.begun["plain"] = Begun(
-        "compile-and-graph", ["compile", "capture"], "baseline", Duel(), modes={"compile-and-graph": fastest}
+        "compile-and-graph", ["compile", "capture"], "baseline", ABRun(), modes={"compile-and-graph": fastest}
     )
     if kept != "nothing":
         stack = fastest.rungs if kept == "fastest" else ["compile-regions"]
@@ -465,7 +465,7 @@ def test_a_mode_that_was_verified_hides_no_other_that_was_not(tmp_path: Path) ->
     fastest = with_fields(mode("compile", "capture", name="compile-and-graph"), speedup=3.0, title="the whole step")
     second = with_fields(mode("compile", name="default"), speedup=2.9, title="torch.compile")
     modes = {each.name: each for each in (fastest, second)}
-    made.begun["plain"] = Begun("compile-and-graph", fastest.rungs, "baseline", Duel(), modes=modes)
+    made.begun["plain"] = Begun("compile-and-graph", fastest.rungs, "baseline", ABRun(), modes=modes)
     made.answer = Answer(("compile-regions",), "verified", Figure(value=2.0))
     made.history.append(Moment(status="verified", kept=fastest.rungs, speedup=3.0, seconds=1.0))
     assert "verified: torch.compile, 2.9×" in stopped(leave(made, 0.0), [rung("a", 0.5)]).why

@@ -49,7 +49,7 @@ from rung.records.progress import Planned, Verifies, Warned
 from rung.records.record import record_of, take
 from rung.rungs import BY_NAME, Evidence, Rung
 from rung.rungs.environment import FILES
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.start import SideFailed, Start, blocks_seconds
 from rung.timing.tasks import Task, end_all
 
@@ -99,8 +99,8 @@ def attempt(state: State, rung: Rung) -> None:
         record.log = f"workers/{name}-1-candidate.log"
         try:
             _rehearse(state, rung, record.stack, name)
-            duel = _compared(state, rung, record, name)
-            found = duel.record()
+            ab_run = _compared(state, rung, record, name)
+            found = ab_run.record()
             take(record, found)
             if not state.kept:
                 warn_if_disturbed(state, record)
@@ -108,7 +108,7 @@ def attempt(state: State, rung: Rung) -> None:
                 state.say(Warned(f"{record.busy}."))
             tell_of_gpus(state, record)
             seen = state.profiled(name, found.times["candidate"].value) if state.trace(name).exists() else seen
-            _judge(state, rung, record, duel, name, seen)
+            _judge(state, rung, record, ab_run, name, seen)
         except SideFailed as failure:
             set_failed(state, record, failure.error)
         except WorkerFailed as failure:
@@ -135,7 +135,7 @@ def _rehearse(state: State, rung: Rung, candidate: Sequence[str], name: str) -> 
         raise task.error
 
 
-def _compared(state: State, rung: Rung, record: Attempt, name: str) -> Duel:
+def _compared(state: State, rung: Rung, record: Attempt, name: str) -> ABRun:
     """The best so far and the candidate, interleaved. The first restart decides alone where the answer is clear; then fresh pairs
     follow. Restarts of an earlier sitting, which ended amid the attempt, count."""
     stack = record.stack
@@ -144,56 +144,56 @@ def _compared(state: State, rung: Rung, record: Attempt, name: str) -> Duel:
         begun = _first_restart(state, rung, record, name)
     else:
         _carry_over(state, begun, name)
-    duel, record.prepared_seconds = begun.duel, begun.prepared_seconds
-    duel.comparison = first_answer(state, duel)
-    gain = duel.comparison.speedup.value
-    faster = duel.record() if gain >= PROVISIONAL_GAIN else None
-    if faster and (slowed_by_others(state, faster) or _far_beyond(state, duel.restarts[0], gain)):
-        duel.comparison = replace(duel.comparison, answer="undecided")
+    ab_run, record.prepared_seconds = begun.ab_run, begun.prepared_seconds
+    ab_run.comparison = first_answer(state, ab_run)
+    gain = ab_run.comparison.speedup.value
+    faster = ab_run.record() if gain >= PROVISIONAL_GAIN else None
+    if faster and (slowed_by_others(state, faster) or _far_beyond(state, ab_run.restarts[0], gain)):
+        ab_run.comparison = replace(ab_run.comparison, answer="undecided")
     elif faster and rung.spares == "step" and not distrusted(faster, gain):
-        _offer_provisional(state, stack, duel)
-        begun.verified_stack = with_effect(rung, stack, _evidence(state, rung, duel, name))
+        _offer_provisional(state, stack, ab_run)
+        begun.verified_stack = with_effect(rung, stack, _evidence(state, rung, ab_run, name))
         if not state.request.over_ranks:  # beside which nothing else runs
             state.verifying = _checks(state, begun.verified_stack, name)
-    if rung.spares == "step" and duel.comparison.answer != "undecided":
-        return duel
-    decided = decide(duel.restarts, looks=begun.looks)
+    if rung.spares == "step" and ab_run.comparison.answer != "undecided":
+        return ab_run
+    decided = decide(ab_run.restarts, looks=begun.looks)
     if not (decided and decided.final):  # else what followed was not: the verification
         if state.verifying:
             prepare_next(state, begun.verified_stack, (None, None), {*stack} - {*begun.verified_stack})
         try:
             decided = _restarted(state, stack, begun, name)
         except OutOfTime:
-            decided = judge([restart.log_ratio() for restart in duel.restarts], looks=begun.looks, last=True)
-            if decided is None or not (decided.answer == "faster" or _enough(state, duel, decided)):
+            decided = judge([restart.log_ratio() for restart in ab_run.restarts], looks=begun.looks, last=True)
+            if decided is None or not (decided.answer == "faster" or _enough(state, ab_run, decided)):
                 raise
-        if decided.cut and _enough(state, duel, decided):
+        if decided.cut and _enough(state, ab_run, decided):
             decided = replace(decided, answer="faster")
-    duel.comparison = decided
-    return duel
+    ab_run.comparison = decided
+    return ab_run
 
 
-def _evidence(state: State, rung: Rung, duel: Duel, name: str) -> Evidence:
+def _evidence(state: State, rung: Rung, ab_run: ABRun, name: str) -> Evidence:
     """What the first restart shows of a candidate: what its worker says of itself and, of a bundle, whose members may have done nothing, the
     names of its kernels."""
     after = None
     if rung.members and state.trace(name).exists():
-        after = state.profiled(name, duel.record().times["candidate"].value)[1]
-    return Evidence(None, after, duel.warm[0]["candidate"].applied)
+        after = state.profiled(name, ab_run.record().times["candidate"].value)[1]
+    return Evidence(None, after, ab_run.warm[0]["candidate"].applied)
 
 
-def _enough(state: State, duel: Duel, seen: Comparison) -> bool:
+def _enough(state: State, ab_run: ABRun, seen: Comparison) -> bool:
     """Whether the restarts that the budget allowed show as much as a verified answer claims; on a CPU one is too few. Fresh ones confirm
     it, or not."""
-    slowest = min(math.exp(restart.log_ratio()) for restart in duel.restarts)
+    slowest = min(math.exp(restart.log_ratio()) for restart in ab_run.restarts)
     gained = seen.speedup.value >= VERIFIED_GAIN and slowest >= PROVISIONAL_GAIN
-    return gained and not clocks_disagree(duel) and (state.facts.gpu or len(duel.restarts) > 1)
+    return gained and not clocks_disagree(ab_run) and (state.facts.gpu or len(ab_run.restarts) > 1)
 
 
 def _restarted(state: State, stack: Sequence[str], begun: Begun, name: str) -> Comparison:
     """Further restarts of the best so far and the candidate, until it is clear which is faster, or the time does not suffice for more."""
     sides = {"best": state.side(state.kept), "candidate": state.side(stack)}
-    restarts, took = begun.duel.restarts, 0.0
+    restarts, took = begun.ab_run.restarts, 0.0
     while True:
         began = time.monotonic()
         further_restarts(state, sides, begun, name)
@@ -221,16 +221,16 @@ def _spread(restart: Restart) -> float:
     return high - low
 
 
-def first_answer(state: State, duel: Duel) -> Comparison:
+def first_answer(state: State, ab_run: ABRun) -> Comparison:
     """The same of the first restart. It is `undecided`, too, where its two clocks disagree, and where the candidate is clearly faster than the
     best so far in this restart, but not than that was when it was measured before: then processes differ by more than they usually do, as
     those do whose GPU waits for the host. And it is where the best took far longer beside it than before: how much faster it is, other
     restarts have to say."""
     gpu = state.facts.gpu
-    seen = of_one_restart(duel.restarts[0], gpu)
-    beside = state.step_ns < CLEAR[gpu] * _step_of(duel.restarts[0])
-    lucky = seen.answer == "faster" and (beside or _far_beyond(state, duel.restarts[0], seen.speedup.value))
-    return replace(seen, answer="undecided") if lucky or clocks_disagree(replace(duel, comparison=seen)) else seen
+    seen = of_one_restart(ab_run.restarts[0], gpu)
+    beside = state.step_ns < CLEAR[gpu] * _step_of(ab_run.restarts[0])
+    lucky = seen.answer == "faster" and (beside or _far_beyond(state, ab_run.restarts[0], seen.speedup.value))
+    return replace(seen, answer="undecided") if lucky or clocks_disagree(replace(ab_run, comparison=seen)) else seen
 
 
 def _step_of(restart: Restart) -> float:
@@ -272,19 +272,19 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
             raise failed.error
     note_memory(state, task)
     state.challenger = task
-    planned, duel = looks(state), Duel()
+    planned, ab_run = looks(state), ABRun()
     if blocks_seconds([state.step_ns] * 2, state.facts.gpu) > state.left():
         raise OutOfTime
     start = Start.of(state.setup_within(room(state)), {"best": best, "candidate": task})
     progress.info("timing %s", in_words(rung.name))
-    duel.restarts.append(with_alone(state, start.timed(duel), state.kept))
-    given_up = rung.spares == "step" and first_answer(state, duel).answer == "slower"
+    ab_run.restarts.append(with_alone(state, start.timed(ab_run), state.kept))
+    given_up = rung.spares == "step" and first_answer(state, ab_run).answer == "slower"
     if not given_up or state.request.budget is None:
-        duel.witness = start.witness()
+        ab_run.witness = start.witness()
         start.profile(state.trace(name))
     task.spare = best.spare = True  # what verifies may have their memory
     members = [member.name for member in rung.members]
-    begun = Begun(name, stack, record.against, duel, rung.name, planned, members, task.since_open("warm"))
+    begun = Begun(name, stack, record.against, ab_run, rung.name, planned, members, task.since_open("warm"))
     keep(state, "attempt", begun)
     return begun
 
@@ -315,34 +315,34 @@ def _checks(state: State, stack: Sequence[str], name: str) -> list[Task]:
     return checks_of(state, stack, name, ahead)
 
 
-def _offer_provisional(state: State, stack: Sequence[str], duel: Duel) -> None:
-    assert duel.comparison is not None
-    over = state.over_untouched() * duel.comparison.speedup.value
+def _offer_provisional(state: State, stack: Sequence[str], ab_run: ABRun) -> None:
+    assert ab_run.comparison is not None
+    over = state.over_untouched() * ab_run.comparison.speedup.value
     state.offered = list(stack)
-    offer(state, answer_of(state, stack, "provisional", over, duel.record()))
+    offer(state, answer_of(state, stack, "provisional", over, ab_run.record()))
 
 
-def _judge(state: State, rung: Rung, record: Attempt, duel: Duel, name: str, seen: Seen) -> None:
+def _judge(state: State, rung: Rung, record: Attempt, ab_run: ABRun, name: str, seen: Seen) -> None:
     """Three gates: faster with confidence, the effect that it should have, and the same results."""
-    assert duel.comparison is not None
-    speedup = duel.comparison.speedup
+    assert ab_run.comparison is not None
+    speedup = ab_run.comparison.speedup
     # A budget that ended before a planned look leaves the question open; resuming asks it again.
-    record.cut = duel.comparison.cut and duel.comparison.answer == "undecided"
+    record.cut = ab_run.comparison.cut and ab_run.comparison.answer == "undecided"
     off, told = prediction_error(record), prediction_of(record)
     if off is not None and told:
         record.forecast, record.prediction_error = told.judge(speedup.value), off
     record.pay_back = pay_back(record)
     if rung.spares == "graphs" and (
-        duel.comparison.answer == "faster" or speedup.low > 1 - state.request.slower_at_most
+        ab_run.comparison.answer == "faster" or speedup.low > 1 - state.request.slower_at_most
     ):
         record.over_shapes = over_shapes(state, record.stack, name)
     evidence = Evidence(state.counters, seen[1], record.applied or {}, record.over_shapes or {}, record.memory or {})
     proof = rung.proof(evidence)
     record.effect = Effect(should=rung.effect, shown=proof.shown, says=proof.says)
-    if duel.comparison.answer == "faster" and (slowed := slowed_by_others(state, record)):
+    if ab_run.comparison.answer == "faster" and (slowed := slowed_by_others(state, record)):
         record.verdict, record.why = "inconclusive", slowed
         return
-    if why := no_gain(record, rung, duel.comparison, state.request.slower_at_most):
+    if why := no_gain(record, rung, ab_run.comparison, state.request.slower_at_most):
         record.verdict, record.why = why
         return
     if proof.shown is False:
@@ -361,7 +361,7 @@ def _judge(state: State, rung: Rung, record: Attempt, duel: Duel, name: str, see
     checks = state.verifying or _checks(state, record.stack, name)
     state.verifying = []
     conclude(state, record, checks, speedup.value, seen)
-    if record.verdict == "kept" and duel.comparison.answer != "faster":
+    if record.verdict == "kept" and ab_run.comparison.answer != "faster":
         pace = f"{1 - speedup.value:.1%} slower" if speedup.high < 1 else "as fast"
         record.why = f"verified, {pace}, and {spared(record, rung)}."
     if record.verdict == "kept" and state.challenger and list(state.challenger.side.rungs) == record.stack:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct, field
 
 from rung.files import read_text
 from rung.ladder.answers import Verified
@@ -18,7 +19,7 @@ from rung.measure import CLIMB, Looks, Restart
 from rung.records.climb import Mode
 from rung.renamed import with_current_names
 from rung.runs import Run
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 
 if TYPE_CHECKING:
     from rung.ladder.climb.state import State
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 FILE = "begun.json"
 
 
-@dataclass
-class Begun:
+class Begun(Struct, rename={"ab_run": "duel"}):  # the file keeps the name that earlier versions wrote
     """stack: the rungs that are tried, or of the fastest plain mode; against: those of what they are compared with, joined; name: of
     the attempt's files; members: of a bundle; modes: the plain modes; verified: answers of the verification, by precision;
     shapes: restarts by the number of another input shape, with `failed`, the side that failed on it and why; looks: at the
@@ -36,7 +36,7 @@ class Begun:
     name: str
     stack: list[str]
     against: str
-    duel: Duel = field(default_factory=Duel)
+    ab_run: ABRun = field(default_factory=ABRun)
     rung: str = ""
     looks: Looks = CLIMB
     members: list[str] = field(default_factory=list)
@@ -65,20 +65,20 @@ def read_begun(run: Run) -> dict[str, Begun]:
 def _is_whole(begun: Begun) -> bool:
     """Whether its restarts are such as were timed: all of one number of blocks, each of which took some time."""
     restarts = [
-        *begun.duel.restarts,
-        *begun.duel.cpu_restarts,
+        *begun.ab_run.restarts,
+        *begun.ab_run.cpu_restarts,
         *(restart for shape in begun.shapes.values() for restart in shape),
     ]
     rounds = [r for restart in restarts for r in restart.rounds]
-    blocks = {len(r) for restart in begun.duel.restarts for r in restart.rounds}
+    blocks = {len(r) for restart in begun.ab_run.restarts for r in restart.rounds}
     timed = all(len(r) >= 4 and all(0 < ns < math.inf for ns in r) for r in rounds)
-    most = min(len(begun.duel.restarts), len(begun.duel.samples))
+    most = min(len(begun.ab_run.restarts), len(begun.ab_run.samples))
     shortest = all(
         len(restart.shortest) in (0, len(restart.rounds[0]) // 2) and all(0 < ns < math.inf for ns in restart.shortest)
         for restart in restarts
         if restart.rounds
     )
-    first = all(0 < k < most for k in begun.duel.elsewhere)  # the first one ran on the first GPU
+    first = all(0 < k < most for k in begun.ab_run.elsewhere)  # the first one ran on the first GPU
     return timed and shortest and first and all(restart.rounds for restart in restarts) and len(blocks) == 1
 
 
@@ -112,7 +112,7 @@ def _write(state: State) -> None:
     """Without what follows from the restarts: that of a single one has ends that are infinite, which JSON does not know."""
     if state.begun:
         measured = {
-            what: replace(begun, duel=replace(begun.duel, comparison=None, ranking=None))
+            what: msgspec.structs.replace(begun, ab_run=replace(begun.ab_run, comparison=None, ranking=None))
             for what, begun in state.begun.items()
         }
         state.run.write(FILE, msgspec.to_builtins(measured, str_keys=True))

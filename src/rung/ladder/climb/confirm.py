@@ -22,7 +22,7 @@ from rung.records.measured import Figure, Ratio
 from rung.records.progress import Confirms, Warned
 from rung.records.record import record_of
 from rung.side import Side
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.start import SideFailed, Start
 from rung.timing.tasks import end_all
 
@@ -84,7 +84,7 @@ def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun,
             state.say(Warned(f"{SIDES[failure.side]} failed ({failure}); it is started again"))
             found = _decided(state, sides, begun, [])
     except OutOfTime:
-        done = len(begun.duel.restarts)
+        done = len(begun.ab_run.restarts)
         ended = "half of the budget was over" if state.reserved else "the budget ended"
         state.say(Warned(f"not confirmed: {ended} after {done} fresh restart{'s' if done != 1 else ''} of the recipe"))
         return ""
@@ -93,7 +93,7 @@ def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun,
             return f"in the final comparison it failed: {failure}"
         state.say(Warned(f"not confirmed, because {SIDES[failure.side]} failed: {failure}"))
         return ""
-    plain, busy = found.get("plain"), begun.duel.doubt(0, len(sides) - 1)
+    plain, busy = found.get("plain"), begun.ab_run.doubt(0, len(sides) - 1)
     answer = replace(answer, busy=busy)
     why = refuted(found["best"], plain, state.plain.title if state.plain else "")
     if why and found["best"].answer == "faster" and not _plain_is_verified(state):
@@ -103,7 +103,7 @@ def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun,
     if why:
         forget(state, "confirm")
         over = found["best"]
-        doubt = by_cpu_time(over, begun.duel.by_cpu_time(0, len(sides) - 1), begun.duel.waited.values())
+        doubt = by_cpu_time(over, begun.ab_run.by_cpu_time(0, len(sides) - 1), begun.ab_run.waited.values())
         if not doubt or (plain is not None and plain.answer == "slower"):
             return f"{why}; {busy}" if busy else why
         lower(
@@ -112,7 +112,7 @@ def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun,
             f"{why}; {doubt}",
         )
         return ""
-    _offer_confirmed(state, answer, begun.duel, found["best"], plain, _told_of_shapes(state, begun))
+    _offer_confirmed(state, answer, begun.ab_run, found["best"], plain, _told_of_shapes(state, begun))
     forget(state, "confirm")
     return ""
 
@@ -120,7 +120,7 @@ def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun,
 def _decided(state: State, sides: dict[str, Side], begun: Begun, ahead: Sequence[Group]) -> dict[str, Comparison]:
     """Fresh restarts until it is clear how the last side stands to each of the others, and every shape was run. Raises SideFailed, and
     OutOfTime also where a worker was stopped because the budget was over."""
-    names, duel = list(sides), begun.duel
+    names, ab_run = list(sides), begun.ab_run
     found: dict[str, Comparison] = {}
     try:
         while True:
@@ -136,8 +136,8 @@ def _decided(state: State, sides: dict[str, Side], begun: Begun, ahead: Sequence
             if not decided:
                 for start in starts:
                     time_for_blocks(state, len(sides))
-                    progress.info("confirming: restart %d", len(duel.restarts) + 1)
-                    duel.restarts.append(with_alone(state, start.timed(duel)))
+                    progress.info("confirming: restart %d", len(ab_run.restarts) + 1)
+                    ab_run.restarts.append(with_alone(state, start.timed(ab_run)))
                 keep(state, "confirm", begun)
             _on_shapes(state, starts, begun, lacking)
             keep(state, "confirm", begun)
@@ -178,7 +178,7 @@ def _begin(
     state: State, sides: Mapping[str, Side], begun: Begun, decided: bool = False, at_once: bool = False
 ) -> list[Group]:
     """decided: one is enough, for other shapes."""
-    count = 1 if decided else until_next_look(len(begun.duel.restarts), begun.looks)
+    count = 1 if decided else until_next_look(len(begun.ab_run.restarts), begun.looks)
     names = []
     for _ in range(min(count, restarts_at_once(state, len(sides) - 1))):
         state.confirmed_restarts += 1
@@ -205,7 +205,7 @@ def _on_shapes(state: State, starts: list[Start], begun: Begun, shapes: list[int
             try:
                 time_for_blocks(state, 2)
                 start.at_shape(min(state.setup.limits.prepare, max(1.0, state.left())))
-                begun.shapes.setdefault(shape, []).append(start.timed(Duel()))
+                begun.shapes.setdefault(shape, []).append(start.timed(ABRun()))
             except SideFailed as failure:
                 if state.left() <= 1:
                     raise OutOfTime from failure
@@ -253,7 +253,7 @@ def _plain_is_verified(state: State) -> bool:
 
 def _judged(begun: Begun, a: int, b: int) -> Comparison | None:
     """Side b against side a. What looks no faster is given up at a planned look; `refuted` says what follows from that."""
-    return judge([r.log_ratio(a, b) for r in begun.duel.restarts], looks=begun.looks)
+    return judge([r.log_ratio(a, b) for r in begun.ab_run.restarts], looks=begun.looks)
 
 
 def _told_of_shapes(state: State, begun: Begun) -> list[Shape]:
@@ -288,10 +288,10 @@ def _told_of_shapes(state: State, begun: Begun) -> list[Shape]:
 
 
 def _offer_confirmed(
-    state: State, answer: Answer, duel: Duel, over: Comparison, plain: Comparison | None, shapes: list[Shape]
+    state: State, answer: Answer, ab_run: ABRun, over: Comparison, plain: Comparison | None, shapes: list[Shape]
 ) -> None:
     """over, plain: the answer against the untouched model and the best plain mode."""
-    seen = duel.record()
+    seen = ab_run.record()
     names = {"best": "baseline", "plain": "plain", "candidate": "best"}
     measured = max(1, state.facts.shapes[0].elements if state.facts.shapes else 1)
     offer(
@@ -305,7 +305,7 @@ def _offer_confirmed(
             times={names[side]: time for side, time in seen.times.items()},
             memory={names[side]: peaks for side, peaks in seen.memory.items()},
             first_run_seconds={names[side]: seconds for side, seconds in seen.first_run_seconds.items()},
-            restarts=duel.samples,
+            restarts=ab_run.samples,
             shapes=shapes,
             original=guard(shapes, measured),
         ),

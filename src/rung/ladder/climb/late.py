@@ -23,7 +23,7 @@ from rung.ladder.climb.state import OutOfTime, State
 from rung.records.climb import Mode
 from rung.records.measured import Figure
 from rung.records.progress import Raced
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.start import SideFailed, Start
 from rung.timing.tasks import Task
 
@@ -81,7 +81,7 @@ def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
     state.wait(best, keep=confirming(state))
     time_for_blocks(state, 2)
     progress.info("timing %s", mode.title)
-    duel = Duel()
+    ab_run = ABRun()
     try:
         if best.error:
             raise SideFailed("best", best.error)
@@ -89,14 +89,14 @@ def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
             mode.error = GAVE_WAY
             return
         start = Start.of(state.setup_within(state.left()), {"best": best, "candidate": task})
-        ratio = math.exp(start.timed(duel).log_ratio())
+        ratio = math.exp(start.timed(ab_run).log_ratio())
     except SideFailed as failure:
         if state.left() <= 1:
             raise OutOfTime from failure
         mode.error = failure.error.sentence
         return
     mode.speedup = state.over_untouched() * ratio
-    mode.step_ns = statistics.median_high(duel.samples[-1]["candidate"])
+    mode.step_ns = statistics.median_high(ab_run.samples[-1]["candidate"])
     mode.prepared_seconds = task.since_open("warm")
 
 

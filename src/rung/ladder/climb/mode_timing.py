@@ -21,7 +21,7 @@ from rung.ladder.climb.verdict import slowed_by_others
 from rung.records.climb import Mode
 from rung.records.measured import Figure
 from rung.records.progress import Raced, Warned
-from rung.timing.duel import Duel, between
+from rung.timing.ab_run import ABRun, pair_of
 from rung.timing.start import SideFailed, Start, blocks_seconds
 from rung.timing.tasks import Task
 
@@ -39,12 +39,12 @@ WHOLE = 1.02  # so much faster have compiled blocks to be than the model compile
 
 @dataclass
 class Race:
-    """What was seen of the modes, by name: the speedup over the untouched model is of one restart. best: the name of the fastest; duel:
+    """What was seen of the modes, by name: the speedup over the untouched model is of one restart. best: the name of the fastest; ab_run:
     with the best as candidate."""
 
     modes: dict[str, Mode] = field(default_factory=dict)
     best: str = ""
-    duel: Duel = field(default_factory=Duel)
+    ab_run: ABRun = field(default_factory=ABRun)
     task: Task | None = None
     asked: bool = False  # whether the audit has told which further modes there are
     until: float = math.inf  # when modes that take minutes are given up, by the monotonic clock
@@ -85,7 +85,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
     # Without an answer there is nothing to show: the first one may take a moment more than the budget has.
     start = Start.of(state.setup_within(state.left() if state.answer else max(state.left(), GRACE)), sides)
     try:
-        duel = _undisturbed(state, start, briefly)
+        ab_run = _undisturbed(state, start, briefly)
     except SideFailed as failure:
         failed = failure.side
         if state.left() <= 1:
@@ -110,20 +110,20 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
             task.memory = min(task.memory, state.mode_bytes)
     for k, name in enumerate(names[1:], start=1):
         record = result.modes[name]
-        record.speedup = math.exp(duel.restarts[-1].log_ratio(0, k))
-        record.step_ns = statistics.median_high(duel.samples[-1][name])
+        record.speedup = math.exp(ab_run.restarts[-1].log_ratio(0, k))
+        record.step_ns = statistics.median_high(ab_run.samples[-1][name])
         record.prepared_seconds = sides[name].since_open("warm")
         if name in ready:
             state.say(Raced(record))
-            if record.speedup >= PROVISIONAL_GAIN and (doubt := duel.doubt(0, k)):
+            if record.speedup >= PROVISIONAL_GAIN and (doubt := ab_run.doubt(0, k)):
                 state.say(Warned(f"{doubt}."))
-    _choose(state, result, names[1:], duel, start)
+    _choose(state, result, names[1:], ab_run, start)
     for name, task in ready.items():
         if name != result.best:
             task.end()
     if result.best:
         stack = list(result.modes[result.best].rungs)
-        keep(state, "plain", Begun(result.best, stack, "baseline", result.duel, modes=result.modes))
+        keep(state, "plain", Begun(result.best, stack, "baseline", result.ab_run, modes=result.modes))
     if result.task and _needs_memory(state, result):
         if result.task.ready:  # its verdict needs no worker of it then
             start = Start.of(state.setup_within(state.left()), {result.best: result.task})
@@ -131,39 +131,39 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
         result.task.end()
 
 
-def _undisturbed(state: State, start: Start, briefly: bool) -> Duel:
+def _undisturbed(state: State, start: Start, briefly: bool) -> ABRun:
     """One restart. On a host that others keep busy the untouched model waits for its launches or its cores. A graph of launches does not, and would look
     too good. So all are timed once more where the untouched model took much longer than alone, or where usual and shortest steps disagree. The
     restart counts in which it was faster, or in which they disagree less."""
     began = time.monotonic()
-    duel = _one_restart(state, start, briefly)
+    ab_run = _one_restart(state, start, briefly)
     took = time.monotonic() - began
-    waited = _disagree(duel) > math.log(SLOWED)
-    if took >= state.left() or not (waited or _untouched_step(duel) > SLOWED * state.baseline.time.value):
-        return duel
+    waited = _disagree(ab_run) > math.log(SLOWED)
+    if took >= state.left() or not (waited or _untouched_step(ab_run) > SLOWED * state.baseline.time.value):
+        return ab_run
     again = _one_restart(state, start, briefly)
-    found = min(duel, again, key=_disagree if waited else _untouched_step)
-    both = [one.restarts[-1].shortest for one in (duel, again)]
+    found = min(ab_run, again, key=_disagree if waited else _untouched_step)
+    both = [one.restarts[-1].shortest for one in (ab_run, again)]
     if all(both):  # of the same processes
         found.restarts[-1] = replace(found.restarts[-1], shortest=tuple(map(min, *both)))
     return found
 
 
-def _disagree(duel: Duel) -> float:
+def _disagree(ab_run: ABRun) -> float:
     """How much usual and shortest steps disagree about the untouched model and another one, as a logarithm; 0 where no threads waited."""
-    restart, others = duel.restarts[-1], range(1, len(duel.samples[-1]))
+    restart, others = ab_run.restarts[-1], range(1, len(ab_run.samples[-1]))
     return max((abs(restart.usual(0, k) - restart.least(0, k)) for k in others if restart.shortest), default=0.0)
 
 
-def _one_restart(state: State, start: Start, briefly: bool) -> Duel:
-    duel = Duel()
-    duel.restarts.append(with_alone(state, start.timed(duel, briefly=briefly)))
-    return duel
+def _one_restart(state: State, start: Start, briefly: bool) -> ABRun:
+    ab_run = ABRun()
+    ab_run.restarts.append(with_alone(state, start.timed(ab_run, briefly=briefly)))
+    return ab_run
 
 
-def _untouched_step(duel: Duel) -> float:
+def _untouched_step(ab_run: ABRun) -> float:
     """Nanoseconds of the untouched model in the last restart."""
-    return statistics.median_high(duel.samples[-1]["best"])
+    return statistics.median_high(ab_run.samples[-1]["best"])
 
 
 def _too_long(state: State, result: Race, sides: list[str], briefly: bool) -> bool:
@@ -197,13 +197,13 @@ def withdraw(state: State, result: Race, name: str, why: str, *, wrong: bool = F
     if name == result.best:
         if result.task:
             result.task.end()
-        result.best, result.task, result.duel, result.dropped = "", None, Duel(), True
+        result.best, result.task, result.ab_run, result.dropped = "", None, ABRun(), True
         state.prefetched([])  # what was to come after it
         forget(state, "plain")
     take_back(state, record.rungs, why.rstrip("."), wrong=wrong)
 
 
-def _choose(state: State, result: Race, timed: list[str], duel: Duel, start: Start) -> None:
+def _choose(state: State, result: Race, timed: list[str], ab_run: ABRun, start: Start) -> None:
     """Makes the fastest of those that were timed the best so far, unless the best is; the next fastest where its process fails as its outputs
     are checked."""
     beside = result.best in timed
@@ -212,11 +212,11 @@ def _choose(state: State, result: Race, timed: list[str], duel: Duel, start: Sta
             break
         if result.best and not _replaces(result.modes[name], result.modes[result.best], beside):
             continue
-        if _take(state, result, name, duel, start, beat=beside):
+        if _take(state, result, name, ab_run, start, beat=beside):
             return
     if beside:  # so that its gain and that of the others are of the same blocks
-        again = between(duel, result.best)
-        again.witness, result.duel = result.duel.witness, again
+        again = pair_of(ab_run, result.best)
+        again.witness, result.ab_run = result.ab_run.witness, again
 
 
 def traced(mode: str) -> str:
@@ -249,10 +249,10 @@ def _needs_memory(state: State, result: Race) -> bool:
     return state.pool.held() + state.mode_bytes > state.pool.memory or (replaced and state.pool.lacks_memory())
 
 
-def _take(state: State, result: Race, name: str, duel: Duel, start: Start, beat: bool) -> bool:
+def _take(state: State, result: Race, name: str, ab_run: ABRun, start: Start, beat: bool) -> bool:
     """Makes a mode the best so far: its outputs are checked in the process that was timed. beat: the best took turns with it. False where
     that process failed, or is not believed."""
-    task, of_two = state.racing[name], between(duel, name)
+    task, of_two = state.racing[name], pair_of(ab_run, name)
     record = result.modes[name]
     try:
         of_two.witness = start.witness(name)
@@ -267,7 +267,7 @@ def _take(state: State, result: Race, name: str, duel: Duel, start: Start, beat:
     if result.task:
         result.task.end()
     state.trace(traced(result.best)).unlink(missing_ok=True)
-    result.best, result.task, result.duel = name, task, of_two
+    result.best, result.task, result.ab_run = name, task, of_two
     state.champion = task
     if faster:
         answer = Answer(

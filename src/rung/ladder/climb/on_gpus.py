@@ -18,7 +18,7 @@ from rung.measure import Restart, until_next_look
 from rung.records.climb import Attempt
 from rung.records.progress import Warned
 from rung.side import Side
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.other_gpus import differs
 from rung.timing.side_by_side import Taken, alone, side_by_side
 from rung.timing.start import SideFailed
@@ -32,7 +32,7 @@ def further_restarts(state: State, sides: Mapping[str, Side], begun: Begun, name
     Raises OutOfTime, and SideFailed where one failed on the first GPU.
     """
     here = pairs_at_once(state, [state.peak, UNSEEN * state.peak]).together
-    wanted = until_next_look(len(begun.duel.restarts), begun.looks)
+    wanted = until_next_look(len(begun.ab_run.restarts), begun.looks)
     most = min(wanted, groups_at_once(here))
     places = state.pool.reserve(most - 1)
     try:
@@ -59,7 +59,7 @@ def spread(most: int, here: int, places: Sequence[int]) -> list[int]:
 
 def _load_and_time(state: State, sides: Mapping[str, Side], begun: Begun, name: str, places: Sequence[int]) -> int:
     """Loads all of these at once; those of different GPUs are timed at the same time. Returns how many were lost elsewhere."""
-    first = len(begun.duel.restarts) + 1
+    first = len(begun.ab_run.restarts) + 1
     progress.info("loading %s%s", _numbers(first, len(places)), _over(places))
     names = {f"{name}-{first + k}": place for k, place in enumerate(places)}
     groups = loaded(state, sides, names, keep=confirming(state), at_once=True)
@@ -69,11 +69,11 @@ def _load_and_time(state: State, sides: Mapping[str, Side], begun: Begun, name: 
     left = groups
     while turn := _next_of_each(state, left):
         time_for_blocks(state, len(sides))
-        now = len(begun.duel.restarts) + 1
+        now = len(begun.ab_run.restarts) + 1
         progress.info("timing %s%s", _numbers(now, len(turn)), _over([group.place for group in turn]))
         _time_at_once(state, turn, begun, groups)
         left = [group for group in left if group not in turn]
-    return len(places) + first - 1 - len(begun.duel.restarts)
+    return len(places) + first - 1 - len(begun.ab_run.restarts)
 
 
 def _next_of_each(state: State, groups: Sequence[Group]) -> list[Group]:
@@ -89,19 +89,19 @@ def _time_at_once(state: State, groups: Sequence[Group], begun: Begun, there: Se
     """Times restarts, each on another GPU. What fails elsewhere is left out. there: they, and those that stand still beside them."""
     starts = [group.start(state) for group in groups]
     if len(groups) == 1 and not groups[0].place:
-        begun.duel.restarts.append(with_alone(state, starts[0].timed(begun.duel), state.kept))
+        begun.ab_run.restarts.append(with_alone(state, starts[0].timed(begun.ab_run), state.kept))
         keep(state, "attempt", begun)
         return
-    duels = [Duel() for _ in groups]
+    ab_runs = [ABRun() for _ in groups]
     timings = [
-        alone(start, duel, _beside(group, there)) if group.place else start.timing(duel)
-        for group, start, duel in zip(groups, starts, duels, strict=True)
+        alone(start, ab_run, _beside(group, there)) if group.place else start.timing(ab_run)
+        for group, start, ab_run in zip(groups, starts, ab_runs, strict=True)
     ]
     failed: list[tuple[Group, SideFailed | Taken]] = []
-    for group, duel, found in zip(groups, duels, side_by_side(starts, timings), strict=True):
+    for group, ab_run, found in zip(groups, ab_runs, side_by_side(starts, timings), strict=True):
         if isinstance(found, Restart):
-            duel.restarts.append(found)
-            begun.duel.add(duel, _gpu(state, group))
+            ab_run.restarts.append(found)
+            begun.ab_run.add(ab_run, _gpu(state, group))
         else:
             failed.append((group, found))
     keep(state, "attempt", begun)

@@ -175,8 +175,8 @@ def _record(state: State, found: Race) -> Attempt:
     record.stack, record.members, record.title = best.rungs, best.rungs, best.title
     record.log = _log_of(best)
     record.prepared_seconds = best.prepared_seconds
-    found.duel.comparison = judge([r.log_ratio() for r in found.duel.restarts], looks=CLIMB, last=True)
-    take(record, found.duel.record())
+    found.ab_run.comparison = judge([r.log_ratio() for r in found.ab_run.restarts], looks=CLIMB, last=True)
+    take(record, found.ab_run.record())
     warn_if_disturbed(state, record)
     if (best.speedup or 0.0) < PROVISIONAL_GAIN:
         record.verdict = "inconclusive"

@@ -55,7 +55,7 @@ def race(state: State) -> Race:
     result = Race()
     if timed := timed_before(state):
         begun = state.begun["plain"]
-        result = Race(timed, begun.name, begun.duel)
+        result = Race(timed, begun.name, begun.ab_run)
     open_ = {name: state.racing[name] for name in first_modes(state) if name not in result.modes}
     later = {name: task for name, task in state.racing.items() if name not in open_ and name not in result.modes}
     tried_again: set[str] = set()

@@ -21,7 +21,7 @@ from rung.records.climb import Attempt
 from rung.records.compare import Interleaved
 from rung.records.measured import Compared
 from rung.records.record import record_of
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 
 MOST_HIDDEN = 0.5  # of a block's time: reading clocks and pipes takes far less
 HIDDEN = 0.05  # of a block's time, more than the best's, from which it may be a part of the gain
@@ -109,10 +109,10 @@ def with_alone(state: State, restart: Restart, kept: Sequence[str] = ()) -> Rest
     return replace(restart, shortest=(alone, *restart.shortest[1:]))
 
 
-def clocks_disagree(duel: Duel) -> bool:
+def clocks_disagree(ab_run: ABRun) -> bool:
     """Whether one restart should decide nothing alone: its threads waited for cores, and wall time and CPU time are on two sides of what
     a gain is."""
-    cpu, share = duel.by_cpu_time(), max(duel.waited.values(), default=0.0)
-    if cpu is None or duel.comparison is None or share <= BUSY:
+    cpu, share = ab_run.by_cpu_time(), max(ab_run.waited.values(), default=0.0)
+    if cpu is None or ab_run.comparison is None or share <= BUSY:
         return False
-    return (duel.comparison.speedup.value >= PROVISIONAL_GAIN) != (cpu.speedup.value >= PROVISIONAL_GAIN)
+    return (ab_run.comparison.speedup.value >= PROVISIONAL_GAIN) != (cpu.speedup.value >= PROVISIONAL_GAIN)

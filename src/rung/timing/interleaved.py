@@ -1,4 +1,4 @@
-"""Sides against each other: fresh processes of all of them, alternating blocks, until the answer is clear."""
+"""An interleaved A/B run: fresh processes of all sides, alternating blocks, until the answer is clear."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rung.measure import (
 )
 from rung.measure.futility import FUTILE, chance, needed
 from rung.side import Setup, Side
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.start import Start
 
 progress = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ progress = logging.getLogger(__name__)
 MANY = 1000  # restarts, above which nobody asks how many exactly
 
 
-def fight(
+def run_interleaved(
     setup: Setup,
     sides: Mapping[str, Side],
     *,
@@ -37,63 +37,63 @@ def fight(
     left: Callable[[], float],
     looks: Looks = CLIMB,
     margin: float | None = None,
-    seen: Callable[[Duel], None] = lambda duel: None,
-) -> Duel:
+    seen: Callable[[ABRun], None] = lambda ab_run: None,
+) -> ABRun:
     """Restarts all sides, named, until the comparison is decided, or until `left()` seconds are gone. Of two sides with a margin, it ends at a
     look after which the restarts that fit would hardly decide it.
 
     looks, margin: as in `rung.measure.decide`; seen: is told after every restart.
     Raises SideFailed when a worker of one side raises, hangs or dies.
     """
-    duel = Duel()
+    ab_run = ABRun()
     took: list[float] = []  # by each round of restarts
     while True:
         began = time.monotonic()
         with ExitStack() as stack:
-            count = min(setup.together, until_next_look(len(duel.restarts), looks))
-            first = len(duel.restarts) + 1
+            count = min(setup.together, until_next_look(len(ab_run.restarts), looks))
+            first = len(ab_run.restarts) + 1
             which = f"restart {first}" if count == 1 else f"restarts {first} to {first + count - 1}"
             progress.info("%s: loading, compiling and warming up", which)
             starts = [Start(setup, sides, f"{log}-{first + k}", stack) for k in range(count)]
             for start in starts:
                 start.warm(setup.limits.prepare)
             for start in starts:
-                progress.info("restart %d: timing", len(duel.restarts) + 1)
+                progress.info("restart %d: timing", len(ab_run.restarts) + 1)
                 # That sides are as fast is shown here, which figures nearer to that would make easier.
-                duel.restarts.append(replace(start.timed(duel), shortest=()))
+                ab_run.restarts.append(replace(start.timed(ab_run), shortest=()))
                 if setup.launcher:
-                    duel.ranks = max(len(worker.hosts) for worker in start.workers.values())
-                seen(duel)
+                    ab_run.ranks = max(len(worker.hosts) for worker in start.workers.values())
+                seen(ab_run)
         took.append(time.monotonic() - began)
         # The first round compiles what the next ones find in a cache: it tells only until another was seen.
         last = left() < 1.2 * max(took[1:] or took)
         if len(sides) == 2:
-            duel.comparison = decide(duel.restarts, looks=looks, margin=margin, last=last)
-            if duel.comparison and margin:
+            ab_run.comparison = decide(ab_run.restarts, looks=looks, margin=margin, last=last)
+            if ab_run.comparison and margin:
                 fit = looks[-1][0]
                 if left() < math.inf:
-                    fit = min(fit, len(duel.restarts) + math.ceil(count * left() / min(took[1:] or took)))
-                _end_in_time(duel, looks, margin, fit)
+                    fit = min(fit, len(ab_run.restarts) + math.ceil(count * left() / min(took[1:] or took)))
+                _end_in_time(ab_run, looks, margin, fit)
         else:
-            duel.ranking = rank(log_ratios(list(sides), duel.restarts), looks=looks, margin=margin, last=last)
-        said = duel.comparison or duel.ranking
+            ab_run.ranking = rank(log_ratios(list(sides), ab_run.restarts), looks=looks, margin=margin, last=last)
+        said = ab_run.comparison or ab_run.ranking
         if said and said.final:
-            return duel
+            return ab_run
 
 
-def _end_in_time(duel: Duel, looks: Looks, margin: float, fit: int) -> None:
+def _end_in_time(ab_run: ABRun, looks: Looks, margin: float, fit: int) -> None:
     """Ends a comparison that more restarts, `fit` in all, would hardly decide; says of one that ends without a verdict how many would."""
-    found, ratios = duel.comparison, [restart.log_ratio() for restart in duel.restarts]
+    found, ratios = ab_run.comparison, [restart.log_ratio() for restart in ab_run.restarts]
     if not found or found.answer != "undecided" or len(ratios) < 2:
         return
     ended = ""
     if not found.final and chance(ratios, looks=looks, margin=margin, most=fit) < FUTILE:
-        duel.comparison = replace(found, final=True, cut=True)
+        ab_run.comparison = replace(found, final=True, cut=True)
         ended = f"ended after {len(ratios)} restarts: the {fit - len(ratios)} more that fit would decide it with a chance below {FUTILE:.0%}. "
-    if duel.comparison and duel.comparison.final:
+    if ab_run.comparison and ab_run.comparison.final:
         scatter = f"{'Restarts' if ended else 'restarts'} scatter by {100 * statistics.stdev(ratios):.2g}%"
         count = _about(needed(ratios, looks=looks, margin=margin))
-        duel.warnings.append(f"{ended}{scatter}, so a difference of {100 * margin:.2g}% would need {count} restarts.")
+        ab_run.warnings.append(f"{ended}{scatter}, so a difference of {100 * margin:.2g}% would need {count} restarts.")
 
 
 def _about(count: int) -> str:
