@@ -213,7 +213,7 @@ def test_a_recipe_leaves_other_shapes_to_the_original_until_it_is_verified_on_th
     for status in ("provisional", "verified"):
         offer(made, answer(status, 1.5))
         assert [taken(elements) for elements in (999, 1000, 1001)] == [True, False, True]
-    made.everywhere.add(made.answer.kept)
+    made.verified_on_all_shapes.add(made.answer.kept)
     write(made)
     assert [taken(elements) for elements in (1, 1000, 9000)] == [False, False, False]
 
@@ -301,7 +301,7 @@ def test_a_climb_that_was_never_answered_goes_on_without_one(made: State) -> Non
 def test_what_an_attempt_kept_is_the_answer_however_little_it_gives_in_all(
     made: State, monkeypatch: pytest.MonkeyPatch, before: Status, speedup: float, total: float
 ) -> None:
-    monkeypatch.setattr(State, "over_untouched", lambda self: total)
+    monkeypatch.setattr(State, "gain_over_baseline", lambda self: total)
     offer(made, answer(before, speedup))
     figure = {"value": 1e7, "low": 1e7, "high": 1e7}
     record = attempt(

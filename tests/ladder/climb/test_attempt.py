@@ -13,10 +13,10 @@ from made_up import MANIFEST, PASSED, answered, know, leave, state
 from rung.ladder.climb import attempt as attempts
 from rung.ladder.climb import verdict
 from rung.ladder.climb.answer import Answer, offer
-from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.bundles import as_one
 from rung.ladder.climb.checks import numerics_of, part_of, parts_of
 from rung.ladder.climb.state import OutOfTime, State
+from rung.ladder.climb.unfinished import Unfinished
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, Comparison, Interval, Restart, judge
 from rung.measure.compare import Answer as Compared
@@ -79,10 +79,10 @@ class Tried:
                 record=lambda: restarts(then, gain, applied=did, **(seen or {})),
             )
             self.workers.append(answered(f"{name}-1-candidate", state.side(record.stack)))
-            state.challenger = self.workers[-1]
+            state.candidate_worker = self.workers[-1]
             if gain >= attempts.PROVISIONAL_GAIN:
                 attempts._offer_provisional(state, record.stack, ab_run)
-                state.verifying = attempts.checks_of(state, record.stack, name)
+                state.candidate_checks = attempts.checks_of(state, record.stack, name)
             return ab_run
 
         self.patch.setattr(attempts, "_compared", compared)
@@ -97,10 +97,10 @@ def tries(made: State, monkeypatch: pytest.MonkeyPatch) -> Tried:
 
 def test_a_verification_that_was_begun_for_what_is_slower_ends(tries: Tried) -> None:
     begun = Task("01-fused-optimizer-verify-exact", tries.made.side(["fused-optimizer"]), [])
-    tries.made.next_ahead = tries.made.checking = [begun]
+    tries.made.next_checks = tries.made.all_checks = [begun]
     assert tries(FUSED, 0.9, "slower").verdict == "reverted"
     assert begun.ended
-    assert tries.made.next_ahead == []
+    assert tries.made.next_checks == []
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_one_restart_decides_nothing_where_the_best_was_held_up_in_it(
     ab_run = ABRun(restarts=[Restart(((beside * STEP, STEP, STEP, beside * STEP),) * 8)])
     assert attempts.first_answer(made, ab_run).answer == answer
     monkeypatch.setattr(
-        attempts, "_first_restart", lambda *_: Begun("attempt", ["fused-optimizer"], "baseline", ab_run)
+        attempts, "_first_restart", lambda *_: Unfinished("attempt", ["fused-optimizer"], "baseline", ab_run)
     )
     monkeypatch.setattr(attempts, "_offer_provisional", lambda state, stack, ab_run: offered.append(beside))
     monkeypatch.setattr(ABRun, "record", lambda ab_run: restarts("faster", beside))
@@ -170,8 +170,8 @@ def test_what_is_slower_is_looked_at_no_more_where_the_time_is_limited(
     )
     warm = {"memory": {"resident": 1}, "first_run_seconds": 1.0, "runs": 5, "steady": True, "applied": {}}
     ready = lambda name, stack: answered(name, made.side(stack), open={}, warm=warm)  # noqa: E731
-    made.champion = ready("best", [])
-    monkeypatch.setattr(made, "prefetched", lambda stack: ready("candidate", stack))
+    made.best_worker = ready("best", [])
+    monkeypatch.setattr(made, "take_next_worker", lambda stack: ready("candidate", stack))
     monkeypatch.setattr(made, "wait", lambda *tasks, keep: None)
     monkeypatch.setattr(attempts, "Start", SimpleNamespace(of=lambda setup, tasks: start))
     attempts._first_restart(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
@@ -179,15 +179,17 @@ def test_what_is_slower_is_looked_at_no_more_where_the_time_is_limited(
 
     # Where its clocks disagree, further restarts decide, and what was seen of this one counts.
     monkeypatch.setattr(attempts, "clocks_disagree", lambda ab_run: ab_run.comparison.answer == "slower")
-    made.champion, seen[:] = ready("best", []), []
+    made.best_worker, seen[:] = ready("best", []), []
     attempts._first_restart(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
     assert seen == ["witness", "profile"]
 
 
 def test_a_restart_that_cannot_end_is_not_begun(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
     warm = {"memory": {"resident": 1}, "first_run_seconds": 1.0, "runs": 5, "steady": True, "applied": {}}
-    made.champion = answered("best", made.side([]), open={}, warm=warm)
-    monkeypatch.setattr(made, "prefetched", lambda stack: answered("candidate", made.side(stack), open={}, warm=warm))
+    made.best_worker = answered("best", made.side([]), open={}, warm=warm)
+    monkeypatch.setattr(
+        made, "take_next_worker", lambda stack: answered("candidate", made.side(stack), open={}, warm=warm)
+    )
     monkeypatch.setattr(made, "wait", lambda *tasks, keep: None)
     made.baseline.time = Figure(value=2e9)  # two seconds a step
     leave(made, 20.0)
@@ -285,8 +287,8 @@ def test_a_bundle_is_verified_without_those_of_which_its_kernels_show_nothing(
     both = as_one(made.context(), [FUSED, seen_by_kernels])
     record, applied = attempts.opened(made, both), {"optimizer_fused": True}
     ab_run = ABRun(restarts=[Restart([[1.5, 1.0, 1.0, 1.5]])], warm=[{"candidate": SimpleNamespace(applied=applied)}])  # type: ignore[dict-item]
-    begun = Begun("02-x", record.stack, record.against, ab_run, both.name, CLIMB)
-    monkeypatch.setattr(attempts, "same", lambda *_: begun)
+    begun = Unfinished("02-x", record.stack, record.against, ab_run, both.name, CLIMB)
+    monkeypatch.setattr(attempts, "unfinished_of", lambda *_: begun)
     monkeypatch.setattr(attempts, "_carry_over", lambda *_: None)
     monkeypatch.setattr(ABRun, "record", lambda _: restarts("faster", 1.5, applied=applied))
     monkeypatch.setattr(made, "profiled", lambda *_: (None, SimpleNamespace(names={"FusedAdam": 1.0})))
@@ -304,13 +306,13 @@ def test_a_verification_that_was_begun_for_one_is_never_taken_for_that_of_anothe
 
 
 def test_the_worker_of_what_is_kept_is_that_of_the_best_from_then_on(made: State, tries: Tried) -> None:
-    before = made.champion = answered("baseline", made.side([]))
-    before.spare = True  # while its candidate was verified
+    before = made.best_worker = answered("baseline", made.side([]))
+    before.reclaimable = True  # while its candidate was verified
     tries(SDPA, 0.5, "slower")
-    assert made.champion is before
-    assert not before.spare  # the next one is timed beside it
+    assert made.best_worker is before
+    assert not before.reclaimable  # the next one is timed beside it
     tries(FUSED, 2.0)
-    assert made.champion is tries.workers[1]
+    assert made.best_worker is tries.workers[1]
     assert tries.workers[1].ready
     assert before.ended
 
@@ -395,8 +397,8 @@ def test_a_candidate_that_the_budget_cuts_off_is_faster_where_all_restarts_so_fa
     record = attempts.opened(made, FUSED)
     gains = [gain, *([then] if then > 1 else [])]
     ab_run = ABRun(restarts=[Restart([[g, 1.0, 1.0, g]]) for g in gains[:1]])
-    begun = Begun("02-x", record.stack, record.against, ab_run, FUSED.name, CLIMB)
-    monkeypatch.setattr(attempts, "same", lambda *_: begun)
+    begun = Unfinished("02-x", record.stack, record.against, ab_run, FUSED.name, CLIMB)
+    monkeypatch.setattr(attempts, "unfinished_of", lambda *_: begun)
     monkeypatch.setattr(ABRun, "record", lambda _: None)  # so that nothing is offered here
 
     def restarted(*_: object) -> Comparison:

@@ -179,8 +179,8 @@ def test_what_is_known_before_the_survey_is_in_the_manifest_and_the_survey_adds_
 def test_why_a_workload_has_one_shape_alone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beginning, "floor", lambda *_: None)
     made, warnings = begun(tmp_path)
-    assert made.surveying is not None
-    made.surveying.answers["audit"] = {"without_gradient": [], "one_shape": "on another number of rows it raised"}
+    assert made.survey_task is not None
+    made.survey_task.answers["audit"] = {"without_gradient": [], "one_shape": "on another number of rows it raised"}
     assert surveyed(made)
     assert "runs on one input shape only (on another number of rows it raised); so does the recipe" in warnings[-1]
     assert made.side([]).one_shape
@@ -189,8 +189,8 @@ def test_why_a_workload_has_one_shape_alone_is_said(tmp_path: Path, monkeypatch:
 def test_a_forward_that_draws_random_numbers_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beginning, "floor", lambda *_: None)
     made, warnings = begun(tmp_path)
-    assert made.surveying is not None
-    made.surveying.answers["audit"] = {"without_gradient": [], "one_shape": "", "draws": True}
+    assert made.survey_task is not None
+    made.survey_task.answers["audit"] = {"without_gradient": [], "one_shape": "", "draws": True}
     assert not made.random
     assert surveyed(made)
     assert "its forward draws random numbers" in warnings[-1]
@@ -255,14 +255,14 @@ def test_a_workload_that_fills_the_gpu_is_surveyed_before_its_modes_begin_and_al
     monkeypatch.setattr(beginning, "floor", lambda *_: None)
     made, _ = begun(tmp_path, ready=ready, baseline=large(peak), survey=list(survey))
     assert seen == ([] if modes == "later" else [modes])
-    assert (made.untouched is None) is (modes == "later")
+    assert (made.baseline_worker is None) is (modes == "later")
     if modes == "later":  # nor does it hold memory that the modes and the untouched model need
-        assert made.surveying is None
+        assert made.survey_task is None
         assert made.facts.surveyed
         return
-    assert made.surveying is not None
-    assert not made.surveying.error
-    assert made.surveying.memory == peak + GIB  # nothing that has no room beside it begins
+    assert made.survey_task is not None
+    assert not made.survey_task.error
+    assert made.survey_task.memory == peak + GIB  # nothing that has no room beside it begins
 
 
 def test_a_baseline_that_lacked_memory_beside_the_survey_is_measured_once_more_alone(
@@ -292,8 +292,8 @@ def test_of_a_run_directory_that_was_not_announced_nothing_is_said(tmp_path: Pat
 
 def test_a_survey_that_takes_longer_than_the_budget_ends_the_wait(tmp_path: Path) -> None:
     made, _ = begun(tmp_path)
-    assert made.surveying is not None
-    made.surveying.start(SimpleNamespace(send=lambda *_, **__: None), ["open"])  # type: ignore[arg-type]
+    assert made.survey_task is not None
+    made.survey_task.start(SimpleNamespace(send=lambda *_, **__: None), ["open"])  # type: ignore[arg-type]
     assert surveyed(made, wait=False) is False
     with pytest.raises(OutOfTime):
         surveyed(made)
@@ -306,7 +306,7 @@ def test_going_on_on_another_machine_is_said_once(tmp_path: Path, torch: str) ->
     made.say = lambda event: said.append(event.text) if isinstance(event, Warned) else None
     warn_of_another_machine(made)  # nothing is known yet
     here = opened(device={"name": "a chip", "memory": 1}, torch=torch)
-    made.looking = answered("resume", made.side([]), open=here)
+    made.resume_worker = answered("resume", made.side([]), open=here)
     for _ in range(2):
         warn_of_another_machine(made)
     assert len(said) == (torch != "2.11.0")
@@ -334,7 +334,7 @@ def test_a_climb_that_is_gone_on_with_runs_within_the_same_limits(
     assert pool.memory == pytest.approx(0.95 * 80 * GIB)
     assert spares == [beginning.SPARES]
     assert not made.model_file.exists()
-    assert [(task.name, task.passing) for task in tasks] == [("resume", True)]
+    assert [(task.name, task.ends_when_done) for task in tasks] == [("resume", True)]
     assert made.side([]).saved_model == str(made.model_file)  # which that worker writes
     made.request = replace(made.request, ranks=2)
     begin(made, [])

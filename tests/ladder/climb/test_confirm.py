@@ -12,10 +12,10 @@ from rung.ladder.climb import confirm as confirming
 from rung.ladder.climb import restarts
 from rung.ladder.climb import state as states
 from rung.ladder.climb.answer import Answer, offer, read_back, take_back, write
-from rung.ladder.climb.begun import Begun, keep
 from rung.ladder.climb.confirm import confirm
 from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.state import State
+from rung.ladder.climb.unfinished import Unfinished, save
 from rung.ladder.climb.verdict import taken_up
 from rung.launch import WorkerFailed
 from rung.measure import Restart
@@ -99,7 +99,7 @@ def made(tmp_path: Path) -> State:
     made.facts.shapes = record_of(list[Batch], [{"shape": "8 x 8", "elements": 64}])
     made.pool = Pool()  # type: ignore[assignment]
     made.kept = ["compile", "sdpa"]
-    made.everywhere = {("compile",), BOTH}
+    made.verified_on_all_shapes = {("compile",), BOTH}
     made.plain = the_best(mode("compile", title="torch.compile", speedup=1.8), [])
     offer(made, Answer(("compile",), "verified", Figure(value=1.8)))
     offer(made, Answer(("compile", "sdpa"), "verified", Figure(value=2.2)))
@@ -131,7 +131,7 @@ def test_what_is_faster_than_the_untouched_model_and_the_best_plain_mode_is_conf
 
 def test_the_restarts_are_fresh_ones(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
     before = [answered(name, made.side([])) for name in ("champion", "untouched", "next")]
-    made.champion, made.untouched, made.next = before
+    made.best_worker, made.baseline_worker, made.next_worker = before
     confirmed(made, monkeypatch, FASTER)
     assert all(task.ended for task in before)
     tasks = made.pool.tasks  # type: ignore[attr-defined]
@@ -175,7 +175,7 @@ def with_other_shapes(made: State, patch: pytest.MonkeyPatch, pool: WhileVerifyi
     """The same climb, on many cores, whose answer is not verified on its other shape yet."""
     patch.setattr(states, "usable_cores", lambda: 64)
     shapes = [{"shape": "8 x 8", "elements": 64}, {"shape": "4 x 8", "elements": 32}]
-    made.facts.shapes, made.everywhere = record_of(list[Batch], shapes), {("compile",)}
+    made.facts.shapes, made.verified_on_all_shapes = record_of(list[Batch], shapes), {("compile",)}
     made.pool = pool  # type: ignore[assignment]
 
 
@@ -239,7 +239,7 @@ def test_restarts_end_where_that_verification_takes_the_answer_back(
 
 
 def test_a_plain_mode_that_is_the_answer_is_no_side_of_its_own(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.kept, made.answer = ["compile"], made.earlier.pop()
+    made.kept, made.answer = ["compile"], made.replaced_answers.pop()
     assert confirmed(made, monkeypatch, {("candidate", 0): 0.5}) == ("confirmed", ("compile",))
     assert made.answer is not None
     assert made.answer.over_plain == Figure(value=1.0)
@@ -356,7 +356,7 @@ def on_another_day(made: State) -> State:
 
 def test_a_kill_between_the_record_and_the_answer_loses_nothing(made: State) -> None:
     with_attempts(made)
-    made.answer = made.earlier[-1]
+    made.answer = made.replaced_answers[-1]
     write(made)  # the answer of before
     again = on_another_day(made)
     assert again.answer is not None
@@ -379,7 +379,7 @@ def test_what_is_gone_on_with_stays_the_provisional_answer(made: State) -> None:
     with_attempts(made)
     more = (*BOTH, "fused-qkv")
     made.answer = Answer(more, "provisional", Figure(value=3.0))
-    keep(made, "attempt", Begun("03-fused-qkv", [*more], " + ".join(BOTH), rung="fused-qkv", ab_run=one_restart()))
+    save(made, "attempt", Unfinished("03-fused-qkv", [*more], " + ".join(BOTH), rung="fused-qkv", ab_run=one_restart()))
     write(made)
     again = on_another_day(made)
     assert again.answer is not None
@@ -494,14 +494,14 @@ def test_restarts_of_a_climb_that_was_killed_count(made: State, monkeypatch: pyt
         confirm(made)
     again = State(made.run, made.request, made.say)
     again.known, again.measured, again.kept, again.plain = made.known, made.measured, made.kept, made.plain
-    again.everywhere = made.everywhere
+    again.verified_on_all_shapes = made.verified_on_all_shapes
     again.answer, again.pool = made.answer, Pool()  # type: ignore[assignment]
-    assert len(again.begun["confirm"].ab_run.restarts) == 2
+    assert len(again.unfinished["confirm"].ab_run.restarts) == 2
     assert confirmed(again, monkeypatch, FASTER) == ("confirmed", BOTH)
     assert len(again.pool.tasks) == 3  # type: ignore[attr-defined]
     assert again.answer is not None
     assert len(again.answer.restarts) == 3
-    assert not again.begun
+    assert not again.unfinished
     assert not (again.run.directory / "begun.json").exists()
 
 
@@ -527,7 +527,7 @@ def test_what_only_noise_hides_is_provisional_again(
     made: State, monkeypatch: pytest.MonkeyPatch, cores: CoreTime, status: str | None
 ) -> None:
     """Steps waited for cores, and restarts scatter; in CPU time it is clearly faster."""
-    made.plain, made.earlier = None, []
+    made.plain, made.replaced_answers = None, []
     Timed, luck = starts({}), iter([0.4, 1.1, 0.6] * 3)
 
     def timed(start: Any, ab_run: ABRun) -> Restart:

@@ -91,7 +91,7 @@ def test_other_shapes_are_left_to_the_untouched_model_until_they_are_verified(
     assert original(made) == ONLY_MEASURED
     other_shapes.look(made)
     assert [task.name.rpartition("-")[2] for task in pool.tasks] == ["exact", "bf16"]
-    assert all(task.side.rungs == tuple(KEPT) and not task.side.one_shape and task.yielding for task in pool.tasks)
+    assert all(task.side.rungs == tuple(KEPT) and not task.side.one_shape and task.low_priority for task in pool.tasks)
     other_shapes.look(made)
     assert (original(made), len(pool.tasks)) == (ONLY_MEASURED, 2)
     pool.answer()
@@ -116,9 +116,9 @@ def test_a_climb_that_is_gone_on_with_knows_on_which_shapes_its_answer_is_verifi
         read_back(resumed)
         return resumed
 
-    assert again().everywhere == set()
+    assert again().verified_on_all_shapes == set()
     assert other_shapes.finish(made)
-    assert again().everywhere == {tuple(KEPT)}
+    assert again().verified_on_all_shapes == {tuple(KEPT)}
 
 
 def test_what_computes_something_else_on_another_shape_is_taken_back(
@@ -239,7 +239,7 @@ def test_of_an_answer_that_was_replaced_it_is_given_up(climb: Callable[..., tupl
     before = list(pool.tasks)
     other_shapes.look(made)
     assert all(task.ended for task in before)
-    assert {task.side.rungs for task in made.widening} == {tuple(made.kept)}
+    assert {task.side.rungs for task in made.shape_checks} == {tuple(made.kept)}
 
 
 def test_a_workload_of_one_shape_needs_none(climb: Callable[..., tuple[State, Verifying]]) -> None:
@@ -271,8 +271,8 @@ def test_the_time_that_it_takes_is_kept_of_the_budget(climb: Callable[..., tuple
     made.request = replace(made.request, budget=300.0)
     before = confirming(made)
     other_shapes.look(made)
-    for task in made.widening:  # what was done of it is behind
+    for task in made.shape_checks:  # what was done of it is behind
         task.worker, task._began = SimpleNamespace(kill=lambda: None), time.monotonic() - 5  # type: ignore[assignment]
     under_way = confirming(made)
-    made.everywhere.add(tuple(KEPT))
+    made.verified_on_all_shapes.add(tuple(KEPT))
     assert confirming(made) < under_way < before

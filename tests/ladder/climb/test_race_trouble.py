@@ -14,11 +14,11 @@ from rung.ladder.climb import begin, mode_checks, mode_timing, plain, race
 from rung.ladder.climb import state as states
 from rung.ladder.climb.ahead import prepared_rung
 from rung.ladder.climb.answer import Answer, offer, take_back
-from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import parts_of
 from rung.ladder.climb.mode_timing import Race, time_modes
 from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.state import OutOfTime, State
+from rung.ladder.climb.unfinished import Unfinished
 from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.measure.core_time import CoreTime
@@ -41,13 +41,13 @@ def made(tmp_path: Path) -> State:
     made = state(tmp_path)
     made.run.write("manifest.json", MANIFEST)
     made.pool = Added()  # type: ignore[assignment]
-    made.untouched = answered("untouched", made.side([]), open={}, warm=warm({"allocated": 1}))
+    made.baseline_worker = answered("untouched", made.side([]), open={}, warm=warm({"allocated": 1}))
     return made
 
 
 def ready(made: State, name: str, *rungs: str) -> Task:
     task = answered(f"01-plain-{name}", made.side(rungs), open={}, warm=warm({"allocated": 1}))
-    made.racing[name] = task
+    made.mode_workers[name] = task
     return task
 
 
@@ -121,7 +121,7 @@ def test_where_the_fastest_cannot_be_looked_at_the_next_one_of_the_same_restart_
 def failed(made: State, name: str, *rungs: str, kind: str = "raised") -> Task:
     task = Task(f"01-plain-{name}", made.side(rungs), [])
     task.error = WorkerFailed("the step cannot be captured as a graph", kind)
-    made.racing[name] = task
+    made.mode_workers[name] = task
     return task
 
 
@@ -236,21 +236,21 @@ def test_where_the_untouched_model_dies_it_is_started_again(
     made: State, timed: Timed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def again(made: State) -> None:
-        made.untouched = answered("again", made.side([]), open={}, warm=warm({"allocated": 1}))
+        made.baseline_worker = answered("again", made.side([]), open={}, warm=warm({"allocated": 1}))
 
-    monkeypatch.setattr(mode_timing, "untouched_worker", again)
+    monkeypatch.setattr(mode_timing, "ensure_baseline_worker", again)
     timed({"default": 1.9}, dies={"best": 1})
     found = Race()
     time_modes(made, found, {"default": ready(made, "default", "compile")})
     assert found.best == "default"
-    assert made.untouched
-    assert made.untouched.name == "again"
+    assert made.baseline_worker
+    assert made.baseline_worker.name == "again"
 
 
 def test_an_untouched_model_that_dies_again_ends_the_race(
     made: State, timed: Timed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mode_timing, "untouched_worker", lambda made: None)
+    monkeypatch.setattr(mode_timing, "ensure_baseline_worker", lambda made: None)
     timed({"default": 1.9}, dies={"best": 99})
     with pytest.raises(WorkerFailed, match="SIGKILL"):
         time_modes(made, Race(), {"default": ready(made, "default", "compile")})
@@ -301,7 +301,7 @@ def test_a_mode_for_which_there_is_no_time_costs_no_other(
 def checked(made: State, rungs: tuple[str, ...], verdict: dict[str, Any]) -> None:
     made.audited = True
     for part in parts_of(made, rungs):
-        made.ahead.append(answered(f"01-plain-x-verify-{part}", made.side(rungs), verify=verdict))
+        made.mode_checks.append(answered(f"01-plain-x-verify-{part}", made.side(rungs), verify=verdict))
 
 
 def test_a_mode_that_computes_something_else_is_withdrawn_while_others_compile(made: State) -> None:
@@ -314,7 +314,7 @@ def test_a_mode_that_computes_something_else_is_withdrawn_while_others_compile(m
     checked(made, ("compile", "capture"), WRONG)
     assert mode_checks.withdraw_wrong(made, found)
     assert made.answer is None
-    assert (found.best, found.task, found.answers, made.ahead) == ("", None, [], [])
+    assert (found.best, found.task, found.answers, made.mode_checks) == ("", None, [], [])
     assert "does not compute what the baseline computes" in str(modes["compile-and-graph"].error)
     assert race._fastest_left(found) == "default"  # it is timed again, and verified then
     assert not mode_checks.withdraw_wrong(made, found)
@@ -323,16 +323,16 @@ def test_a_mode_that_computes_something_else_is_withdrawn_while_others_compile(m
 def test_a_refused_mode_is_not_timed_again_and_no_mode_twice_at_a_time(made: State) -> None:
     modes = {"a": mode("compile", speedup=1.9), "b": mode("capture", speedup=1.8), "c": mode("tf32", speedup=1.2)}
     found = Race(modes, "a", task=ready(made, "a", "compile"))
-    begun = made.begun["plain"] = Begun("a", ["compile"], "baseline")
+    begun = made.unfinished["plain"] = Unfinished("a", ["compile"], "baseline")
     mode_timing.withdraw(made, found, "a", "it is wrong", wrong=True)
-    assert begun not in made.begun.values()  # --resume does not begin with it
+    assert begun not in made.unfinished.values()  # --resume does not begin with it
     modes["a"].speedup = UNSET
     assert (found.dropped, race._fastest_left(found)) == (True, "b")
     again = {"b": ready(made, "b", "capture")}
     mode_timing.withdraw(made, found, "b", "it is wrong, too", wrong=True)
     race._give_up_refused(found, again, {})
     assert again == {}
-    assert made.racing["b"].ended
+    assert made.mode_workers["b"].ended
     modes["b"].speedup, found.best = UNSET, "c"
     assert race._fastest_left(found) == ""
 
@@ -389,7 +389,7 @@ def test_time_is_kept_for_the_verification_of_the_best_mode_where_it_could_not_b
     best.modes["default"].prepared_seconds = 60.0  # its verification would be in vain
     assert waited(made, best) == pytest.approx(40.0, abs=1)
     best.modes["default"].prepared_seconds = 20.0
-    made.ahead = [answered("01-plain-default-verify-exact", made.side(["compile"]))]
+    made.mode_checks = [answered("01-plain-default-verify-exact", made.side(["compile"]))]
     assert waited(made, best) == pytest.approx(40.0, abs=1)
 
 
@@ -409,12 +409,12 @@ def test_modes_that_are_not_ready_are_timed_later_once_the_best_is_verified_and_
     assert not race._patience_is_over(leave(made, 0.0), best)
     opened, later = {"max-autotune": Task("a", made.side([]), [])}, {"reduce-overhead": Task("b", made.side([]), [])}
     race._leave(made, opened, later)
-    assert {*made.late} == {"max-autotune", "reduce-overhead"}
+    assert {*made.deferred_modes} == {"max-autotune", "reduce-overhead"}
     assert opened == {}
 
 
 def test_after_a_resume_it_is_known_that_the_workload_can_be_verified(made: State) -> None:
-    made.surveying = None
+    made.survey_task = None
     begin.audited(made)
     assert made.audited
 
@@ -431,8 +431,8 @@ def test_a_candidate_that_was_prepared_is_tried_where_it_can_be_decided(
     tried(made, "plain", "kept", stack=["compile"], modes=[best], plain=made.plain, times=times,
           comparison=compared("faster", 2.0), prepared_seconds=20.0)  # fmt: skip
     leave(on_a_gpu(made), left)
-    made.next, made.next_rung = ready(made, "next", "compile", "x"), rung("x", 0.5)
-    made.next.took["warm"] = took
+    made.next_worker, made.next_rung = ready(made, "next", "compile", "x"), rung("x", 0.5)
+    made.next_worker.took["warm"] = took
     assert bool(prepared_rung(made)) is is_tried
 
 

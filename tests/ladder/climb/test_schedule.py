@@ -16,7 +16,6 @@ from msgspec.structs import replace as with_fields
 from rung.ladder.climb import schedule
 from rung.ladder.climb import state as states
 from rung.ladder.climb.answer import Answer
-from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.bundles import NAME
 from rung.ladder.climb.schedule import (
     LATE,
@@ -34,6 +33,7 @@ from rung.ladder.climb.schedule import (
     worth_another,
 )
 from rung.ladder.climb.state import State
+from rung.ladder.climb.unfinished import Unfinished
 from rung.measure import CLIMB, PATIENT
 from rung.records.climb import Moment, Plain, Stopped, TakenBack
 from rung.records.measured import Figure
@@ -325,7 +325,7 @@ def test_a_precision_at_which_no_plain_mode_ran_is_not_tried_again(tmp_path: Pat
 def test_nor_is_it_while_the_plain_modes_are_still_timed(tmp_path: Path) -> None:
     made = state(tmp_path)
     timed = {"a": mode("bf16", "compile", speedup=0.6), "b": mode("tf32", "compile", speedup=1.8)}
-    made.begun["plain"] = Begun("b", ["tf32", "compile"], "baseline", modes=timed)
+    made.unfinished["plain"] = Unfinished("b", ["tf32", "compile"], "baseline", modes=timed)
     assert tries(made, BY_NAME["bf16"])
     assert not worth_another(made, BY_NAME["bf16"])
     assert not tries(made, BY_NAME["sdpa"])
@@ -446,7 +446,7 @@ def test_an_attempt_that_the_budget_cut_is_open_again_once_there_is_more_time(tm
 def test_a_faster_mode_that_was_not_verified_is_named(tmp_path: Path, speedup: float, named: bool, kept: str) -> None:
     made = state(tmp_path)
     fastest = with_fields(mode("compile", "capture", name="compile-and-graph"), speedup=speedup, title="the whole step")
-    made.begun["plain"] = Begun(
+    made.unfinished["plain"] = Unfinished(
         "compile-and-graph", ["compile", "capture"], "baseline", ABRun(), modes={"compile-and-graph": fastest}
     )
     if kept != "nothing":
@@ -465,7 +465,7 @@ def test_a_mode_that_was_verified_hides_no_other_that_was_not(tmp_path: Path) ->
     fastest = with_fields(mode("compile", "capture", name="compile-and-graph"), speedup=3.0, title="the whole step")
     second = with_fields(mode("compile", name="default"), speedup=2.9, title="torch.compile")
     modes = {each.name: each for each in (fastest, second)}
-    made.begun["plain"] = Begun("compile-and-graph", fastest.rungs, "baseline", ABRun(), modes=modes)
+    made.unfinished["plain"] = Unfinished("compile-and-graph", fastest.rungs, "baseline", ABRun(), modes=modes)
     made.answer = Answer(("compile-regions",), "verified", Figure(value=2.0))
     made.history.append(Moment(status="verified", kept=fastest.rungs, speedup=3.0, seconds=1.0))
     assert "verified: torch.compile, 2.9×" in stopped(leave(made, 0.0), [rung("a", 0.5)]).why

@@ -58,7 +58,7 @@ def test_a_climb_of_an_earlier_version_is_gone_on_with(tmp_path: Path) -> None:
     assert (made.answer.kept, made.answer.status) == (("compile",), "provisional")
     assert made.answer.speedup.value == before["speedup"]["value"]
     assert made.context().facts.matches == made.run.read("manifest.json")["facts"]["matches"]
-    assert made.begun["plain"].stack == ["compile"]
+    assert made.unfinished["plain"].stack == ["compile"]
     write(made)
     after = json.loads((folder / "result.json").read_text())
     same = {"kept", "status", "speedup", "over_plain", "times", "memory", "restarts", "shapes", "plain", "history"}

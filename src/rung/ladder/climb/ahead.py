@@ -30,17 +30,17 @@ EXPECTED = 1.005  # times as fast, of a candidate that is verified while it comp
 Seen = tuple[Breakdown | None, Counters | None]  # a breakdown, and what a trace counts
 
 
-def champion_of(state: State, rungs: Sequence[str], name: str) -> Task:
+def worker_of_best(state: State, rungs: Sequence[str], name: str) -> Task:
     """A worker of the best so far, or of what it will be: the one that is there, or a new one that is not warm yet."""
-    now = state.champion
+    now = state.best_worker
     if now is not None and now.ready and list(now.side.rungs) == list(rungs):
-        now.spare = False
+        now.reclaimable = False
         return now
     if now is not None:
         now.end()
-    champion = Task(f"{name}-1-best", state.side(rungs), WARM, state.step_bytes())
-    state.champion = state.pool.add(champion, first=True)  # what is timed waits for it
-    return state.champion
+    best = Task(f"{name}-1-best", state.side(rungs), WARM, state.step_bytes())
+    state.best_worker = state.pool.add(best, first=True)  # what is timed waits for it
+    return state.best_worker
 
 
 def note_memory(state: State, task: Task) -> None:
@@ -57,10 +57,10 @@ def is_short(state: State) -> bool:
 def prepare_next(state: State, stack: Sequence[str], seen: Seen, without: Collection[str] = ()) -> None:
     """While a candidate is verified, the one that would come after it compiles, if cores are idle. Once that is warm, its verification
     begins. May be called again and again. seen: of the candidate; without: its members that did nothing, which are not tried after it."""
-    if state.next is not None:
+    if state.next_worker is not None:
         _verify_next(state)
         return
-    if state.pool.idle() < 1 or state.request.rungs is not None or state.request.over_ranks or state.surveying:
+    if state.pool.idle() < 1 or state.request.rungs is not None or state.request.over_ranks or state.survey_task:
         return
     before = state.kept, state.breakdown, state.counters
     state.kept = list(stack)
@@ -70,9 +70,9 @@ def prepare_next(state: State, stack: Sequence[str], seen: Seen, without: Collec
         if isinstance(rung, Rung) and rung.spares == "step" and not rung.first:
             number, after = 2 + max([0, *(a.number for a in state.attempts)]), stacked(stack, rung)
             name = f"{number:02d}-{rung.name}-1-candidate"
-            state.next = Task(name, state.side(after), WARM, state.step_bytes())
-            state.next.yielding = True
-            state.pool.add(state.next, first=True)  # before plain modes that add nothing
+            state.next_worker = Task(name, state.side(after), WARM, state.step_bytes())
+            state.next_worker.low_priority = True
+            state.pool.add(state.next_worker, first=True)  # before plain modes that add nothing
             state.next_rung = rung
             state.next_gain = rung.predict(state.context()).middle
     finally:
@@ -82,22 +82,22 @@ def prepare_next(state: State, stack: Sequence[str], seen: Seen, without: Collec
 def _verify_next(state: State) -> None:
     """Begins to verify the next candidate while it compiles, where it should be faster and cores are idle. Once it is warm, its worker
     has told which members of a bundle did nothing; the verification begins anew without them."""
-    task, rung = state.next, state.next_rung
+    task, rung = state.next_worker, state.next_rung
     if task is None or rung is None or task.ended or task.error or state.next_gain < PROVISIONAL_GAIN:
         return
-    if state.pool.idle() < 2 or state.pool.waiting(yielding=False):
+    if state.pool.idle() < 2 or state.pool.waiting(low_priority=False):
         return
     stack, name = _of_members_with_effect(state, task, rung)
     if not stack:
         return
-    others_done = all(check.done for check in state.checking if list(check.side.rungs) != stack)
+    others_done = all(check.done for check in state.all_checks if list(check.side.rungs) != stack)
     if not (task.ready or others_done or is_short(state)):
         return  # what is verified before it has the cores to itself
-    if state.next_ahead and list(state.next_ahead[0].side.rungs) != stack:
-        end_checks(state, keep=[check for check in state.checking if check.side.rungs != task.side.rungs])
-        state.next_ahead = []
-    if not state.next_ahead:
-        state.next_ahead = verifying(state, stack, plan_of(stack).phases(state.own_precision), name)
+    if state.next_checks and list(state.next_checks[0].side.rungs) != stack:
+        end_checks(state, keep=[check for check in state.all_checks if check.side.rungs != task.side.rungs])
+        state.next_checks = []
+    if not state.next_checks:
+        state.next_checks = verifying(state, stack, plan_of(stack).phases(state.own_precision), name)
 
 
 def verify_beside(state: State, rung: Rung, task: Task) -> None:
@@ -110,18 +110,18 @@ def verify_beside(state: State, rung: Rung, task: Task) -> None:
     if not state.facts.gpu or not state.many_cores or rung.spares != "step" or rung.first or task.error or task.ended:
         return
     stack, name = _of_members_with_effect(state, task, rung)
-    if state.next_ahead and list(state.next_ahead[0].side.rungs) != stack:
-        end_checks_of(state, state.next_ahead)
-        state.next_ahead = []
+    if state.next_checks and list(state.next_checks[0].side.rungs) != stack:
+        end_checks_of(state, state.next_checks)
+        state.next_checks = []
     if not stack or answered_before(state, stack, name):
         return
     parts = list(plan_of(stack).phases(state.own_precision))
     if not (task.ready or state.random):
         parts = parts[:-1]
-    parts = [part for part in parts if part not in map(part_of, state.next_ahead)]
+    parts = [part for part in parts if part not in map(part_of, state.next_checks)]
     expected = rung.predict(state.context()).middle >= EXPECTED
     if parts and expected and state.pool.idle() >= len(parts) and _fit_beside(state, task, parts):
-        state.next_ahead = [*state.next_ahead, *verifying(state, stack, parts, name)]
+        state.next_checks = [*state.next_checks, *verifying(state, stack, parts, name)]
 
 
 def _fit_beside(state: State, task: Task, parts: Sequence[str]) -> bool:
@@ -129,7 +129,7 @@ def _fit_beside(state: State, task: Task, parts: Sequence[str]) -> bool:
     if state.pool.elsewhere:
         return True
     needs = [verifying_bytes(state, peak_of(state), part) for part in parts]
-    waiting = [each for each in (task, state.champion) if each is not None and each.worker is None]
+    waiting = [each for each in (task, state.best_worker) if each is not None and each.worker is None]
     held = state.pool.held(waiting=waiting) + 2 * state.step_bytes() + sum(beside for beside, _ in needs)
     return held + max((in_turns for _, in_turns in needs), default=0.0) <= state.pool.memory
 
@@ -155,20 +155,20 @@ def _prepared(task: Task) -> float:
 def _verified(state: State, task: Task, rung: Rung) -> dict[str, float]:
     """How long each part of the next candidate's verification has gone on, in seconds; infinite where it has ended."""
     stack, _ = _of_members_with_effect(state, task, rung)
-    begun = {part_of(check): check for check in state.next_ahead if list(check.side.rungs) == stack}
+    begun = {part_of(check): check for check in state.next_checks if list(check.side.rungs) == stack}
     parts = rung.change(plan_of(state.kept)).phases(state.own_precision)
     return {p: 0.0 if p not in begun else math.inf if begun[p].done else begun[p].running for p in parts}
 
 
 def prepared_rung(state: State) -> Rung | None:
     """The rung whose candidate compiled while the one before it was verified, if that was kept and there is time to decide it."""
-    if state.next is None or state.next_rung is None:
+    if state.next_worker is None or state.next_rung is None:
         return None
-    rung, task, state.next_rung = state.next_rung, state.next, None
+    rung, task, state.next_rung = state.next_rung, state.next_worker, None
     fits = stacked(state.kept, rung) == list(task.side.rungs) and rung.applies(state.context()) is None
     if fits and not task.error and not task.ended:
         so_far = math.inf if task.ready else task.running
         if time_for(state, rung, _prepared(task)) or may_end(state, rung, so_far, _verified(state, task, rung)):
             return rung
-    state.prefetched([])
+    state.take_next_worker([])
     return None

@@ -76,7 +76,7 @@ def offer(state: State, answer: Answer, beat: bool = False, kept: bool = False) 
         worth = now.status == "provisional" and (answer.speedup.value > now.speedup.value or beat)
         if answer.status == "provisional" and not (worth or kept):
             return False
-        state.earlier.append(now)
+        state.replaced_answers.append(now)
     _set(state, answer)
     return True
 
@@ -112,12 +112,12 @@ def take_back(state: State, kept: Sequence[str], why: str, *, wrong: bool = Fals
     else, so what an earlier climb may have left of it in the user's store goes, too."""
     if wrong:
         store.forget(recipe_of(state, Answer(tuple(kept), "provisional", Figure(value=1.0))))
-    state.earlier = [a for a in state.earlier if list(a.kept) != list(kept)]
+    state.replaced_answers = [a for a in state.replaced_answers if list(a.kept) != list(kept)]
     if state.answer is None or list(state.answer.kept) != list(kept):
         return
     if state.answer.status != "provisional":  # which is not stored
         store.forget(recipe_of(state, state.answer))
-    state.answer = state.earlier.pop() if state.earlier else _last_kept(state, kept)
+    state.answer = state.replaced_answers.pop() if state.replaced_answers else _last_kept(state, kept)
     state.taken_back.append(TakenBack(kept=list(kept), why=why, seconds=state.spent()))
     write_everywhere(state)
     state.say(state.taken_back[-1])
@@ -230,7 +230,7 @@ def read_back(state: State) -> None:
     if not result.kept or status is None or result.speedup is None:
         return
     if result.all_shapes and status != "provisional":
-        state.everywhere.add(tuple(result.kept))
+        state.verified_on_all_shapes.add(tuple(result.kept))
     original = Recipe.parse(result.recipe_text).original if result.recipe_text else {}
     if Original(**original).is_of_one_size:  # it is added anew as long as nothing else is verified
         original = {}
@@ -273,7 +273,7 @@ def _of_ranks(state: State) -> dict[str, str]:
 def _measured_shape_only(state: State, answer: Answer) -> dict[str, int]:
     """Other inputs are left to the untouched model where the recipe was not verified on them."""
     measured = state.facts.shapes[0].elements if state.facts.shapes else 0
-    verified = answer.status != "provisional" or answer.kept in state.everywhere
+    verified = answer.status != "provisional" or answer.kept in state.verified_on_all_shapes
     if not measured or (verified and not state.facts.one_shape and state.on_all_shapes(answer.kept)):
         return {}
     only = {"elements_at_most": measured - 1, "elements_at_least": measured + 1}

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from msgspec import UNSET
 
-from rung.ladder.climb.ahead import Seen, champion_of, note_memory, prepare_next, verify_beside
+from rung.ladder.climb.ahead import Seen, note_memory, prepare_next, verify_beside, worker_of_best
 from rung.ladder.climb.answer import (
     PROVISIONAL_GAIN,
     VERIFIED_GAIN,
@@ -21,14 +21,14 @@ from rung.ladder.climb.answer import (
     prediction_error,
     prediction_of,
 )
-from rung.ladder.climb.begun import Begun, keep, same
 from rung.ladder.climb.bundles import as_one, in_words, stacked, with_effect, without_effect
-from rung.ladder.climb.checks import checks_of, end_checks, end_checks_of, end_widening, may_pass
+from rung.ladder.climb.checks import checks_of, end_checks, end_checks_of, end_shape_checks, may_pass
 from rung.ladder.climb.needs import waiting
 from rung.ladder.climb.on_gpus import further_restarts, tell_of_gpus
 from rung.ladder.climb.schedule import confirming, looks, room
 from rung.ladder.climb.state import WARM, OutOfTime, State
 from rung.ladder.climb.trust import clocks_disagree, distrusted, with_alone
+from rung.ladder.climb.unfinished import Unfinished, save, unfinished_of
 from rung.ladder.climb.verdict import (
     DISTURBED,
     conclude,
@@ -139,12 +139,12 @@ def _compared(state: State, rung: Rung, record: Attempt, name: str) -> ABRun:
     """The best so far and the candidate, interleaved. The first restart decides alone where the answer is clear; then fresh pairs
     follow. Restarts of an earlier sitting, which ended amid the attempt, count."""
     stack = record.stack
-    begun = same(state, "attempt", stack, record.against)
-    if begun is None:
-        begun = _first_restart(state, rung, record, name)
+    unfinished = unfinished_of(state, "attempt", stack, record.against)
+    if unfinished is None:
+        unfinished = _first_restart(state, rung, record, name)
     else:
-        _carry_over(state, begun, name)
-    ab_run, record.prepared_seconds = begun.ab_run, begun.prepared_seconds
+        _carry_over(state, unfinished, name)
+    ab_run, record.prepared_seconds = unfinished.ab_run, unfinished.prepared_seconds
     ab_run.comparison = first_answer(state, ab_run)
     gain = ab_run.comparison.speedup.value
     faster = ab_run.record() if gain >= PROVISIONAL_GAIN else None
@@ -152,19 +152,19 @@ def _compared(state: State, rung: Rung, record: Attempt, name: str) -> ABRun:
         ab_run.comparison = replace(ab_run.comparison, answer="undecided")
     elif faster and rung.spares == "step" and not distrusted(faster, gain):
         _offer_provisional(state, stack, ab_run)
-        begun.verified_stack = with_effect(rung, stack, _evidence(state, rung, ab_run, name))
+        unfinished.verified_stack = with_effect(rung, stack, _evidence(state, rung, ab_run, name))
         if not state.request.over_ranks:  # beside which nothing else runs
-            state.verifying = _checks(state, begun.verified_stack, name)
+            state.candidate_checks = _checks(state, unfinished.verified_stack, name)
     if rung.spares == "step" and ab_run.comparison.answer != "undecided":
         return ab_run
-    decided = decide(ab_run.restarts, looks=begun.looks)
+    decided = decide(ab_run.restarts, looks=unfinished.looks)
     if not (decided and decided.final):  # else what followed was not: the verification
-        if state.verifying:
-            prepare_next(state, begun.verified_stack, (None, None), {*stack} - {*begun.verified_stack})
+        if state.candidate_checks:
+            prepare_next(state, unfinished.verified_stack, (None, None), {*stack} - {*unfinished.verified_stack})
         try:
-            decided = _restarted(state, stack, begun, name)
+            decided = _restarted(state, stack, unfinished, name)
         except OutOfTime:
-            decided = judge([restart.log_ratio() for restart in ab_run.restarts], looks=begun.looks, last=True)
+            decided = judge([restart.log_ratio() for restart in ab_run.restarts], looks=unfinished.looks, last=True)
             if decided is None or not (decided.answer == "faster" or _enough(state, ab_run, decided)):
                 raise
         if decided.cut and _enough(state, ab_run, decided):
@@ -190,15 +190,15 @@ def _enough(state: State, ab_run: ABRun, seen: Comparison) -> bool:
     return gained and not clocks_disagree(ab_run) and (state.facts.gpu or len(ab_run.restarts) > 1)
 
 
-def _restarted(state: State, stack: Sequence[str], begun: Begun, name: str) -> Comparison:
+def _restarted(state: State, stack: Sequence[str], unfinished: Unfinished, name: str) -> Comparison:
     """Further restarts of the best so far and the candidate, until it is clear which is faster, or the time does not suffice for more."""
     sides = {"best": state.side(state.kept), "candidate": state.side(stack)}
-    restarts, took = begun.ab_run.restarts, 0.0
+    restarts, took = unfinished.ab_run.restarts, 0.0
     while True:
         began = time.monotonic()
-        further_restarts(state, sides, begun, name)
+        further_restarts(state, sides, unfinished, name)
         took = max(took, time.monotonic() - began)
-        decided = decide(restarts, looks=begun.looks, last=room(state) < 1.2 * took)
+        decided = decide(restarts, looks=unfinished.looks, last=room(state) < 1.2 * took)
         if decided and decided.final:
             return decided
 
@@ -243,11 +243,11 @@ def _far_beyond(state: State, restart: Restart, gain: float) -> bool:
     return gain > DISTURBED * state.step_ns / _step_of(restart)
 
 
-def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begun:
+def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Unfinished:
     """Uses the worker of the best that is warm already, and checks and profiles the candidate once it was timed."""
     stack = record.stack
-    best = champion_of(state, state.kept, name)
-    task = state.prefetched(stack) or state.pool.add(
+    best = worker_of_best(state, state.kept, name)
+    task = state.take_next_worker(stack) or state.pool.add(
         Task(f"{name}-1-candidate", state.side(stack), WARM, state.step_bytes())
     )
     progress.info("compiling %s", in_words(rung.name))
@@ -257,21 +257,21 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
     if best.error:
         # It has run before: what hit it is chance (an out-of-memory killer), so once more.
         state.say(Warned(f"the best so far failed ({best.error}); it is started again"))
-        best = champion_of(state, state.kept, f"{name}-again")
+        best = worker_of_best(state, state.kept, f"{name}-again")
         state.wait(best, keep=confirming(state))
     if task.error and may_pass(task.error):  # beside others: once more, when they are gone
         end_checks(state)
-        end_widening(state)
-        end_all([best, *([state.untouched] if state.untouched else [])])
+        end_shape_checks(state)
+        end_all([best, *([state.baseline_worker] if state.baseline_worker else [])])
         task = state.pool.add(Task(f"{name}-again-candidate", state.side(stack), WARM, state.step_bytes()))
-        best = champion_of(state, state.kept, f"{name}-again")
+        best = worker_of_best(state, state.kept, f"{name}-again")
         state.wait(task, best, keep=confirming(state))
     for failed in (best, task):
         if failed.error:
             task.end()
             raise failed.error
     note_memory(state, task)
-    state.challenger = task
+    state.candidate_worker = task
     planned, ab_run = looks(state), ABRun()
     if blocks_seconds([state.step_ns] * 2, state.facts.gpu) > state.left():
         raise OutOfTime
@@ -282,43 +282,43 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Begu
     if not given_up or state.request.budget is None:
         ab_run.witness = start.witness()
         start.profile(state.trace(name))
-    task.spare = best.spare = True  # what verifies may have their memory
+    task.reclaimable = best.reclaimable = True  # what verifies may have their memory
     members = [member.name for member in rung.members]
-    begun = Begun(name, stack, record.against, ab_run, rung.name, planned, members, task.since_open("warm"))
-    keep(state, "attempt", begun)
-    return begun
+    unfinished = Unfinished(name, stack, record.against, ab_run, rung.name, planned, members, task.since_open("warm"))
+    save(state, "attempt", unfinished)
+    return unfinished
 
 
-def _carry_over(state: State, begun: Begun, name: str) -> None:
+def _carry_over(state: State, unfinished: Unfinished, name: str) -> None:
     """Gives what was begun under another number its name now. It may have no profile, as what is slower."""
     with contextlib.suppress(FileNotFoundError):
-        state.trace(begun.name).replace(state.trace(name))
-    begun.name = name
-    keep(state, "attempt", begun)
+        state.trace(unfinished.name).replace(state.trace(name))
+    unfinished.name = name
+    save(state, "attempt", unfinished)
 
 
-def begun_rung(state: State) -> Rung | None:
+def unfinished_rung(state: State) -> Rung | None:
     """What an earlier sitting was trying against the best when it ended."""
-    begun = state.begun.get("attempt")
-    if begun is None or begun.against != state.best_name or begun.rung in state.cut or room(state) <= 0:
+    unfinished = state.unfinished.get("attempt")
+    if unfinished is None or unfinished.against != state.best_name or unfinished.rung in state.cut or room(state) <= 0:
         return None
     try:
-        members = [BY_NAME[name] for name in begun.members]
-        rung = as_one(state.context(), members) if members else BY_NAME[begun.rung]
+        members = [BY_NAME[name] for name in unfinished.members]
+        rung = as_one(state.context(), members) if members else BY_NAME[unfinished.rung]
     except KeyError:  # another version's
         return None
-    return rung if stacked(state.kept, rung) == begun.stack and rung.applies(state.context()) is None else None
+    return rung if stacked(state.kept, rung) == unfinished.stack and rung.applies(state.context()) is None else None
 
 
 def _checks(state: State, stack: Sequence[str], name: str) -> list[Task]:
-    ahead, state.next_ahead = state.next_ahead, []
+    ahead, state.next_checks = state.next_checks, []
     return checks_of(state, stack, name, ahead)
 
 
 def _offer_provisional(state: State, stack: Sequence[str], ab_run: ABRun) -> None:
     assert ab_run.comparison is not None
-    over = state.over_untouched() * ab_run.comparison.speedup.value
-    state.offered = list(stack)
+    over = state.gain_over_baseline() * ab_run.comparison.speedup.value
+    state.provisional_stack = list(stack)
     offer(state, answer_of(state, stack, "provisional", over, ab_run.record()))
 
 
@@ -351,30 +351,30 @@ def _judge(state: State, rung: Rung, record: Attempt, ab_run: ABRun, name: str, 
     if without := without_effect(rung, evidence):
         record.without = without
         record.stack = with_effect(rung, record.stack, evidence)
-    if any(list(task.side.rungs) != record.stack for task in state.verifying):
-        end_checks_of(state, state.verifying)
-        state.verifying = []
+    if any(list(task.side.rungs) != record.stack for task in state.candidate_checks):
+        end_checks_of(state, state.candidate_checks)
+        state.candidate_checks = []
     state.say(Verifies(record.rung))
-    begun = state.begun.get("attempt")
-    if begun and begun.checked != record.stack:
-        begun.verified_stack, begun.verified = list(record.stack), {}
-    checks = state.verifying or _checks(state, record.stack, name)
-    state.verifying = []
+    unfinished = state.unfinished.get("attempt")
+    if unfinished and unfinished.checked != record.stack:
+        unfinished.verified_stack, unfinished.verified = list(record.stack), {}
+    checks = state.candidate_checks or _checks(state, record.stack, name)
+    state.candidate_checks = []
     conclude(state, record, checks, speedup.value, seen)
     if record.verdict == "kept" and ab_run.comparison.answer != "faster":
         pace = f"{1 - speedup.value:.1%} slower" if speedup.high < 1 else "as fast"
         record.why = f"verified, {pace}, and {spared(record, rung)}."
-    if record.verdict == "kept" and state.challenger and list(state.challenger.side.rungs) == record.stack:
-        if state.champion:
-            state.champion.end()
-        state.champion, state.challenger = state.challenger, None
+    if record.verdict == "kept" and state.candidate_worker and list(state.candidate_worker.side.rungs) == record.stack:
+        if state.best_worker:
+            state.best_worker.end()
+        state.best_worker, state.candidate_worker = state.candidate_worker, None
 
 
 def _let_go(state: State) -> None:
     """Ends what an attempt had started and nobody needs any more; what was begun of the next candidate goes on."""
-    if state.next is None:
-        state.next_ahead = []  # of the candidate itself, which had not come to its verification
-    of_next = [*([state.next] if state.next else []), *state.next_ahead]
+    if state.next_worker is None:
+        state.next_checks = []  # of the candidate itself, which had not come to its verification
+    of_next = [*([state.next_worker] if state.next_worker else []), *state.next_checks]
     end_checks(state, keep=of_next)
-    end_all([state.challenger] if state.challenger else [])
-    state.verifying, state.challenger = [], None
+    end_all([state.candidate_worker] if state.candidate_worker else [])
+    state.candidate_checks, state.candidate_worker = [], None

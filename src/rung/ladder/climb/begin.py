@@ -72,16 +72,16 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
         known = _measured(state, rungs)
         state.run.write("baseline.json", known)
         state.measured = known
-        state.looking = state.untouched if manifest else None
+        state.resume_worker = state.baseline_worker if manifest else None
     else:
         state.measured = known
         _go_on(state)
     if unseen:
         _survey(state)
-        if state.untouched and _fills(state, peak_of(state)):
-            _survey_first(state, state.untouched)
+        if state.baseline_worker and _fills(state, peak_of(state)):
+            _survey_first(state, state.baseline_worker)
     state.say(Measured(state.baseline))
-    if state.untouched is None and state.surveying and state.surveying.done:
+    if state.baseline_worker is None and state.survey_task and state.survey_task.done:
         surveyed(state)  # it ran alone, and holds memory that the untouched workload needs
 
 
@@ -91,8 +91,8 @@ def _go_on(state: State) -> None:
     if state.many_cores:
         state.pool.keep_spares(state.side([]), SPARES)
     calls: list[Call] = [_facts_call(state)] if state.facts.gpu else []
-    state.looking = state.pool.add(Task("resume", state.side([]), calls, state.untouched_bytes()))
-    state.looking.passing = True
+    state.resume_worker = state.pool.add(Task("resume", state.side([]), calls, state.baseline_bytes()))
+    state.resume_worker.ends_when_done = True
     if state.baseline.breakdown:
         state.take(*state.profiled("baseline", state.baseline.time.value))
 
@@ -125,14 +125,14 @@ def spread(state: State, found: Loaded) -> None:
 
 def warn_of_another_machine(state: State) -> None:
     """Says so, once, when what was measured so far ran on something else."""
-    if state.looking and "facts" in state.looking.answers and not state.pool.elsewhere:
-        spread(state, state.looking.answer("facts", Loaded))
-    if state.looking is None or "open" not in state.looking.answers:
+    if state.resume_worker and "facts" in state.resume_worker.answers and not state.pool.elsewhere:
+        spread(state, state.resume_worker.answer("facts", Loaded))
+    if state.resume_worker is None or "open" not in state.resume_worker.answers:
         return
-    if (state.request.devices or state.request.over_ranks) and not state.looking.done:
+    if (state.request.devices or state.request.over_ranks) and not state.resume_worker.done:
         return  # what it says of the GPUs is still to come
-    worker = state.looking.worker
-    now, state.looking = state.looking.answer("open", Opened).environment, None
+    worker = state.resume_worker.worker
+    now, state.resume_worker = state.resume_worker.answer("open", Opened).environment, None
     if worker and worker.hosts and len(worker.hosts) != state.facts.ranks:
         raise UsageError(
             f"this climb was begun over {state.facts.ranks} ranks, and now there are {len(worker.hosts)}: start as many again, or begin a new climb."
@@ -148,7 +148,7 @@ def _set_limits(state: State, peak: float) -> None:
     """How many workers run side by side, and how much of the GPU they may take together. peak: bytes of the untouched workload."""
     if state.facts.gpu:
         state.pool.memory = USABLE * state.gpu_bytes
-        for task in (state.untouched, state.surveying):
+        for task in (state.baseline_worker, state.survey_task):
             if task is not None:
                 task.memory = peak + CONTEXT_BYTES
     elif state.request.jobs is None:
@@ -167,7 +167,7 @@ def _survey_first(state: State, untouched: Task) -> None:
         return
     if survey.error and survey.error.lacked_memory:
         untouched.end()
-        state.untouched = state.champion = state.surveying = None
+        state.baseline_worker = state.best_worker = state.survey_task = None
         _seen(state, _survey(state))
     elif state.on_ready:
         state.on_ready(untouched.answer("warm", Untouched))
@@ -181,19 +181,19 @@ def _seen(state: State, survey: Task) -> bool:
 
 def _survey(state: State) -> Task:
     """The survey, which begins unless it has."""
-    if state.surveying is None:
-        memory = state.untouched_bytes() if state.measured else 0.0  # not known before
+    if state.survey_task is None:
+        memory = state.baseline_bytes() if state.measured else 0.0  # not known before
         survey = Task(
             "survey", state.side([]), [("audit", {"random": not state.request.over_ranks}), ("survey", {})], memory
         )
-        survey.single = True
-        state.surveying = state.pool.add(survey)
-    return state.surveying
+        survey.single_process = True
+        state.survey_task = state.pool.add(survey)
+    return state.survey_task
 
 
 def surveyed(state: State, *, wait: bool = True) -> bool:
     """Takes in what the survey found; False where it goes on, and is not waited for. Raises what it refuses the workload for."""
-    task = state.surveying
+    task = state.survey_task
     if task is None:
         return True
     if wait:
@@ -204,7 +204,7 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
     if not task.done:
         return False
     found = task.answer("survey", Surveyed)
-    state.surveying, state.audited = None, True
+    state.survey_task, state.audited = None, True
     task.end()
     before, facts = state.facts, found.facts
     facts.ranks, facts.parallel = before.ranks, before.parallel  # one process was surveyed
@@ -240,7 +240,7 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
 
 def audited(state: State) -> None:
     """Waits until it is known that the workload can be verified. Takes in on which shapes it runs, and Inductor's settings."""
-    task = state.surveying
+    task = state.survey_task
     if task is None:  # an earlier sitting did it
         state.audited = True
         return
@@ -256,7 +256,7 @@ def _refuse(state: State, error: WorkerFailed) -> None:
     """Ends the climb, of which nothing is left where nothing but the untouched workload was measured."""
     why: RungError = error
     if error.lacked_memory and state.measured and state.facts.gpu:
-        takes, has = (count / 2**30 for count in (state.untouched_bytes(), state.gpu_bytes))
+        takes, has = (count / 2**30 for count in (state.baseline_bytes(), state.gpu_bytes))
         why = WorkloadError(
             f"a climb runs several processes of a workload at the same time, and one of this workload takes {takes:.1f} GiB of the GPU's "
             f"{has:.1f} GiB: use a smaller batch."
@@ -278,7 +278,7 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
     limits = state.setup.limits
     calls: list[Call] = [_facts_call(state), ("warm", {"seconds": WARM_SECONDS})]
     task = Task("baseline", state.side([]), calls)
-    task.describes = True
+    task.reports_machine = True
     state.pool.add(task)
 
     def answered(method: str) -> None:
@@ -306,16 +306,16 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
     if not task.error:
         state.say(TimesBaseline())
         answered("warm")
-    if task.error and task.error.lacked_memory and state.surveying:  # beside the survey: once more, alone
-        state.surveying.end()
-        state.surveying = None
+    if task.error and task.error.lacked_memory and state.survey_task:  # beside the survey: once more, alone
+        state.survey_task.end()
+        state.survey_task = None
         return _measured(state, rungs)
     if task.error:
         if task.error.kind != "refused":  # which says all that there is to say
             _survey(state)
-        if state.surveying:  # it says more of what is wrong with a workload
-            state.wait(state.surveying, keep=-GRACE)
-            _refuse(state, state.surveying.error or task.error)
+        if state.survey_task:  # it says more of what is wrong with a workload
+            state.wait(state.survey_task, keep=-GRACE)
+            _refuse(state, state.survey_task.error or task.error)
         raise task.error
     warm, worker = task.answer("warm", Untouched), task.worker
     if warm.apart:
@@ -324,7 +324,7 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
     assert worker is not None
     if not task.answer("facts", Loaded).saved:
         state.saved_model = ""
-    state.untouched = state.champion = task
+    state.baseline_worker = state.best_worker = task
     peak = float(max(warm.memory.values()))
     _set_limits(state, peak)
     if state.on_ready and not _fills(state, peak):

@@ -56,11 +56,11 @@ def verifying(
         arguments = {"numerics": numerics, "alone": False, "backwards": backwards, "turns": turns(state)}
         checks.append(Task(f"{name}{VERIFY}{part}", side, [("verify", arguments)], beside, in_turns))
     for task, part in zip(checks, parts, strict=True):
-        task.passing = task.apart = True
-        task.single = not part.endswith(RANKS)
+        task.ends_when_done = task.untimed = True
+        task.single_process = not part.endswith(RANKS)
     for task in reversed(checks) if first else checks:
         state.pool.add(task, first=first)
-    state.checking += checks
+    state.all_checks += checks
     if "exact" in parts:
         precompiling(state, stack, name)
     return checks
@@ -74,31 +74,31 @@ def precompiling(state: State, stack: Sequence[str], name: str) -> None:
     memory = COMPILED * peak_of(state) + CONTEXT_BYTES if state.facts.gpu else 0.0
     side = replace(state.side(stack), one_shape=True)
     helper = Task(f"{name}-precompile-exact", side, [("precompile", {})], memory)
-    helper.passing = helper.yielding = helper.apart = helper.single = True
-    state.checking.append(state.pool.add(helper))
+    helper.ends_when_done = helper.low_priority = helper.untimed = helper.single_process = True
+    state.all_checks.append(state.pool.add(helper))
 
 
-def end_widening(state: State) -> None:
+def end_shape_checks(state: State) -> None:
     """Ends the verification of the answer on other shapes, so that what follows has the GPU alone."""
-    end_all(state.widening)
-    state.widening = []
+    end_all(state.shape_checks)
+    state.shape_checks = []
 
 
 def end_checks(state: State, keep: Sequence[Task] = ()) -> None:
     """Ends what verifies, and what compiles for it, except of the candidates that these tasks are of."""
     note_verified(state)
     candidates = {tuple(task.side.rungs) for task in keep}
-    end_all(task for task in state.checking if tuple(task.side.rungs) not in candidates)
-    state.checking = [task for task in state.checking if not task.ended]
+    end_all(task for task in state.all_checks if tuple(task.side.rungs) not in candidates)
+    state.all_checks = [task for task in state.all_checks if not task.ended]
 
 
 def end_checks_of(state: State, tasks: Sequence[Task]) -> None:
     """Ends the verification of the candidates that these tasks are of, and what compiles for it."""
     note_verified(state)
     candidates = {tuple(task.side.rungs) for task in tasks}
-    end_all(task for task in state.checking if tuple(task.side.rungs) in candidates)
+    end_all(task for task in state.all_checks if tuple(task.side.rungs) in candidates)
     end_all(tasks)
-    state.checking = [task for task in state.checking if not task.ended]
+    state.all_checks = [task for task in state.all_checks if not task.ended]
 
 
 def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Task] = ()) -> list[Task]:
@@ -121,7 +121,7 @@ def once_more(state: State, checks: Sequence[Task], call: Callable[[str], Call],
 
     def again(failed: Task) -> Task:
         anew = Task(f"{failed.name}-again", failed.side, [call(numerics_of(part_of(failed)))], memory)
-        anew.apart, anew.single = failed.apart, failed.single
+        anew.untimed, anew.single_process = failed.untimed, failed.single_process
         try:
             state.wait(state.pool.add(anew), keep=keep)
         finally:
@@ -144,9 +144,9 @@ def _failed(task: Task) -> bool:
 def answered_before(state: State, stack: Sequence[str], name: str) -> list[Task]:
     """The verification of this candidate as far as an earlier sitting came with it, as tasks that are done."""
     found = []
-    for begun in state.begun.values():
-        if begun.checked == list(stack):
-            for part, answer in begun.verified.items():
+    for unfinished in state.unfinished.values():
+        if unfinished.checked == list(stack):
+            for part, answer in unfinished.verified.items():
                 task = Task(f"{name}{VERIFY}{part}", state.side(stack), [])
                 task.answers["verify"], task.ended = answer, True
                 found.append(task)
@@ -205,7 +205,7 @@ def verifying_bytes(state: State, peak: float, numerics: str = "exact") -> tuple
 
 def note_verified(state: State) -> None:
     """Takes in how much of the GPU's memory verifications took so far."""
-    for memory in (found.memory for t in state.checking if (found := verified(t)) and found.memory):
+    for memory in (found.memory for t in state.all_checks if (found := verified(t)) and found.memory):
         most = float(max(memory.values()))
         beside, in_turns = state.verified_bytes
         here = float(memory.get("beside", most))
@@ -214,6 +214,6 @@ def note_verified(state: State) -> None:
 
 def peak_of(state: State) -> float:
     """Bytes of the untouched workload, as its worker said, or as an earlier sitting measured them."""
-    task = state.untouched
+    task = state.baseline_worker
     peaks = task.answer("warm", Warmed).memory if task and "warm" in task.answers else state.baseline.memory
     return float(max(peaks.values()))

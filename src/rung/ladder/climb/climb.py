@@ -18,10 +18,10 @@ from rung.hardware.limits import usable_cores
 from rung.ladder.climb import other_shapes
 from rung.ladder.climb.ahead import prepared_rung
 from rung.ladder.climb.answer import read_back, write
-from rung.ladder.climb.attempt import attempt, begun_rung, opened
+from rung.ladder.climb.attempt import attempt, opened, unfinished_rung
 from rung.ladder.climb.begin import begin, surveyed, warn_of_another_machine
 from rung.ladder.climb.confirm import confirm
-from rung.ladder.climb.late import give_up_late, time_late
+from rung.ladder.climb.deferred_modes import give_up_deferred_modes, time_deferred_modes
 from rung.ladder.climb.mode_preparation import start_modes
 from rung.ladder.climb.modes import NAME as PLAIN
 from rung.ladder.climb.plain import attempt_plain
@@ -110,16 +110,18 @@ class Climb:
             self._planned(rungs)
             return None
         if resumed:
-            if state.request.over_ranks and state.looking:  # first, are they as many as before?
-                state.wait(state.looking)
+            if state.request.over_ranks and state.resume_worker:  # first, are they as many as before?
+                state.wait(state.resume_worker)
                 warn_of_another_machine(state)
             with state.reserving(for_rungs(state, rungs)):
                 confirm(state)  # what is there is raised to a higher status before more is tried
         warn_of_another_machine(state)
         other_shapes.look(state)
-        while not isinstance(said := begun_rung(state) or prepared_rung(state) or next_rung(state, rungs), Stopped):
+        while not isinstance(
+            said := unfinished_rung(state) or prepared_rung(state) or next_rung(state, rungs), Stopped
+        ):
             attempt(state, said)
-            time_late(state)
+            time_deferred_modes(state)
             other_shapes.look(state)
             warn_of_another_machine(state)
         if said.rule != "budget" or request.rungs is None:  # a named one is tried again by --resume
@@ -127,7 +129,7 @@ class Climb:
                 told = opened(state, rung)
                 told.seconds = 0.0
                 state.add(told)
-        time_late(state, wait=True)
+        time_deferred_modes(state, wait=True)
         if state.left() > 0 or not resumed:
             confirm(state)
         warn_of_another_machine(state)
@@ -135,7 +137,7 @@ class Climb:
 
     def _finish(self, stop: Stopped) -> None:
         state = self.state
-        give_up_late(state)
+        give_up_deferred_modes(state)
         write(state, stop)
         manifest = self.run.manifest()
         manifest.stopped = stop

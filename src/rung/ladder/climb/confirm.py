@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from rung.ladder.climb import other_shapes
 from rung.ladder.climb.answer import Answer, lower, offer, write
-from rung.ladder.climb.begun import Begun, forget, keep, same
 from rung.ladder.climb.checks import end_checks
 from rung.ladder.climb.restarts import Group, begin_restarts, end_restarts, time_for_blocks, warm
 from rung.ladder.climb.schedule import looks, restarts_at_once
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import by_cpu_time, with_alone
+from rung.ladder.climb.unfinished import Unfinished, discard, save, unfinished_of
 from rung.ladder.climb.verdict import refute
 from rung.measure import CLIMB, Comparison, Looks, judge, until_next_look
 from rung.records.climb import Shape
@@ -39,17 +39,17 @@ def confirm(state: State) -> None:
     while (answer := state.answer) and answer.status != "confirmed" and list(answer.kept) == state.kept:
         end_all_but_the_pool(state)
         sides = _sides(state, answer)
-        begun = _begun(state, answer, sides)
+        unfinished = _unfinished(state, answer, sides)
         # Their workers load while others verify; which of them fails then may have lacked memory, and is begun anew.
-        ahead = _begin(state, sides, begun) if state.many_cores and other_shapes.under_way(state) else []
+        ahead = _begin(state, sides, unfinished) if state.many_cores and other_shapes.under_way(state) else []
         try:
             verified = other_shapes.finish(state)
             if state.answer is not answer:  # taken back
                 continue
             if not verified:  # its recipe is for the measured shape alone
                 return
-            begun = _begun(state, answer, sides)  # for what is left of the budget now
-            why = _refuted(state, answer, sides, begun, ahead)
+            unfinished = _unfinished(state, answer, sides)  # for what is left of the budget now
+            why = _refuted(state, answer, sides, unfinished, ahead)
         finally:
             end_restarts(state)
         if not why:
@@ -65,26 +65,28 @@ def _sides(state: State, answer: Answer) -> dict[str, Side]:
     return sides
 
 
-def _begun(state: State, answer: Answer, sides: Mapping[str, Side]) -> Begun:
+def _unfinished(state: State, answer: Answer, sides: Mapping[str, Side]) -> Unfinished:
     """What an earlier sitting timed of it, if any."""
     against = " + ".join(sides["plain"].rungs) if "plain" in sides else ""
-    begun = same(state, "confirm", answer.kept, against)
-    return begun or Begun("final", list(answer.kept), against, looks=_looks(state, answer, "plain" in sides))
+    unfinished = unfinished_of(state, "confirm", answer.kept, against)
+    return unfinished or Unfinished("final", list(answer.kept), against, looks=_looks(state, answer, "plain" in sides))
 
 
-def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun, ahead: Sequence[Group]) -> str:
+def _refuted(
+    state: State, answer: Answer, sides: dict[str, Side], unfinished: Unfinished, ahead: Sequence[Group]
+) -> str:
     """Why fresh restarts take the answer back, as a sentence without its end. Otherwise it is confirmed, where there was time for it.
     It was verified on all shapes. ahead: restarts that were begun before."""
     state.say(Confirms(list(answer.kept), state.plain_is_another))
     try:
         try:
-            found = _decided(state, sides, begun, ahead)
+            found = _decided(state, sides, unfinished, ahead)
         except SideFailed as failure:
             # All sides have run before, so chance may have hit one: an out-of-memory killer, a full disk. What fails twice is not chance.
             state.say(Warned(f"{SIDES[failure.side]} failed ({failure}); it is started again"))
-            found = _decided(state, sides, begun, [])
+            found = _decided(state, sides, unfinished, [])
     except OutOfTime:
-        done = len(begun.ab_run.restarts)
+        done = len(unfinished.ab_run.restarts)
         ended = "half of the budget was over" if state.reserved else "the budget ended"
         state.say(Warned(f"not confirmed: {ended} after {done} fresh restart{'s' if done != 1 else ''} of the recipe"))
         return ""
@@ -93,7 +95,7 @@ def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun,
             return f"in the final comparison it failed: {failure}"
         state.say(Warned(f"not confirmed, because {SIDES[failure.side]} failed: {failure}"))
         return ""
-    plain, busy = found.get("plain"), begun.ab_run.doubt(0, len(sides) - 1)
+    plain, busy = found.get("plain"), unfinished.ab_run.doubt(0, len(sides) - 1)
     answer = replace(answer, busy=busy)
     why = refuted(found["best"], plain, state.plain.title if state.plain else "")
     if why and found["best"].answer == "faster" and not _plain_is_verified(state):
@@ -101,9 +103,9 @@ def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun,
         state.say(Warned(f"not confirmed: {why}, which itself was not verified"))
         return ""
     if why:
-        forget(state, "confirm")
+        discard(state, "confirm")
         over = found["best"]
-        doubt = by_cpu_time(over, begun.ab_run.by_cpu_time(0, len(sides) - 1), begun.ab_run.waited.values())
+        doubt = by_cpu_time(over, unfinished.ab_run.by_cpu_time(0, len(sides) - 1), unfinished.ab_run.waited.values())
         if not doubt or (plain is not None and plain.answer == "slower"):
             return f"{why}; {busy}" if busy else why
         lower(
@@ -112,35 +114,37 @@ def _refuted(state: State, answer: Answer, sides: dict[str, Side], begun: Begun,
             f"{why}; {doubt}",
         )
         return ""
-    _offer_confirmed(state, answer, begun.ab_run, found["best"], plain, _told_of_shapes(state, begun))
-    forget(state, "confirm")
+    _offer_confirmed(state, answer, unfinished.ab_run, found["best"], plain, _told_of_shapes(state, unfinished))
+    discard(state, "confirm")
     return ""
 
 
-def _decided(state: State, sides: dict[str, Side], begun: Begun, ahead: Sequence[Group]) -> dict[str, Comparison]:
+def _decided(
+    state: State, sides: dict[str, Side], unfinished: Unfinished, ahead: Sequence[Group]
+) -> dict[str, Comparison]:
     """Fresh restarts until it is clear how the last side stands to each of the others, and every shape was run. Raises SideFailed, and
     OutOfTime also where a worker was stopped because the budget was over."""
-    names, ab_run = list(sides), begun.ab_run
+    names, ab_run = list(sides), unfinished.ab_run
     found: dict[str, Comparison] = {}
     try:
         while True:
             for k, name in enumerate(names[:-1]):
-                seen = _judged(begun, k, len(names) - 1)
+                seen = _judged(unfinished, k, len(names) - 1)
                 if seen and not (name in found and found[name].final):  # what was told once is not asked again
                     found[name] = seen
-            decided, lacking = _is_clear(found), _lacking(state, begun)
+            decided, lacking = _is_clear(found), _lacking(state, unfinished)
             if decided and not lacking:
                 return found
-            starts = _restarts(state, sides, begun, decided, ahead)
+            starts = _restarts(state, sides, unfinished, decided, ahead)
             ahead = []
             if not decided:
                 for start in starts:
                     time_for_blocks(state, len(sides))
                     progress.info("confirming: restart %d", len(ab_run.restarts) + 1)
                     ab_run.restarts.append(with_alone(state, start.timed(ab_run)))
-                keep(state, "confirm", begun)
-            _on_shapes(state, starts, begun, lacking)
-            keep(state, "confirm", begun)
+                save(state, "confirm", unfinished)
+            _on_shapes(state, starts, unfinished, lacking)
+            save(state, "confirm", unfinished)
             end_restarts(state)
     except SideFailed as failure:
         if state.left() <= 1:
@@ -152,15 +156,15 @@ def _decided(state: State, sides: dict[str, Side], begun: Begun, ahead: Sequence
 
 def end_all_but_the_pool(state: State) -> None:
     """Gives up the workers that are warm: what chose a candidate is not to confirm it."""
-    warm = (state.champion, state.challenger, state.untouched, state.next)
-    end_all([*(task for task in warm if task is not None), *state.racing.values()])
+    warm = (state.best_worker, state.candidate_worker, state.baseline_worker, state.next_worker)
+    end_all([*(task for task in warm if task is not None), *state.mode_workers.values()])
     end_checks(state)
-    state.champion = state.challenger = state.untouched = state.next = None
-    state.verifying, state.ahead, state.next_ahead, state.racing = [], [], [], {}
+    state.best_worker = state.candidate_worker = state.baseline_worker = state.next_worker = None
+    state.candidate_checks, state.mode_checks, state.next_checks, state.mode_workers = [], [], [], {}
 
 
 def _restarts(
-    state: State, sides: Mapping[str, Side], begun: Begun, decided: bool, ahead: Sequence[Group]
+    state: State, sides: Mapping[str, Side], unfinished: Unfinished, decided: bool, ahead: Sequence[Group]
 ) -> list[Start]:
     """Fresh workers of all sides: those that were begun ahead, unless one failed, or as many restarts as fit side by side."""
     progress.info("confirming: loading")
@@ -171,14 +175,14 @@ def _restarts(
         with contextlib.suppress(SideFailed):
             return warm(state, ahead)
     end_restarts(state)
-    return warm(state, _begin(state, sides, begun, decided, at_once=state.facts.gpu))
+    return warm(state, _begin(state, sides, unfinished, decided, at_once=state.facts.gpu))
 
 
 def _begin(
-    state: State, sides: Mapping[str, Side], begun: Begun, decided: bool = False, at_once: bool = False
+    state: State, sides: Mapping[str, Side], unfinished: Unfinished, decided: bool = False, at_once: bool = False
 ) -> list[Group]:
     """decided: one is enough, for other shapes."""
-    count = 1 if decided else until_next_look(len(begun.ab_run.restarts), begun.looks)
+    count = 1 if decided else until_next_look(len(unfinished.ab_run.restarts), unfinished.looks)
     names = []
     for _ in range(min(count, restarts_at_once(state, len(sides) - 1))):
         state.confirmed_restarts += 1
@@ -186,13 +190,13 @@ def _begin(
     return begin_restarts(state, sides, dict.fromkeys(names, 0), at_once=at_once)
 
 
-def _lacking(state: State, begun: Begun) -> list[int]:
+def _lacking(state: State, unfinished: Unfinished) -> list[int]:
     """The workload's other shapes that were not run often enough yet."""
     others = range(1, len(state.facts.shapes or [0]))
-    return [n for n in others if n not in begun.failed and len(begun.shapes.get(n, ())) < CLIMB[0][0]]
+    return [n for n in others if n not in unfinished.failed and len(unfinished.shapes.get(n, ())) < CLIMB[0][0]]
 
 
-def _on_shapes(state: State, starts: list[Start], begun: Begun, shapes: list[int]) -> None:
+def _on_shapes(state: State, starts: list[Start], unfinished: Unfinished, shapes: list[int]) -> None:
     """The same workers on other shapes; the plain mode is left out of it."""
     for shape in shapes:
         progress.info("confirming: another shape")
@@ -205,11 +209,11 @@ def _on_shapes(state: State, starts: list[Start], begun: Begun, shapes: list[int
             try:
                 time_for_blocks(state, 2)
                 start.at_shape(min(state.setup.limits.prepare, max(1.0, state.left())))
-                begun.shapes.setdefault(shape, []).append(start.timed(ABRun()))
+                unfinished.shapes.setdefault(shape, []).append(start.timed(ABRun()))
             except SideFailed as failure:
                 if state.left() <= 1:
                     raise OutOfTime from failure
-                begun.failed.setdefault(shape, (failure.side, str(failure)))
+                unfinished.failed.setdefault(shape, (failure.side, str(failure)))
 
 
 def _looks(state: State, answer: Answer, plain: bool) -> Looks:
@@ -251,19 +255,19 @@ def _plain_is_verified(state: State) -> bool:
     return any(a.verdict == "kept" and state.plain and a.stack == list(state.plain.rungs) for a in state.attempts)
 
 
-def _judged(begun: Begun, a: int, b: int) -> Comparison | None:
+def _judged(unfinished: Unfinished, a: int, b: int) -> Comparison | None:
     """Side b against side a. What looks no faster is given up at a planned look; `refuted` says what follows from that."""
-    return judge([r.log_ratio(a, b) for r in begun.ab_run.restarts], looks=begun.looks)
+    return judge([r.log_ratio(a, b) for r in unfinished.ab_run.restarts], looks=unfinished.looks)
 
 
-def _told_of_shapes(state: State, begun: Begun) -> list[Shape]:
+def _told_of_shapes(state: State, unfinished: Unfinished) -> list[Shape]:
     """What the answer gives on the other shapes that were run, or why that is not known."""
     found = []
     for number, shape in enumerate(state.facts.shapes or []):
         if not number:
             continue
-        if number in begun.failed:
-            side, why = begun.failed[number]
+        if number in unfinished.failed:
+            side, why = unfinished.failed[number]
             found.append(
                 Shape(
                     shape=shape.shape,
@@ -273,8 +277,8 @@ def _told_of_shapes(state: State, begun: Begun) -> list[Shape]:
                     why=why,
                 )
             )
-        elif number in begun.shapes:
-            comparison = judge([r.log_ratio() for r in begun.shapes[number]], looks=CLIMB, last=True)
+        elif number in unfinished.shapes:
+            comparison = judge([r.log_ratio() for r in unfinished.shapes[number]], looks=CLIMB, last=True)
             assert comparison is not None
             found.append(
                 Shape(

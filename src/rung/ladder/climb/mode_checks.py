@@ -48,11 +48,11 @@ def verify_ahead(state: State, name: str) -> None:
     full precision, in which nobody else compiles them. With dropout it will not be there, because a verification leaves that out. And a model
     that is compiled as a whole is ready late: on an H200, what was left then took 23 to 38 s (four models of timm in training, of which one was
     not verified in 132 s)."""
-    rungs = state.racing[name].side.rungs
-    state.likely.append(name)
+    rungs = state.mode_workers[name].side.rungs
+    state.likely_modes.append(name)
     parts = parts_of(state, rungs)
     waits = mode_of(name) == BLOCKS and not state.random
-    state.ahead += verifying(state, rungs, parts[:1] if waits else parts, f"01-{NAME}-{name}")
+    state.mode_checks += verifying(state, rungs, parts[:1] if waits else parts, f"01-{NAME}-{name}")
 
 
 def verify_likely(state: State, names: Sequence[str]) -> None:
@@ -60,34 +60,34 @@ def verify_likely(state: State, names: Sequence[str]) -> None:
     blocks the whole, which takes longer and is a little faster."""
     likely = [name for name in names if mode_of(name) in LIKELY]
     for name in likely[: 2 if likely and mode_of(likely[0]) == BLOCKS else 1]:
-        if verifies_beside(state, state.racing[name].memory):
+        if verifies_beside(state, state.mode_workers[name].memory):
             verify_ahead(state, name)
 
 
 def verify_at_its_own(state: State, name: str) -> None:
     """Begins what is left of the verification of a mode that has just become ready."""
-    rungs = state.racing[name].side.rungs
+    rungs = state.mode_workers[name].side.rungs
     begun = {part_of(task) for task in _of(state, rungs)}
     left = [part for part in parts_of(state, rungs) if part not in begun]
-    state.ahead += verifying(state, rungs, left, f"01-{NAME}-{name}", first=True)
+    state.mode_checks += verifying(state, rungs, left, f"01-{NAME}-{name}", first=True)
 
 
-def give_up_ahead(state: State, name: str) -> None:
+def end_mode_checks(state: State, name: str) -> None:
     """Ends the verification of a mode that will not be the answer."""
-    if name in state.likely:
-        state.likely.remove(name)
-    rungs = state.racing[name].side.rungs
-    end_all(task for task in state.checking if task.side.rungs == rungs)
-    state.ahead = [task for task in state.ahead if task.side.rungs != rungs]
+    if name in state.likely_modes:
+        state.likely_modes.remove(name)
+    rungs = state.mode_workers[name].side.rungs
+    end_all(task for task in state.all_checks if task.side.rungs == rungs)
+    state.mode_checks = [task for task in state.mode_checks if task.side.rungs != rungs]
 
 
 def note_likely(state: State, done: Mapping[str, Task], open_: Mapping[str, Task]) -> None:
     """Once a mode that is verified ahead is ready, it is likely no more. Where it failed, the next one is verified in its place."""
-    for name in [name for name in state.likely if name in done]:
-        state.likely.remove(name)
+    for name in [name for name in state.likely_modes if name in done]:
+        state.likely_modes.remove(name)
         if done[name].error:
-            give_up_ahead(state, name)
-            if not state.likely:
+            end_mode_checks(state, name)
+            if not state.likely_modes:
                 verify_likely(state, list(open_))
         else:
             verify_at_its_own(state, name)
@@ -100,13 +100,13 @@ def use_the_time(state: State, result: Race) -> None:
     if best is None or mode_of(result.best) not in LIKELY or (best.speedup or 0.0) < PROVISIONAL_GAIN:
         return
     of_best = _of(state, best.rungs)
-    if of_best and not state.likely and _is_verified(state, best.rungs):  # what else is verified is slower
-        end_checks(state, keep=[*of_best, *state.next_ahead])
-        state.ahead = of_best
+    if of_best and not state.likely_modes and _is_verified(state, best.rungs):  # what else is verified is slower
+        end_checks(state, keep=[*of_best, *state.next_checks])
+        state.mode_checks = of_best
     fits = verifies_beside(state, result.task.memory if result.task else state.mode_bytes)
-    if not of_best and not state.likely and state.audited and fits and not _nearly_verified(state, result):
-        end_checks(state, keep=state.next_ahead)
-        state.ahead = checks_of(state, best.rungs, f"01-{NAME}-{result.best}")
+    if not of_best and not state.likely_modes and state.audited and fits and not _nearly_verified(state, result):
+        end_checks(state, keep=state.next_checks)
+        state.mode_checks = checks_of(state, best.rungs, f"01-{NAME}-{result.best}")
     prepare_after(state, result)
 
 
@@ -145,7 +145,7 @@ def withdraw_wrong(state: State, result: Race) -> bool:
             if all(part_of(task) == "bf16" for task in refusing):
                 result.rounding.append(name)
             end_checks_of(state, _of(state, answer.kept))
-            state.ahead = [task for task in state.ahead if list(task.side.rungs) != list(answer.kept)]
+            state.mode_checks = [task for task in state.mode_checks if list(task.side.rungs) != list(answer.kept)]
             withdraw(state, result, name, f"{why}.", wrong=True)
     return refused
 
@@ -158,7 +158,7 @@ def _over_plain(answer: Answer, result: Race) -> Figure:
 
 def _of(state: State, rungs: Sequence[str]) -> list[Task]:
     """The verification of this mode, as far as it was begun ahead."""
-    return [task for task in state.ahead if list(task.side.rungs) == list(rungs)]
+    return [task for task in state.mode_checks if list(task.side.rungs) == list(rungs)]
 
 
 def _is_verified(state: State, rungs: Sequence[str] | None = None) -> bool:
@@ -183,11 +183,11 @@ def prepare_after(state: State, result: Race) -> None:
     """Begins the candidate after the best mode, and its verification; where the time is short, that after the model compiled as a whole, while
     this still compiles itself. It is given up where the whole does not become the best."""
     base = _compiled_best(result) or _likely_whole(state)
-    if state.next and state.next_rung:
+    if state.next_worker and state.next_rung:
         after = stacked(base.rungs, state.next_rung) if base else []
-        if list(state.next.side.rungs) != after:
-            state.prefetched([])
-    if base is None or not (state.next or surveyed(state, wait=False)):
+        if list(state.next_worker.side.rungs) != after:
+            state.take_next_worker([])
+    if base is None or not (state.next_worker or surveyed(state, wait=False)):
         return
     before = state.plain
     state.plain = the_best(base, list(result.modes.values()))  # after which no time is kept for confirming (rule 6)
@@ -207,5 +207,9 @@ def _likely_whole(state: State) -> Mode | None:
     """The mode that compiles the model as a whole and is verified meanwhile, where the time is too short for another compilation after it."""
     if not (state.facts.gpu and state.many_cores and is_short(state)):
         return None
-    likely = {name: state.racing[name] for name in state.likely if "compile" in state.racing[name].side.rungs}
+    likely = {
+        name: state.mode_workers[name]
+        for name in state.likely_modes
+        if "compile" in state.mode_workers[name].side.rungs
+    }
     return next((mode_of_task(name, task) for name, task in likely.items() if not task.error), None)

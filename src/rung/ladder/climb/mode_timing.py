@@ -13,10 +13,10 @@ from msgspec import UNSET
 from rung.ladder.climb.ahead import note_memory
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, Answer, offer, take_back
 from rung.ladder.climb.begin import GRACE
-from rung.ladder.climb.begun import Begun, forget, keep
 from rung.ladder.climb.modes import NAME, mode_of_task, title
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
 from rung.ladder.climb.trust import distrusted, with_alone
+from rung.ladder.climb.unfinished import Unfinished, discard, save
 from rung.ladder.climb.verdict import slowed_by_others
 from rung.records.climb import Mode
 from rung.records.measured import Figure
@@ -68,7 +68,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
     ready = {name: task for name, task in done.items() if not task.error}
     if not ready:
         return
-    untouched = state.untouched
+    untouched = state.baseline_worker
     assert untouched is not None
     sides = {"best": untouched, **({result.best: result.task} if result.task and result.task.ready else {}), **ready}
     briefly = state.left() < BRIEFLY
@@ -96,7 +96,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
             result.died = True
             state.say(Warned(f"the untouched model failed ({failure}); it is started again"))
             untouched.end()
-            untouched_worker(state)
+            ensure_baseline_worker(state)
         else:
             withdraw(state, result, failed, failure.error.sentence)
         time_modes(state, result, {name: task for name, task in ready.items() if name != failed})
@@ -105,7 +105,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
     for task in ready.values():
         note_memory(state, task)
     state.mode_bytes = min(state.mode_bytes, UNSEEN * max(task.memory for task in ready.values()))
-    for task in state.racing.values():  # those that still wait or compile
+    for task in state.mode_workers.values():  # those that still wait or compile
         if not task.done:
             task.memory = min(task.memory, state.mode_bytes)
     for k, name in enumerate(names[1:], start=1):
@@ -123,7 +123,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
             task.end()
     if result.best:
         stack = list(result.modes[result.best].rungs)
-        keep(state, "plain", Begun(result.best, stack, "baseline", result.ab_run, modes=result.modes))
+        save(state, "plain", Unfinished(result.best, stack, "baseline", result.ab_run, modes=result.modes))
     if result.task and _needs_memory(state, result):
         if result.task.ready:  # its verdict needs no worker of it then
             start = Start.of(state.setup_within(state.left()), {result.best: result.task})
@@ -139,10 +139,10 @@ def _undisturbed(state: State, start: Start, briefly: bool) -> ABRun:
     ab_run = _one_restart(state, start, briefly)
     took = time.monotonic() - began
     waited = _disagree(ab_run) > math.log(SLOWED)
-    if took >= state.left() or not (waited or _untouched_step(ab_run) > SLOWED * state.baseline.time.value):
+    if took >= state.left() or not (waited or _baseline_step(ab_run) > SLOWED * state.baseline.time.value):
         return ab_run
     again = _one_restart(state, start, briefly)
-    found = min(ab_run, again, key=_disagree if waited else _untouched_step)
+    found = min(ab_run, again, key=_disagree if waited else _baseline_step)
     both = [one.restarts[-1].shortest for one in (ab_run, again)]
     if all(both):  # of the same processes
         found.restarts[-1] = replace(found.restarts[-1], shortest=tuple(map(min, *both)))
@@ -161,7 +161,7 @@ def _one_restart(state: State, start: Start, briefly: bool) -> ABRun:
     return ab_run
 
 
-def _untouched_step(ab_run: ABRun) -> float:
+def _baseline_step(ab_run: ABRun) -> float:
     """Nanoseconds of the untouched model in the last restart."""
     return statistics.median_high(ab_run.samples[-1]["best"])
 
@@ -174,14 +174,14 @@ def _too_long(state: State, result: Race, sides: list[str], briefly: bool) -> bo
     return blocks_seconds(steps, state.facts.gpu, briefly=briefly) > state.left()
 
 
-def untouched_worker(state: State) -> None:
+def ensure_baseline_worker(state: State) -> None:
     """A warm worker of the untouched model: the one that is there, or a new one."""
-    if state.untouched is None or not state.untouched.ready:
-        name, memory = f"01-{NAME}-untouched-{time.monotonic_ns()}", state.untouched_bytes()
-        state.untouched = state.pool.add(Task(name, state.side([]), WARM, memory))
-        state.wait(state.untouched)
-        if state.untouched.error:
-            raise state.untouched.error
+    if state.baseline_worker is None or not state.baseline_worker.ready:
+        name, memory = f"01-{NAME}-untouched-{time.monotonic_ns()}", state.baseline_bytes()
+        state.baseline_worker = state.pool.add(Task(name, state.side([]), WARM, memory))
+        state.wait(state.baseline_worker)
+        if state.baseline_worker.error:
+            raise state.baseline_worker.error
 
 
 def withdraw(state: State, result: Race, name: str, why: str, *, wrong: bool = False) -> None:
@@ -189,7 +189,7 @@ def withdraw(state: State, result: Race, name: str, why: str, *, wrong: bool = F
     record = result.modes[name]
     record.error, record.speedup = why, UNSET
     state.say(Raced(record))
-    if task := state.racing.get(name):
+    if task := state.mode_workers.get(name):
         task.end()
     result.answers = [answer for answer in result.answers if list(answer.kept) != record.rungs]
     if wrong:
@@ -198,8 +198,8 @@ def withdraw(state: State, result: Race, name: str, why: str, *, wrong: bool = F
         if result.task:
             result.task.end()
         result.best, result.task, result.ab_run, result.dropped = "", None, ABRun(), True
-        state.prefetched([])  # what was to come after it
-        forget(state, "plain")
+        state.take_next_worker([])  # what was to come after it
+        discard(state, "plain")
     take_back(state, record.rungs, why.rstrip("."), wrong=wrong)
 
 
@@ -245,14 +245,14 @@ def _replaces(mode: Mode, best: Mode, beside: bool) -> bool:
 
 def _needs_memory(state: State, result: Race) -> bool:
     """Whether the next mode has no room beside the best so far; or what verifies the mode that should replace it has none."""
-    replaced = bool(state.likely) and result.best not in state.likely
+    replaced = bool(state.likely_modes) and result.best not in state.likely_modes
     return state.pool.held() + state.mode_bytes > state.pool.memory or (replaced and state.pool.lacks_memory())
 
 
 def _take(state: State, result: Race, name: str, ab_run: ABRun, start: Start, beat: bool) -> bool:
     """Makes a mode the best so far: its outputs are checked in the process that was timed. beat: the best took turns with it. False where
     that process failed, or is not believed."""
-    task, of_two = state.racing[name], pair_of(ab_run, name)
+    task, of_two = state.mode_workers[name], pair_of(ab_run, name)
     record = result.modes[name]
     try:
         of_two.witness = start.witness(name)
@@ -268,7 +268,7 @@ def _take(state: State, result: Race, name: str, ab_run: ABRun, start: Start, be
         result.task.end()
     state.trace(traced(result.best)).unlink(missing_ok=True)
     result.best, result.task, result.ab_run = name, task, of_two
-    state.champion = task
+    state.best_worker = task
     if faster:
         answer = Answer(
             tuple(record.rungs), "provisional", Figure(value=speedup), Figure(value=1.0),

@@ -1,6 +1,6 @@
 """Further restarts of an attempt, on all GPUs that are free for them.
 
-A restart is a champion and a candidate on one GPU, so no ratio is of two. How many restarts there are, and when they are looked at, does not
+A restart runs the best so far and a candidate on one GPU, so each ratio is of one GPU. How many restarts there are, and when they are looked at, does not
 depend on the GPUs: they are spread over those that nobody has, and what fails elsewhere is repeated on the first.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from rung.ladder.climb.begun import Begun, keep
 from rung.ladder.climb.restarts import Group, end_restarts, loaded, time_for_blocks
 from rung.ladder.climb.schedule import confirming, groups_at_once, pairs_at_once
 from rung.ladder.climb.state import UNSEEN, OutOfTime, State
 from rung.ladder.climb.trust import with_alone
+from rung.ladder.climb.unfinished import Unfinished, save
 from rung.measure import Restart, until_next_look
 from rung.records.climb import Attempt
 from rung.records.progress import Warned
@@ -26,24 +26,24 @@ from rung.timing.start import SideFailed
 progress = logging.getLogger(__name__)
 
 
-def further_restarts(state: State, sides: Mapping[str, Side], begun: Begun, name: str) -> None:
+def further_restarts(state: State, sides: Mapping[str, Side], unfinished: Unfinished, name: str) -> None:
     """As many restarts as are loaded at once, and no more than to the next planned look. Each is kept as soon as it was timed.
 
     Raises OutOfTime, and SideFailed where one failed on the first GPU.
     """
     here = pairs_at_once(state, [state.peak, UNSEEN * state.peak]).together
-    wanted = until_next_look(len(begun.ab_run.restarts), begun.looks)
+    wanted = until_next_look(len(unfinished.ab_run.restarts), unfinished.looks)
     most = min(wanted, groups_at_once(here))
     places = state.pool.reserve(most - 1)
     try:
-        lost = _load_and_time(state, sides, begun, name, spread(most, here, places))
+        lost = _load_and_time(state, sides, unfinished, name, spread(most, here, places))
     finally:
         end_restarts(state)
         state.pool.release(places)
     while lost:
         again = min(lost, here)
         try:
-            _load_and_time(state, sides, begun, f"{name}-again", [0] * again)
+            _load_and_time(state, sides, unfinished, f"{name}-again", [0] * again)
         finally:
             end_restarts(state)
         lost -= again
@@ -57,9 +57,11 @@ def spread(most: int, here: int, places: Sequence[int]) -> list[int]:
     return (devices * turns)[:most]
 
 
-def _load_and_time(state: State, sides: Mapping[str, Side], begun: Begun, name: str, places: Sequence[int]) -> int:
+def _load_and_time(
+    state: State, sides: Mapping[str, Side], unfinished: Unfinished, name: str, places: Sequence[int]
+) -> int:
     """Loads all of these at once; those of different GPUs are timed at the same time. Returns how many were lost elsewhere."""
-    first = len(begun.ab_run.restarts) + 1
+    first = len(unfinished.ab_run.restarts) + 1
     progress.info("loading %s%s", _numbers(first, len(places)), _over(places))
     names = {f"{name}-{first + k}": place for k, place in enumerate(places)}
     groups = loaded(state, sides, names, keep=confirming(state), at_once=True)
@@ -69,11 +71,11 @@ def _load_and_time(state: State, sides: Mapping[str, Side], begun: Begun, name: 
     left = groups
     while turn := _next_of_each(state, left):
         time_for_blocks(state, len(sides))
-        now = len(begun.ab_run.restarts) + 1
+        now = len(unfinished.ab_run.restarts) + 1
         progress.info("timing %s%s", _numbers(now, len(turn)), _over([group.place for group in turn]))
-        _time_at_once(state, turn, begun, groups)
+        _time_at_once(state, turn, unfinished, groups)
         left = [group for group in left if group not in turn]
-    return len(places) + first - 1 - len(begun.ab_run.restarts)
+    return len(places) + first - 1 - len(unfinished.ab_run.restarts)
 
 
 def _next_of_each(state: State, groups: Sequence[Group]) -> list[Group]:
@@ -85,12 +87,12 @@ def _next_of_each(state: State, groups: Sequence[Group]) -> list[Group]:
     return list(first.values())
 
 
-def _time_at_once(state: State, groups: Sequence[Group], begun: Begun, there: Sequence[Group]) -> None:
+def _time_at_once(state: State, groups: Sequence[Group], unfinished: Unfinished, there: Sequence[Group]) -> None:
     """Times restarts, each on another GPU. What fails elsewhere is left out. there: they, and those that stand still beside them."""
     starts = [group.start(state) for group in groups]
     if len(groups) == 1 and not groups[0].place:
-        begun.ab_run.restarts.append(with_alone(state, starts[0].timed(begun.ab_run), state.kept))
-        keep(state, "attempt", begun)
+        unfinished.ab_run.restarts.append(with_alone(state, starts[0].timed(unfinished.ab_run), state.kept))
+        save(state, "attempt", unfinished)
         return
     ab_runs = [ABRun() for _ in groups]
     timings = [
@@ -101,10 +103,10 @@ def _time_at_once(state: State, groups: Sequence[Group], begun: Begun, there: Se
     for group, ab_run, found in zip(groups, ab_runs, side_by_side(starts, timings), strict=True):
         if isinstance(found, Restart):
             ab_run.restarts.append(found)
-            begun.ab_run.add(ab_run, _gpu(state, group))
+            unfinished.ab_run.add(ab_run, _gpu(state, group))
         else:
             failed.append((group, found))
-    keep(state, "attempt", begun)
+    save(state, "attempt", unfinished)
     for group, why in failed:  # once those that ended well are kept
         _give_up(state, group, why)
 
@@ -128,8 +130,8 @@ def _give_up(state: State, group: Group, why: SideFailed | Taken) -> None:
 def tell_of_gpus(state: State, record: Attempt) -> None:
     """Says once of each GPU that differs by how much; the records of all attempts have it."""
     for gpu in record.other_gpus or ():
-        if differs(gpu) and gpu.gpu not in state.differing:
-            state.differing.add(gpu.gpu)
+        if differs(gpu) and gpu.gpu not in state.reported_gpus:
+            state.reported_gpus.add(gpu.gpu)
             state.say(
                 Warned(
                     f"a step of the best so far takes {gpu.step:.2f}× as long on {gpu.gpu} as on the first GPU; this is in no comparison"

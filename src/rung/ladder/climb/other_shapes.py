@@ -31,10 +31,10 @@ def look(state: State) -> None:
     """Begins to verify the answer on its other shapes where cores are idle, and takes in what was found. May be called again and again."""
     _drop_others(state)
     kept = _left(state)
-    if state.widening:
-        if _decided(state.widening):
+    if state.shape_checks:
+        if _decided(state.shape_checks):
             _take_in(state)
-    elif kept and kept not in state.narrow and _cores_are_idle(state):
+    elif kept and kept not in state.failed_on_other_shapes and _cores_are_idle(state):
         _begin(state, kept)
 
 
@@ -45,9 +45,9 @@ def under_way(state: State) -> bool:
         return False
 
     def begun() -> bool:
-        return _decided(state.widening) or all(task.worker is not None or task.error for task in state.widening)
+        return _decided(state.shape_checks) or all(task.worker is not None or task.error for task in state.shape_checks)
 
-    return state.pool.wait(begun, state.left) and not _decided(state.widening)
+    return state.pool.wait(begun, state.left) and not _decided(state.shape_checks)
 
 
 def finish(state: State) -> bool:
@@ -56,17 +56,17 @@ def finish(state: State) -> bool:
     kept = _verifying(state)
     if not kept:
         return True
-    if not state.pool.wait(lambda: _decided(state.widening), state.left):
+    if not state.pool.wait(lambda: _decided(state.shape_checks), state.left):
         return False
-    if not any(map(refusal, state.widening)):
-        if any(task.error and not task.place for task in state.widening):
+    if not any(map(refusal, state.shape_checks)):
+        if any(task.error and not task.place for task in state.shape_checks):
             end_restarts(state)  # which were loaded meanwhile, and hold memory of its GPU
         _once_more(state)
-    failed = next((task.error for task in state.widening if task.error), None)
+    failed = next((task.error for task in state.shape_checks if task.error), None)
     _take_in(state)
-    if failed and kept not in state.everywhere:
+    if failed and kept not in state.verified_on_all_shapes:
         state.say(Warned(f"other input shapes could not be verified, and are left to the untouched model: {failed}"))
-    return kept in state.everywhere
+    return kept in state.verified_on_all_shapes
 
 
 def _verifying(state: State) -> Stack:
@@ -74,7 +74,7 @@ def _verifying(state: State) -> Stack:
     _drop_others(state)
     kept = _left(state)
     if kept:
-        if not state.widening:
+        if not state.shape_checks:
             _begin(state, kept)
         progress.info("verifying on other shapes")
     return kept
@@ -92,14 +92,14 @@ def _cores_are_idle(state: State) -> bool:
 
 
 def _begin(state: State, kept: Stack) -> None:
-    state.widened += 1
+    state.shape_check_rounds += 1
     for precision in plan_of(kept).phases(state.own_precision):
         call = _call(precision, alone=False, turns=turns(state))
-        name = f"shapes-{state.widened}-verify-{precision}"
+        name = f"shapes-{state.shape_check_rounds}-verify-{precision}"
         beside, in_turns = verifying_bytes(state, peak_of(state), precision)
         task = Task(name, state.side(kept), [call], beside, in_turns)
-        task.passing = task.apart = task.yielding = task.single = True
-        state.widening.append(state.pool.add(task))
+        task.ends_when_done = task.untimed = task.low_priority = task.single_process = True
+        state.shape_checks.append(state.pool.add(task))
 
 
 def _call(precision: str, **more: Any) -> Call:
@@ -110,9 +110,9 @@ def _call(precision: str, **more: Any) -> Call:
 def _drop_others(state: State) -> None:
     """Gives up what was begun of an answer that has been replaced."""
     kept = state.answer.kept if state.answer else ()
-    if any(task.side.rungs != kept for task in state.widening):
-        end_all(state.widening)
-        state.widening = []
+    if any(task.side.rungs != kept for task in state.shape_checks):
+        end_all(state.shape_checks)
+        state.shape_checks = []
 
 
 def _decided(tasks: list[Task]) -> bool:
@@ -121,17 +121,17 @@ def _decided(tasks: list[Task]) -> bool:
 
 def _take_in(state: State) -> None:
     """What was found of the answer."""
-    tasks, kept = state.widening, state.widening[0].side.rungs
+    tasks, kept = state.shape_checks, state.shape_checks[0].side.rungs
     end_all(tasks)
-    state.widening = []
+    state.shape_checks = []
     if why := next(filter(None, map(refusal, tasks)), ""):
         refute(state, kept, why)
         return
     found = [answered for task in tasks if (answered := verified(task))]
     if len(found) < len(tasks):  # it failed, or was given up when the budget ended
-        state.narrow.add(kept)
+        state.failed_on_other_shapes.add(kept)
         return
-    state.everywhere.add(kept)
+    state.verified_on_all_shapes.add(kept)
     record = next((a for a in reversed(state.kept_attempts) if a.stack == list(kept)), None)
     if record is not None and record.verification:
         record.verification = joined([record.verification, *found])
@@ -144,4 +144,4 @@ def _once_more(state: State) -> None:
     """What failed once more, with the GPU for itself, as long as there is time: memory may have been short beside others, and an
     out-of-memory killer ends whom it likes."""
     with contextlib.suppress(OutOfTime):
-        state.widening = once_more(state, state.widening, _call)
+        state.shape_checks = once_more(state, state.shape_checks, _call)

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
-from rung.ladder.climb.ahead import Seen, champion_of
+from rung.ladder.climb.ahead import Seen, worker_of_best
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, take_back
 from rung.ladder.climb.begin import audited
 from rung.ladder.climb.checks import checks_of, end_checks
 from rung.ladder.climb.mode_preparation import prepared_mode
-from rung.ladder.climb.mode_timing import Race, time_modes, traced, untouched_worker
+from rung.ladder.climb.mode_timing import Race, ensure_baseline_worker, time_modes, traced
 from rung.ladder.climb.modes import NAME, ROUNDED, rounded, the_best, title
 from rung.ladder.climb.race import race
 from rung.ladder.climb.schedule import verifying_seconds
@@ -81,7 +81,7 @@ def _verified(state: State, record: Attempt) -> Seen:
     record.verdict, record.why, record.cut = "", "", False
     state.plain = record.plain or None
     audited(state)
-    ahead, state.ahead = state.ahead, []
+    ahead, state.mode_checks = state.mode_checks, []
     checks = checks_of(state, record.stack, name, ahead)
     try:
         _profiled(state, record, name)
@@ -107,12 +107,12 @@ def _profiled(state: State, record: Attempt, name: str) -> None:
     state.trace(name).unlink(missing_ok=True)  # of a mode that was refuted
     if state.left() <= PROFILING:
         return
-    champion = champion_of(state, record.stack, name)
-    state.wait(champion)
-    if champion.error:
-        raise champion.error
-    Start.of(state.setup_within(state.left()), {"candidate": champion}).profile(state.trace(name))
-    champion.spare = True
+    best = worker_of_best(state, record.stack, name)
+    state.wait(best)
+    if best.error:
+        raise best.error
+    Start.of(state.setup_within(state.left()), {"candidate": best}).profile(state.trace(name))
+    best.reclaimable = True
 
 
 def _in_its_place(state: State, record: Attempt) -> tuple[str, Sequence[str]] | None:
@@ -142,8 +142,8 @@ def _timed_instead(state: State, record: Attempt, name: str, rungs: Sequence[str
     """Another mode in the place of the one that was refuted, in a new worker: its own, if it had any, is gone."""
     progress.info("in its place: %s", title(name))
     result = Race({mode.name: mode for mode in record.modes or ()})
-    untouched_worker(state)
-    task = state.racing[name] = prepared_mode(state, name, rungs, "-again")
+    ensure_baseline_worker(state)
+    task = state.mode_workers[name] = prepared_mode(state, name, rungs, "-again")
     state.pool.add(task)
     state.wait(task)
     time_modes(state, result, {name: task})

@@ -1,7 +1,7 @@
 """The plain modes of torch.compile side by side: each is timed as soon as it is ready, until the race is decided.
 
 It is over once all are timed, once the time is over, or once the best is verified and those that are left take long or add nothing to it.
-Those are timed later (`rung.ladder.climb.late`).
+Those are timed later (`rung.ladder.climb.deferred_modes`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rung.ladder.answers import Untouched
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
 from rung.ladder.climb.begin import audited, surveyed
 from rung.ladder.climb.checks import may_pass
-from rung.ladder.climb.mode_checks import give_up_ahead, note_likely, prepare_after, use_the_time, withdraw_wrong
+from rung.ladder.climb.mode_checks import end_mode_checks, note_likely, prepare_after, use_the_time, withdraw_wrong
 from rung.ladder.climb.mode_preparation import (
     ANEW,
     at_higher_precision,
@@ -30,7 +30,7 @@ from rung.ladder.climb.mode_preparation import (
     waits_for_cores,
     without_graph,
 )
-from rung.ladder.climb.mode_timing import Race, time_modes, untouched_worker
+from rung.ladder.climb.mode_timing import Race, ensure_baseline_worker, time_modes
 from rung.ladder.climb.modes import SLOW, mode_of, mode_of_task, title
 from rung.ladder.climb.schedule import much_slower, verifying_seconds
 from rung.ladder.climb.state import OutOfTime, State
@@ -48,16 +48,16 @@ PATIENCE, PATIENCE_SECONDS = 1.0, 15.0
 
 def race(state: State) -> Race:
     """Times each mode as soon as it is ready, against the untouched model and the best mode so far, in one restart."""
-    if state.untouched is None:  # an earlier sitting measured it
-        untouched_worker(state)
-        assert state.untouched is not None
-        start_modes(state, state.untouched.answer("warm", Untouched))
+    if state.baseline_worker is None:  # an earlier sitting measured it
+        ensure_baseline_worker(state)
+        assert state.baseline_worker is not None
+        start_modes(state, state.baseline_worker.answer("warm", Untouched))
     result = Race()
     if timed := timed_before(state):
-        begun = state.begun["plain"]
-        result = Race(timed, begun.name, begun.ab_run)
-    open_ = {name: state.racing[name] for name in first_modes(state) if name not in result.modes}
-    later = {name: task for name, task in state.racing.items() if name not in open_ and name not in result.modes}
+        unfinished = state.unfinished["plain"]
+        result = Race(timed, unfinished.name, unfinished.ab_run)
+    open_ = {name: state.mode_workers[name] for name in first_modes(state) if name not in result.modes}
+    later = {name: task for name, task in state.mode_workers.items() if name not in open_ and name not in result.modes}
     tried_again: set[str] = set()
 
     def start_later(leave: Sequence[str] = ()) -> None:
@@ -69,7 +69,7 @@ def race(state: State) -> Race:
             later = later_modes(state, result, later)
         for name in [name for name in later if mode_of(name) not in leave and not waits_for_cores(state, name)]:
             open_[name] = later.pop(name)
-            open_[name].yielding = True
+            open_[name].low_priority = True
             state.pool.add(open_[name])
 
     open_ |= at_higher_precision(state, result)
@@ -103,11 +103,11 @@ def race(state: State) -> Race:
         for name, task in list(done.items()):
             if task.error and may_pass(task.error) and name not in tried_again:  # beside others: once more later
                 tried_again.add(name)
-                later[name] = state.racing[name] = prepared_mode(state, name, task.side.rungs, "-again")
+                later[name] = state.mode_workers[name] = prepared_mode(state, name, task.side.rungs, "-again")
                 del done[name]
         note_likely(state, done, open_)
         open_ |= without_graph(state, done)
-        known = state.surveying is None or "audit" in state.surveying.answers
+        known = state.survey_task is None or "audit" in state.survey_task.answers
         if known and any("compile" in task.side.rungs for task in done.values()):
             start_later(ANEW)  # the others compile while this one is timed and checked
         time_modes(state, result, done)
@@ -120,13 +120,13 @@ def race(state: State) -> Race:
             open_ |= rounded_anew(state, result)
         if result.dropped and (name := _fastest_left(result)) and name not in open_:
             result.dropped = False
-            open_[name] = state.racing[name] = prepared_mode(state, name, result.modes[name].rungs, "-again")
+            open_[name] = state.mode_workers[name] = prepared_mode(state, name, result.modes[name].rungs, "-again")
             state.pool.add(open_[name], first=True)
         use_the_time(state, result)
         open_ |= at_higher_precision(state, result)
     end_all(open_.values())
-    if state.untouched and result.best:
-        state.untouched.end()  # its memory is for others now
+    if state.baseline_worker and result.best:
+        state.baseline_worker.end()  # its memory is for others now
     return result
 
 
@@ -136,10 +136,14 @@ def _something_new(state: State, result: Race, tasks: Sequence[Task]) -> bool:
     began = time.monotonic()
 
     def others() -> tuple[bool, int, bool]:
-        known = state.surveying is None or state.surveying.done
-        return known, sum(task.done for task in state.ahead), state.next is not None and state.next.ready
+        known = state.survey_task is None or state.survey_task.done
+        return (
+            known,
+            sum(task.done for task in state.mode_checks),
+            state.next_worker is not None and state.next_worker.ready,
+        )
 
-    before = (state.surveying is None, *others()[1:])
+    before = (state.survey_task is None, *others()[1:])
 
     def new() -> bool:
         prepare_after(state, result)
@@ -174,7 +178,7 @@ def _patience_is_over(state: State, result: Race) -> bool:
 def _unverified_seconds(state: State, best: Mode) -> float:
     """What the verification of the best mode takes of the time that is left, where it could not begin beside the others; 0 where it is not to
     be verified."""
-    begun = any(list(task.side.rungs) == best.rungs for task in state.ahead)
+    begun = any(list(task.side.rungs) == best.rungs for task in state.mode_checks)
     if begun or (best.speedup or 0.0) < PROVISIONAL_GAIN or (state.answer and state.answer.status != "provisional"):
         return 0.0
     needed = verifying_seconds(state, best.rungs, best.prepared_seconds or 0.0)
@@ -182,10 +186,10 @@ def _unverified_seconds(state: State, best: Mode) -> float:
 
 
 def _can_wait(state: State, result: Race, tasks: Mapping[str, Task]) -> bool:
-    """Whether these modes may be timed later (`rung.ladder.climb.late`): the best is verified, the candidate after it is ready, and
+    """Whether these modes may be timed later (`rung.ladder.climb.deferred_modes`): the best is verified, the candidate after it is ready, and
     they compile for long, or add nothing to the best."""
     verified = state.answer is not None and state.answer.status != "provisional"
-    ready = state.next is not None and state.next.ready
+    ready = state.next_worker is not None and state.next_worker.ready
     best = {*result.modes[result.best].rungs} if result.best else set()
 
     def may_wait(name: str, task: Task) -> bool:
@@ -201,10 +205,10 @@ def _can_wait(state: State, result: Race, tasks: Mapping[str, Task]) -> bool:
 
 
 def _leave(state: State, open_: dict[str, Task], later: dict[str, Task]) -> None:
-    """Has modes timed later (`rung.ladder.climb.late`), as far as nobody else needs their room meanwhile."""
-    state.late = {**open_, **later}
-    for task in state.late.values():
-        task.spare = task.yielding = True
+    """Has modes timed later (`rung.ladder.climb.deferred_modes`), as far as nobody else needs their room meanwhile."""
+    state.deferred_modes = {**open_, **later}
+    for task in state.deferred_modes.values():
+        task.reclaimable = task.low_priority = True
     for task in later.values():
         state.pool.add(task)
     open_.clear()
@@ -218,7 +222,7 @@ def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str
         open_.pop(name, None)
         later.pop(name, None)
         task.end()
-        give_up_ahead(state, name)
+        end_mode_checks(state, name)
         result.modes[name] = mode_of_task(name, task, error=f"skipped, because {why}")
         state.say(Raced(result.modes[name]))
 

@@ -41,13 +41,13 @@ def begin_restarts(
 
     at_once: now, however many other workers there are; else each worker once cores and memory are free for it.
     """
-    needs = {n: state.step_bytes() if side.rungs else state.untouched_bytes() for n, side in sides.items()}
+    needs = {n: state.step_bytes() if side.rungs else state.baseline_bytes() for n, side in sides.items()}
     groups = [
         Group({n: Task(f"{name}-{n}", side, WARM, needs[n]) for n, side in sides.items()}, place)
         for name, place in places.items()
     ]
-    state.restarting = [task for group in groups for task in group.tasks.values()]
-    for task in state.restarting:
+    state.restart_workers = [task for group in groups for task in group.tasks.values()]
+    for task in state.restart_workers:
         task.fresh = True
     for side in [*sides][::-1]:  # the untouched model, which loads fastest, last
         for group in groups:
@@ -61,13 +61,13 @@ def loaded(
 ) -> list[Group]:
     """The same, once each is warm, or one of its sides failed. keep: seconds of the budget that must be left. Raises OutOfTime."""
     groups = begin_restarts(state, sides, places, at_once=at_once)
-    state.wait(*state.restarting, keep=keep)
+    state.wait(*state.restart_workers, keep=keep)
     return groups
 
 
 def warm(state: State, groups: Sequence[Group]) -> list[Start]:
     """Restarts that were begun, once they can be timed. Raises OutOfTime, and SideFailed where one failed."""
-    state.wait(*state.restarting)
+    state.wait(*state.restart_workers)
     for group in groups:
         if group.failed:
             raise group.failed
@@ -82,5 +82,5 @@ def time_for_blocks(state: State, sides: int) -> None:
 
 
 def end_restarts(state: State) -> None:
-    end_all(state.restarting)
-    state.restarting = []
+    end_all(state.restart_workers)
+    state.restart_workers = []

@@ -134,7 +134,7 @@ def confirming(state: State) -> float:
     if shapes > 1 and not state.on_all_shapes(state.kept):
         precisions = len(plan_of(state.kept).phases(state.own_precision))
         wider = _rounds(state, precisions) * OTHER_SHAPES * state.prepared_in
-        under_way = [task.running for task in state.widening if list(task.side.rungs) == state.kept]
+        under_way = [task.running for task in state.shape_checks if list(task.side.rungs) == state.kept]
         wider = max(0.0, wider - min(under_way, default=0.0))
     return MARGIN * (rounds * (state.prepared_again + other_shapes) + timed) + wider
 
@@ -146,7 +146,7 @@ def for_rungs(state: State, rungs: Sequence[Rung]) -> float:
     if math.isinf(half) or half <= 0:
         return 0.0
     with state.reserving(half):
-        fits = "attempt" in state.begun or not isinstance(next_rung(state, rungs), Stopped)
+        fits = "attempt" in state.unfinished or not isinstance(next_rung(state, rungs), Stopped)
     return half if fits else 0.0
 
 
@@ -263,7 +263,7 @@ def _attempts(state: State, rung: Rung) -> list[Attempt]:
         if a.log
         and ((rung.name in (a.rung, *(a.without or ())) and not a.cut) or _gives_nothing(a.modes or (), rung.name))
     ]
-    racing = state.begun.get("plain")
+    racing = state.unfinished.get("plain")
     if racing and _gives_nothing(racing.modes.values(), rung.name):
         made.append(Attempt(number=1, rung="plain", against=state.best_name, verdict=""))
     return made
@@ -310,7 +310,7 @@ def much_slower(mode: Mode) -> bool:
 
 def _raced(state: State) -> list[Mode]:
     """The plain modes as they were timed, or why they were not."""
-    racing = state.begun.get("plain")
+    racing = state.unfinished.get("plain")
     return [*(m for a in state.attempts for m in a.modes or ()), *(racing.modes.values() if racing else ())]
 
 

@@ -14,12 +14,21 @@ from rung.engine.disturbed import compiled_anew
 from rung.ladder.climb.ahead import Seen, prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, offer, take_back, verified_answer
 from rung.ladder.climb.begin import surveyed
-from rung.ladder.climb.begun import forget, keep_verified
-from rung.ladder.climb.checks import end_checks, end_widening, may_pass, named, once_more, part_of, refusal, verified
+from rung.ladder.climb.checks import (
+    end_checks,
+    end_shape_checks,
+    may_pass,
+    named,
+    once_more,
+    part_of,
+    refusal,
+    verified,
+)
 from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.schedule import OVER, confirming, room
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import because_busy, by_cpu_time_of, distrusted, waited_for_cores
+from rung.ladder.climb.unfinished import discard, save_verified
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
 from rung.quantities import duration
@@ -77,13 +86,13 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
         begun = all(task.running or task.done for task in checks)
         return state.left() + (OVER * (state.request.budget or 0.0) if begun else 0.0)
 
-    if state.surveying:
+    if state.survey_task:
         state.pool.wait(lambda: surveyed(state, wait=False) or all(task.done for task in checks), state.left)
     progress.info("verifying in %s", " and ".join(named(part_of(task)) for task in checks))
 
     def decided() -> bool:
         prepare_next(state, record.stack, seen, record.without or ())
-        keep_verified(state, record.stack, {part_of(t): found for t in checks if (found := verified(t))})
+        save_verified(state, record.stack, {part_of(t): found for t in checks if (found := verified(t))})
         return all(task.done for task in checks) or any(map(refusal, checks))
 
     if not state.pool.wait(decided, left):
@@ -118,10 +127,12 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
 def _one_at_a_time(state: State, checks: Sequence[Task], reserved: float) -> list[Task]:
     """What failed for lack of memory, or of its code, once more, with the machine's memory for each of its workers alone. reserved: seconds of the
     budget that must be left."""
-    end_all(held for held in (state.champion, state.challenger, state.untouched, state.next) if held)
+    end_all(
+        held for held in (state.best_worker, state.candidate_worker, state.baseline_worker, state.next_worker) if held
+    )
     end_checks(state)
-    end_widening(state)
-    state.next, state.next_ahead = None, []
+    end_shape_checks(state)
+    state.next_worker, state.next_checks = None, []
     return once_more(state, checks, lambda numerics: ("verify", {"numerics": numerics}), reserved)
 
 
@@ -139,25 +150,25 @@ def set_cut(record: Attempt) -> None:
 
 
 def finish(state: State, record: Attempt, seen: Seen) -> None:
-    begun = "attempt" if record.modes is UNSET else "plain"
-    if state.champion:
-        state.champion.spare = False  # what is tried next is timed beside it
+    kind = "attempt" if record.modes is UNSET else "plain"
+    if state.best_worker:
+        state.best_worker.reclaimable = False  # what is tried next is timed beside it
     if record.verdict == "kept":
         state.kept = list(record.stack)
         record.breakdown = seen[0]
         state.take(*seen)
         state.add(record)
-        forget(state, begun)
-        offer(state, verified_answer(state, record, state.over_untouched()), kept=True)
-        state.earlier = [a for a in state.earlier if a.status != "provisional"]
+        discard(state, kind)
+        offer(state, verified_answer(state, record, state.gain_over_baseline()), kept=True)
+        state.replaced_answers = [a for a in state.replaced_answers if a.status != "provisional"]
     else:
         state.add(record)
         if not record.cut:  # where it was only cut short, what was seen of it still holds
-            forget(state, begun)
+            discard(state, kind)
             if not by_cpu_time_of(record):
                 wrong = record.verdict == "reverted" and bool(record.verification)
-                take_back(state, state.offered or record.stack, record.why.rstrip("."), wrong=wrong)
-    state.offered = []
+                take_back(state, state.provisional_stack or record.stack, record.why.rstrip("."), wrong=wrong)
+    state.provisional_stack = []
     state.say(Judged(record))
 
 
@@ -175,10 +186,10 @@ def taken_up(state: State) -> None:
     _stand_on(state, kept)
     if not kept or not kept[-1].comparison:
         return
-    now, begun = state.answer, state.begun.get("attempt")
-    if now and begun and begun.against == state.best_name and begun.stack == list(now.kept):
+    now, unfinished = state.answer, state.unfinished.get("attempt")
+    if now and unfinished and unfinished.against == state.best_name and unfinished.stack == list(now.kept):
         return  # provisional, of what is gone on with
-    verified = verified_answer(state, kept[-1], state.over_untouched())
+    verified = verified_answer(state, kept[-1], state.gain_over_baseline())
     if now is None or now.kept != verified.kept or now.rank < verified.rank:
         state.answer = None
         offer(state, verified)

@@ -12,7 +12,7 @@ import statistics
 import time
 from dataclasses import replace
 
-from rung.ladder.climb.ahead import champion_of
+from rung.ladder.climb.ahead import worker_of_best
 from rung.ladder.climb.answer import offer
 from rung.ladder.climb.mode_timing import ALIKE
 from rung.ladder.climb.modes import NAME, mode_of_task, the_best, title
@@ -33,19 +33,20 @@ GAVE_WAY = "not timed, because others needed its memory of the GPU"
 NO_TIME = "not timed, because the budget left no time for it"
 
 
-def time_late(state: State, *, wait: bool = False) -> None:
+def time_deferred_modes(state: State, *, wait: bool = False) -> None:
     """Times those that are ready. wait: first waits for the others, as long as the answer can be confirmed afterwards; those that are
     not ready then are given up."""
-    if wait and state.late:
-        progress.info("preparing %s", "; ".join(map(title, state.late)))
+    if wait and state.deferred_modes:
+        progress.info("preparing %s", "; ".join(map(title, state.deferred_modes)))
         until = time.monotonic() + SLOW_MOST
         state.pool.wait(
-            lambda: all(task.done for task in state.late.values()), lambda: min(room(state), until - time.monotonic())
+            lambda: all(task.done for task in state.deferred_modes.values()),
+            lambda: min(room(state), until - time.monotonic()),
         )
     elif room(state) <= 0:
         return
-    for name in [name for name, task in state.late.items() if task.done]:
-        task = state.late.pop(name)
+    for name in [name for name, task in state.deferred_modes.items() if task.done]:
+        task = state.deferred_modes.pop(name)
         try:
             mode = mode_of_task(name, task)
             try:
@@ -56,15 +57,15 @@ def time_late(state: State, *, wait: bool = False) -> None:
         finally:
             task.end()
     if wait:
-        give_up_late(state)
+        give_up_deferred_modes(state)
 
 
-def give_up_late(state: State) -> None:
+def give_up_deferred_modes(state: State) -> None:
     """Says of those that are left that there was no time for them."""
-    for name, task in state.late.items():
+    for name, task in state.deferred_modes.items():
         task.end()
         _tell(state, mode_of_task(name, task, error="it was not ready in time"))
-    state.late = {}
+    state.deferred_modes = {}
 
 
 def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
@@ -76,8 +77,8 @@ def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
     if task.ended:
         mode.error = GAVE_WAY
         return
-    task.spare = False  # the best is to have other room
-    best = champion_of(state, state.kept, f"01-{NAME}-{mode.name}-beside")
+    task.reclaimable = False  # the best is to have other room
+    best = worker_of_best(state, state.kept, f"01-{NAME}-{mode.name}-beside")
     state.wait(best, keep=confirming(state))
     time_for_blocks(state, 2)
     progress.info("timing %s", mode.title)
@@ -95,7 +96,7 @@ def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
             raise OutOfTime from failure
         mode.error = failure.error.sentence
         return
-    mode.speedup = state.over_untouched() * ratio
+    mode.speedup = state.gain_over_baseline() * ratio
     mode.step_ns = statistics.median_high(ab_run.samples[-1]["candidate"])
     mode.prepared_seconds = task.since_open("warm")
 
