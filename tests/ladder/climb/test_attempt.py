@@ -205,7 +205,7 @@ def test_a_verification_that_runs_when_the_budget_ends_may_take_a_tenth_more(
     left: list[float] = []
     made.pool = SimpleNamespace(wait=lambda until, seconds: left.append(seconds()))  # type: ignore[assignment]
     leave(made, 120.0).left = lambda: 0.0  # type: ignore[method-assign]
-    monkeypatch.setattr(verdict, "confirming", lambda state: kept)
+    monkeypatch.setattr(verdict, "confirmation_seconds", lambda state: kept)
     check = answered("01-plain-verify-exact", made.side(["compile"])) if begun else Task("x", made.side([]), [])
     record = attempt(rung="plain", stack=["compile"])
     with pytest.raises(OutOfTime):
@@ -337,7 +337,7 @@ def test_a_provisional_recipe_that_the_budget_leaves_open_stays_provisional(
 def test_a_large_gain_is_verified_in_the_time_that_was_left_for_confirming(
     made: State, tries: Tried, monkeypatch: pytest.MonkeyPatch, gain: float, verdict: str
 ) -> None:
-    monkeypatch.setattr("rung.ladder.climb.verdict.confirming", lambda state: 200.0)
+    monkeypatch.setattr("rung.ladder.climb.verdict.confirmation_seconds", lambda state: 200.0)
     made.left = lambda: 100.0  # type: ignore[method-assign]
     made.pool = SimpleNamespace(wait=lambda until, left: left() > 0 and until(), idle=lambda: 0)  # type: ignore[assignment]
     assert tries(FUSED, gain).verdict == verdict

@@ -14,7 +14,7 @@ from rung.hardware.peaks import named
 from rung.ladder.climb import attempt as attempts
 from rung.ladder.climb.attempt import opened
 from rung.ladder.climb.bundles import NAME, as_one, bundled, stacked, without_effect
-from rung.ladder.climb.schedule import bundle, confirming, next_rung, seconds, untold
+from rung.ladder.climb.schedule import confirmation_seconds, next_bundle, next_rung, trial_seconds, unreported
 from rung.ladder.climb.state import State
 from rung.ladder.climb.verdict import taken_up
 from rung.measure import Comparison, Interval
@@ -41,9 +41,9 @@ def members(found: Rung | Stopped | None) -> list[str]:
 def short_of(made: State, rungs: list[Rung]) -> State:
     """The same climb with too short to test all of these one at a time, and enough to decide them at once."""
     open_ = [r for r in rungs if r.name not in made.kept and r.applies(made.context()) is None]
-    each = sum(seconds(made, r) for r in open_)
+    each = sum(trial_seconds(made, r) for r in open_)
     leave(made, 1.0)
-    return leave(made, 0.9 * each + confirming(made))
+    return leave(made, 0.9 * each + confirmation_seconds(made))
 
 
 # Who is a member
@@ -74,7 +74,7 @@ def test_who_applies_only_beside_the_others_is_among_them(tmp_path: Path) -> Non
     other = rung("other", 0.8)
     after = replace(rung("after", 0.5), requires=(COMPILED,))
     made = short_of(state(tmp_path), [first, other])
-    assert sorted(members(bundle(made, [first, other, after]))) == ["after", "first", "other"]
+    assert sorted(members(next_bundle(made, [first, other, after]))) == ["after", "first", "other"]
 
 
 def test_it_has_the_loosest_contract_and_the_longest_preparation_of_its_members() -> None:
@@ -104,7 +104,7 @@ def test_the_core_is_among_them_however_little_it_promises(tmp_path: Path) -> No
     core, little = (rung("last", 0.99, core=core, prepares=60) for core in (True, False))
     for last, expected in ((core, ["b", "c", "a", "last"]), (little, ["b", "c", "a"])):
         made = short_of(state(tmp_path / str(last.core)), [*THREE, last])
-        assert members(bundle(made, [*THREE, last])) == expected
+        assert members(next_bundle(made, [*THREE, last])) == expected
 
 
 def test_near_the_floor_nothing_comes_in_beside_the_core(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_who_was_kept_with_others_has_said_so(tmp_path: Path) -> None:
     made = state(tmp_path)
     tried(made, NAME, "kept")
     made.kept = ["compile", "sdpa"]
-    assert untold(made, [BY_NAME["compile"], rung("never", 0.4, no="not here")])[0].name == "never"
+    assert unreported(made, [BY_NAME["compile"], rung("never", 0.4, no="not here")])[0].name == "never"
 
 
 def test_what_was_kept_with_others_is_not_in_the_next_attempt_again(tmp_path: Path) -> None:

@@ -454,7 +454,7 @@ def test_a_shape_on_which_it_fails_costs_that_shape_alone(made: State, monkeypat
 def test_a_shape_on_which_it_fails_leaves_the_other_shapes_to_be_seen(
     made: State, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    monkeypatch.setattr(confirming, "restarts_at_once", lambda *_: together)
+    monkeypatch.setattr(confirming, "most_restarts", lambda *_: together)
     made.facts.shapes = [
         *(made.facts.shapes or ()),
         *record_of(list[Batch], [{"shape": "3 x 8", "elements": 24}, {"shape": "99 x 8", "elements": 792}]),

@@ -17,7 +17,7 @@ from rung.ladder.climb.answer import Answer, offer, read_back, write
 from rung.ladder.climb.checks import verifying
 from rung.ladder.climb.confirm import confirm
 from rung.ladder.climb.modes import the_best
-from rung.ladder.climb.schedule import confirming
+from rung.ladder.climb.schedule import confirmation_seconds
 from rung.ladder.climb.state import State
 from rung.ladder.climb.verdict import taken_up
 from rung.launch import WorkerFailed
@@ -269,10 +269,10 @@ def test_confirming_looks_at_the_answer_before_one_that_other_shapes_refute(
 def test_the_time_that_it_takes_is_kept_of_the_budget(climb: Callable[..., tuple[State, Verifying]]) -> None:
     made, _ = climb(PASSED)
     made.request = replace(made.request, budget=300.0)
-    before = confirming(made)
+    before = confirmation_seconds(made)
     other_shapes.look(made)
     for task in made.shape_checks:  # what was done of it is behind
         task.worker, task._began = SimpleNamespace(kill=lambda: None), time.monotonic() - 5  # type: ignore[assignment]
-    under_way = confirming(made)
+    under_way = confirmation_seconds(made)
     made.verified_on_all_shapes.add(tuple(KEPT))
-    assert confirming(made) < under_way < before
+    assert confirmation_seconds(made) < under_way < before

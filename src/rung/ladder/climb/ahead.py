@@ -16,7 +16,7 @@ from rung.ladder.climb.checks import (
     verifying,
     verifying_bytes,
 )
-from rung.ladder.climb.schedule import may_end, next_rung, time_for
+from rung.ladder.climb.schedule import fits_budget, may_finish, next_rung
 from rung.ladder.climb.state import CONTEXT_BYTES, WARM, State
 from rung.records.analyze import Breakdown
 from rung.rungs import LADDER, Counters, Evidence, Rung, plan_of
@@ -168,7 +168,7 @@ def prepared_rung(state: State) -> Rung | None:
     fits = stacked(state.kept, rung) == list(task.side.rungs) and rung.applies(state.context()) is None
     if fits and not task.error and not task.ended:
         so_far = math.inf if task.ready else task.running
-        if time_for(state, rung, _prepared(task)) or may_end(state, rung, so_far, _verified(state, task, rung)):
+        if fits_budget(state, rung, _prepared(task)) or may_finish(state, rung, so_far, _verified(state, task, rung)):
             return rung
     state.take_next_worker([])
     return None

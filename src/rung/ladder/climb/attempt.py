@@ -25,7 +25,7 @@ from rung.ladder.climb.bundles import as_one, in_words, stacked, with_effect, wi
 from rung.ladder.climb.checks import checks_of, end_checks, end_checks_of, end_shape_checks, may_pass
 from rung.ladder.climb.needs import waiting
 from rung.ladder.climb.on_gpus import further_restarts, tell_of_gpus
-from rung.ladder.climb.schedule import confirming, looks, room
+from rung.ladder.climb.schedule import confirmation_seconds, planned_looks, trial_budget
 from rung.ladder.climb.state import WARM, OutOfTime, State
 from rung.ladder.climb.trust import clocks_disagree, distrusted, with_alone
 from rung.ladder.climb.unfinished import Unfinished, save, unfinished_of
@@ -129,7 +129,7 @@ def _rehearse(state: State, rung: Rung, candidate: Sequence[str], name: str) -> 
     env = {key: value.replace(FILES, str(state.setup.files.resolve())) for key, value in rung.first}
     progress.info("a first run that leaves its results in files")
     task = state.pool.add(Task(f"{name}-first", state.side(candidate, env), [("rehearse", {})], state.step_bytes()))
-    state.wait(task, keep=confirming(state))
+    state.wait(task, keep=confirmation_seconds(state))
     task.end()
     if task.error:
         raise task.error
@@ -198,7 +198,7 @@ def _restarted(state: State, stack: Sequence[str], unfinished: Unfinished, name:
         began = time.monotonic()
         further_restarts(state, sides, unfinished, name)
         took = max(took, time.monotonic() - began)
-        decided = decide(restarts, looks=unfinished.looks, last=room(state) < 1.2 * took)
+        decided = decide(restarts, looks=unfinished.looks, last=trial_budget(state) < 1.2 * took)
         if decided and decided.final:
             return decided
 
@@ -252,30 +252,30 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Unfi
     )
     progress.info("compiling %s", in_words(rung.name))
     verify_beside(state, rung, task)
-    state.wait(task, best, keep=confirming(state))
+    state.wait(task, best, keep=confirmation_seconds(state))
     verify_beside(state, rung, task)
     if best.error:
         # It has run before: what hit it is chance (an out-of-memory killer), so once more.
         state.say(Warned(f"the best so far failed ({best.error}); it is started again"))
         best = worker_of_best(state, state.kept, f"{name}-again")
-        state.wait(best, keep=confirming(state))
+        state.wait(best, keep=confirmation_seconds(state))
     if task.error and may_pass(task.error):  # beside others: once more, when they are gone
         end_checks(state)
         end_shape_checks(state)
         end_all([best, *([state.baseline_worker] if state.baseline_worker else [])])
         task = state.pool.add(Task(f"{name}-again-candidate", state.side(stack), WARM, state.step_bytes()))
         best = worker_of_best(state, state.kept, f"{name}-again")
-        state.wait(task, best, keep=confirming(state))
+        state.wait(task, best, keep=confirmation_seconds(state))
     for failed in (best, task):
         if failed.error:
             task.end()
             raise failed.error
     note_memory(state, task)
     state.candidate_worker = task
-    planned, ab_run = looks(state), ABRun()
+    planned, ab_run = planned_looks(state), ABRun()
     if blocks_seconds([state.step_ns] * 2, state.facts.gpu) > state.left():
         raise OutOfTime
-    start = Start.of(state.setup_within(room(state)), {"best": best, "candidate": task})
+    start = Start.of(state.setup_within(trial_budget(state)), {"best": best, "candidate": task})
     progress.info("timing %s", in_words(rung.name))
     ab_run.restarts.append(with_alone(state, start.timed(ab_run), state.kept))
     given_up = rung.spares == "step" and first_answer(state, ab_run).answer == "slower"
@@ -300,7 +300,12 @@ def _carry_over(state: State, unfinished: Unfinished, name: str) -> None:
 def unfinished_rung(state: State) -> Rung | None:
     """What an earlier sitting was trying against the best when it ended."""
     unfinished = state.unfinished.get("attempt")
-    if unfinished is None or unfinished.against != state.best_name or unfinished.rung in state.cut or room(state) <= 0:
+    if (
+        unfinished is None
+        or unfinished.against != state.best_name
+        or unfinished.rung in state.cut
+        or trial_budget(state) <= 0
+    ):
         return None
     try:
         members = [BY_NAME[name] for name in unfinished.members]

@@ -25,7 +25,7 @@ from rung.ladder.climb.deferred_modes import give_up_deferred_modes, time_deferr
 from rung.ladder.climb.mode_preparation import start_modes
 from rung.ladder.climb.modes import NAME as PLAIN
 from rung.ladder.climb.plain import attempt_plain
-from rung.ladder.climb.schedule import bundle, for_rungs, gain_per_second, next_rung, untold
+from rung.ladder.climb.schedule import gain_per_second, next_bundle, next_rung, reserve_for_rungs, unreported
 from rung.ladder.climb.state import OutOfTime, Request, Say, State
 from rung.ladder.climb.verdict import taken_up
 from rung.records.climb import DryRun, Stopped
@@ -113,7 +113,7 @@ class Climb:
             if state.request.over_ranks and state.resume_worker:  # first, are they as many as before?
                 state.wait(state.resume_worker)
                 warn_of_another_machine(state)
-            with state.reserving(for_rungs(state, rungs)):
+            with state.reserving(reserve_for_rungs(state, rungs)):
                 confirm(state)  # what is there is raised to a higher status before more is tried
         warn_of_another_machine(state)
         other_shapes.look(state)
@@ -125,7 +125,7 @@ class Climb:
             other_shapes.look(state)
             warn_of_another_machine(state)
         if said.rule != "budget" or request.rungs is None:  # a named one is tried again by --resume
-            for rung in untold(state, rungs):
+            for rung in unreported(state, rungs):
                 told = opened(state, rung)
                 told.seconds = 0.0
                 state.add(told)
@@ -150,7 +150,7 @@ class Climb:
         state = self.state
         first = next_rung(state, rungs)
         others = [r for r in rungs if r is not first]
-        several = None if isinstance(first, Stopped) else first if first.members else bundle(state, others)
+        several = None if isinstance(first, Stopped) else first if first.members else next_bundle(state, others)
         members, whole = (several.members, [several]) if several else ((), [])
         plan = [(opened(state, r, planned=True), r) for r in [*whole, *(r for r in rungs if r not in members)]]
         if self.request.rungs is None:

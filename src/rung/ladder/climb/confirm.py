@@ -11,7 +11,7 @@ from rung.ladder.climb import other_shapes
 from rung.ladder.climb.answer import Answer, lower, offer, write
 from rung.ladder.climb.checks import end_checks
 from rung.ladder.climb.restarts import Group, begin_restarts, end_restarts, time_for_blocks, warm
-from rung.ladder.climb.schedule import looks, restarts_at_once
+from rung.ladder.climb.schedule import most_restarts, planned_looks
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import by_cpu_time, with_alone
 from rung.ladder.climb.unfinished import Unfinished, discard, save, unfinished_of
@@ -184,7 +184,7 @@ def _begin(
     """decided: one is enough, for other shapes."""
     count = 1 if decided else until_next_look(len(unfinished.ab_run.restarts), unfinished.looks)
     names = []
-    for _ in range(min(count, restarts_at_once(state, len(sides) - 1))):
+    for _ in range(min(count, most_restarts(state, len(sides) - 1))):
         state.confirmed_restarts += 1
         names.append(f"final-{state.confirmed_restarts}")
     return begin_restarts(state, sides, dict.fromkeys(names, 0), at_once=at_once)
@@ -219,7 +219,7 @@ def _on_shapes(state: State, starts: list[Start], unfinished: Unfinished, shapes
 def _looks(state: State, answer: Answer, plain: bool) -> Looks:
     """Many restarts where a small gain is claimed, over the untouched model or the plain mode; few show a large one."""
     claimed = [answer.speedup.value, *([answer.over_plain.value] if plain and answer.over_plain else [])]
-    return looks(state) if min(claimed) < SMALL else CLIMB
+    return planned_looks(state) if min(claimed) < SMALL else CLIMB
 
 
 def _went_to(start: Start, shape: int) -> bool:

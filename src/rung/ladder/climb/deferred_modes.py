@@ -18,7 +18,7 @@ from rung.ladder.climb.mode_timing import ALIKE
 from rung.ladder.climb.modes import NAME, mode_of_task, the_best, title
 from rung.ladder.climb.race import SLOW_MOST
 from rung.ladder.climb.restarts import time_for_blocks
-from rung.ladder.climb.schedule import confirming, room
+from rung.ladder.climb.schedule import confirmation_seconds, trial_budget
 from rung.ladder.climb.state import OutOfTime, State
 from rung.records.climb import Mode
 from rung.records.measured import Figure
@@ -41,9 +41,9 @@ def time_deferred_modes(state: State, *, wait: bool = False) -> None:
         until = time.monotonic() + SLOW_MOST
         state.pool.wait(
             lambda: all(task.done for task in state.deferred_modes.values()),
-            lambda: min(room(state), until - time.monotonic()),
+            lambda: min(trial_budget(state), until - time.monotonic()),
         )
-    elif room(state) <= 0:
+    elif trial_budget(state) <= 0:
         return
     for name in [name for name, task in state.deferred_modes.items() if task.done]:
         task = state.deferred_modes.pop(name)
@@ -79,7 +79,7 @@ def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
         return
     task.reclaimable = False  # the best is to have other room
     best = worker_of_best(state, state.kept, f"01-{NAME}-{mode.name}-beside")
-    state.wait(best, keep=confirming(state))
+    state.wait(best, keep=confirmation_seconds(state))
     time_for_blocks(state, 2)
     progress.info("timing %s", mode.title)
     ab_run = ABRun()

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from rung.ladder.climb.restarts import Group, end_restarts, loaded, time_for_blocks
-from rung.ladder.climb.schedule import confirming, groups_at_once, pairs_at_once
+from rung.ladder.climb.schedule import confirmation_seconds, most_groups, setup_for_pairs
 from rung.ladder.climb.state import UNSEEN, OutOfTime, State
 from rung.ladder.climb.trust import with_alone
 from rung.ladder.climb.unfinished import Unfinished, save
@@ -31,9 +31,9 @@ def further_restarts(state: State, sides: Mapping[str, Side], unfinished: Unfini
 
     Raises OutOfTime, and SideFailed where one failed on the first GPU.
     """
-    here = pairs_at_once(state, [state.peak, UNSEEN * state.peak]).together
+    here = setup_for_pairs(state, [state.peak, UNSEEN * state.peak]).together
     wanted = until_next_look(len(unfinished.ab_run.restarts), unfinished.looks)
-    most = min(wanted, groups_at_once(here))
+    most = min(wanted, most_groups(here))
     places = state.pool.reserve(most - 1)
     try:
         lost = _load_and_time(state, sides, unfinished, name, spread(most, here, places))
@@ -64,7 +64,7 @@ def _load_and_time(
     first = len(unfinished.ab_run.restarts) + 1
     progress.info("loading %s%s", _numbers(first, len(places)), _over(places))
     names = {f"{name}-{first + k}": place for k, place in enumerate(places)}
-    groups = loaded(state, sides, names, keep=confirming(state), at_once=True)
+    groups = loaded(state, sides, names, keep=confirmation_seconds(state), at_once=True)
     for group in groups:
         if group.failed:
             _give_up(state, group, group.failed)

@@ -19,7 +19,7 @@ from rung.ladder.climb.mode_preparation import prepared_mode
 from rung.ladder.climb.mode_timing import Race, ensure_baseline_worker, time_modes, traced
 from rung.ladder.climb.modes import NAME, ROUNDED, rounded, the_best, title
 from rung.ladder.climb.race import race
-from rung.ladder.climb.schedule import verifying_seconds
+from rung.ladder.climb.schedule import verification_seconds
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import because_busy, distrusted
 from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed, slowed_by_others, warn_if_disturbed
@@ -120,7 +120,7 @@ def _in_its_place(state: State, record: Attempt) -> tuple[str, Sequence[str]] | 
     another rounding, where 16 bits refused it and time is left for that; or the fastest of the others."""
     modes = record.modes or []
     took = record.prepared_seconds or 0.0
-    time_left = state.left() > took + verifying_seconds(state, record.stack, took)
+    time_left = state.left() > took + verification_seconds(state, record.stack, took)
     in_16_bits = bool(record.verification and record.verification.precisions == ["bf16"])
     for mode in modes:
         if mode.rungs == record.stack:

@@ -32,7 +32,7 @@ from rung.ladder.climb.mode_preparation import (
 )
 from rung.ladder.climb.mode_timing import Race, ensure_baseline_worker, time_modes
 from rung.ladder.climb.modes import SLOW, mode_of, mode_of_task, title
-from rung.ladder.climb.schedule import much_slower, verifying_seconds
+from rung.ladder.climb.schedule import much_slower, verification_seconds
 from rung.ladder.climb.state import OutOfTime, State
 from rung.records.climb import Mode
 from rung.records.progress import Raced
@@ -181,7 +181,7 @@ def _unverified_seconds(state: State, best: Mode) -> float:
     begun = any(list(task.side.rungs) == best.rungs for task in state.mode_checks)
     if begun or (best.speedup or 0.0) < PROVISIONAL_GAIN or (state.answer and state.answer.status != "provisional"):
         return 0.0
-    needed = verifying_seconds(state, best.rungs, best.prepared_seconds or 0.0)
+    needed = verification_seconds(state, best.rungs, best.prepared_seconds or 0.0)
     return needed if needed < state.left() else 0.0  # else it is in vain
 
 

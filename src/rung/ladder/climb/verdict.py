@@ -25,7 +25,7 @@ from rung.ladder.climb.checks import (
     verified,
 )
 from rung.ladder.climb.modes import the_best
-from rung.ladder.climb.schedule import OVER, confirming, room
+from rung.ladder.climb.schedule import OVER, confirmation_seconds, trial_budget
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.trust import because_busy, by_cpu_time_of, distrusted, waited_for_cores
 from rung.ladder.climb.unfinished import discard, save_verified
@@ -78,7 +78,7 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
 
     def reserved() -> float:
         sure = record.comparison and record.comparison.answer == "faster"
-        return 0.0 if sure and gain >= WORTH_MORE else confirming(state)
+        return 0.0 if sure and gain >= WORTH_MORE else confirmation_seconds(state)
 
     def left() -> float:
         if kept := reserved():
@@ -138,7 +138,7 @@ def _one_at_a_time(state: State, checks: Sequence[Task], reserved: float) -> lis
 
 def set_failed(state: State, record: Attempt, error: WorkerFailed) -> None:
     """A worker that was stopped because the budget was over did not fail."""
-    if error.kind == "hung" and room(state) <= 1:
+    if error.kind == "hung" and trial_budget(state) <= 1:
         set_cut(record)
     else:
         record.verdict, record.why = "failed", error.sentence
@@ -314,7 +314,7 @@ def over_shapes(state: State, candidate: list[str], name: str) -> dict[str, Over
         with ExitStack() as stack:
             worker = open_worker(stack, state.setup, state.side(rungs), f"{name}-shapes-{side}", briefly=True)
             progress.info("compiling for every shape, %s", side)
-            limit = state.setup_within(room(state)).limits.prepare
+            limit = state.setup_within(trial_budget(state)).limits.prepare
             worker.receive("open", limit)
             found[side] = record_of(OverShapes, worker.call("over_shapes", limit))
     return found
