@@ -18,7 +18,7 @@ from rung.cli.main import main
 from rung.engine.disturbed import not_finite, of_the_process
 from rung.errors import WorkloadError
 from rung.ladder.climb.answer import prediction_error
-from rung.ladder.climb.verdict import no_gain
+from rung.ladder.climb.verdict import rejection
 from rung.measure import Collected, Comparison, Interval, collect
 from rung.recipes.recipe import Recipe, side_of
 from rung.rungs import BY_NAME
@@ -83,7 +83,7 @@ def test_a_side_that_is_compiled_anew_is_named() -> None:
     comparison = Comparison("slower", Interval(0.1, 0.05, 0.2), 3, 0.98, None, 0.01, True)
     told = {"low": 1.0, "high": 1.1, "shares": {}}
     record = attempt(compiled_while_timed={"best": 0, "candidate": 4}, comparison=comparison, prediction=told)
-    verdict, why = no_gain(record, BY_NAME["compile"], comparison, 0.01) or ("", "")
+    verdict, why = rejection(record, BY_NAME["compile"], comparison, 0.01) or ("", "")
     assert verdict == "reverted"
     assert "slower than the best so far (4 graphs were compiled while it was timed" in why
     assert prediction_error(record) == 100

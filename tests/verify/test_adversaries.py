@@ -18,8 +18,8 @@ from torch import nn
 from rung.engine.step import Step
 from rung.hardware import pick
 from rung.ladder.candidate import Candidate
-from rung.ladder.climb.trust import distrusted
-from rung.ladder.climb.verdict import no_gain
+from rung.ladder.climb.tamper_checks import reason_to_distrust
+from rung.ladder.climb.verdict import rejection
 from rung.measure import CLIMB
 from rung.plan import Plan
 from rung.records import measured
@@ -171,7 +171,7 @@ def test_a_cheat_that_is_honest_where_it_is_verified_is_refused_by_how_it_was_ti
     if mode == "infer":
         assert verified(cheat, mode).passed
     # Of one that is told by how long steps take, others on the cores may hide it once.
-    assert any(re.search(says, str(distrusted(timed(cheat, mode), 4.0))) for _ in range(3))
+    assert any(re.search(says, str(reason_to_distrust(timed(cheat, mode), 4.0))) for _ in range(3))
 
 
 @pytest.mark.parametrize("mode", ["infer", "train"])
@@ -196,7 +196,7 @@ def test_a_candidate_is_not_failed_by_the_copies_that_looking_at_it_takes(
     monkeypatch.setattr(witness, where, full)
     found = timed(honest, "train")
     assert "no memory for copies" in str(found.witness.left)
-    assert distrusted(found, 2.0) is None
+    assert reason_to_distrust(found, 2.0) is None
 
 
 def test_new_inputs_are_timed_behind_a_step_as_the_same_ones_again_are() -> None:
@@ -376,7 +376,7 @@ def test_a_clock_that_was_tampered_with_is_seen_by_the_one_who_waits(
     found = compared(Claims(0.004, 0.004), Claims(takes, says))
     record = attempt(hidden=found.hidden)
     found.comparison = SimpleNamespace(answer="faster", speedup=SimpleNamespace(value=0.004 / says, low=1.0))
-    verdict = no_gain(record, BY_NAME["compile"], found.comparison, 0.01)
+    verdict = rejection(record, BY_NAME["compile"], found.comparison, 0.01)
     assert (verdict is None) is (why is None)
     if verdict and why:
         assert why in verdict[1]
@@ -441,14 +441,14 @@ def test_a_clock_that_is_right_now_and_then_is_not_right(
             return {**said, "samples": [1e9 * self.takes] * count} if self.blocks % honest == 0 else said
 
     hidden = compared(Claims(0.004, 0.004), Now(0.004, 0.004 if delayed else 0.0005)).hidden
-    why = distrusted(attempt(hidden=hidden), 8.0)
+    why = reason_to_distrust(attempt(hidden=hidden), 8.0)
     assert (why is None) is believed, hidden
 
 
 def test_that_it_was_timed_is_said_once() -> None:
     said = [f"3 parameters get no gradient ({witness.CASE})"]
     found = attempt(hidden={"best": 0.0, "candidate": 0.0}, witness=measured.Witness(failures=said))
-    assert distrusted(found, 2.0) == (
+    assert reason_to_distrust(found, 2.0) == (
         "while it was timed, its results differed from the baseline's: 3 parameters get no gradient."
     )
 

@@ -13,7 +13,7 @@ from made_up import MANIFEST, PASSED, answered, know, leave, state
 from rung.ladder.climb import attempt as attempts
 from rung.ladder.climb import verdict
 from rung.ladder.climb.answer import Answer, offer
-from rung.ladder.climb.bundles import as_one
+from rung.ladder.climb.bundles import bundle_of
 from rung.ladder.climb.checks import numerics_of, part_of, parts_of
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.unfinished import Unfinished
@@ -85,7 +85,7 @@ class Tried:
                 state.candidate_checks = attempts.checks_of(state, record.stack, name)
             return ab_run
 
-        self.patch.setattr(attempts, "_compared", compared)
+        self.patch.setattr(attempts, "_compare", compared)
         attempts.attempt(self.made, rung)
         return self.made.attempts[-1]
 
@@ -113,7 +113,7 @@ def test_a_verification_that_was_begun_for_what_is_slower_ends(tries: Tried) -> 
 )
 def test_one_restart_decides_nothing_where_its_rounds_disagree(best: list[float], answer: str) -> None:
     restart = Restart(tuple((time, 10.0, 10.0, time) for time in best))
-    assert attempts.of_one_restart(restart, gpu=False).answer == answer
+    assert attempts.judge_one_restart(restart, gpu=False).answer == answer
 
 
 @pytest.mark.parametrize(("before", "answer"), [(2.0, "faster"), (1.05, "undecided"), (3.0, "faster")])
@@ -124,7 +124,7 @@ def test_one_restart_decides_nothing_where_the_best_was_as_fast_in_another_proce
     made.facts.gpu = True
     made.baseline.time = Figure(value=before * STEP)
     ab_run = ABRun(restarts=[Restart(((2 * STEP, STEP, STEP, 2 * STEP),) * 8)])
-    assert attempts.first_answer(made, ab_run).answer == answer
+    assert attempts.judge_first_restart(made, ab_run).answer == answer
 
 
 @pytest.mark.parametrize(("beside", "answer"), [(2.5, "faster"), (200.0, "undecided")])
@@ -135,16 +135,16 @@ def test_one_restart_decides_nothing_where_the_best_was_held_up_in_it(
     offered: list[float] = []
     made.baseline.time = Figure(value=2 * STEP)
     ab_run = ABRun(restarts=[Restart(((beside * STEP, STEP, STEP, beside * STEP),) * 8)])
-    assert attempts.first_answer(made, ab_run).answer == answer
+    assert attempts.judge_first_restart(made, ab_run).answer == answer
     monkeypatch.setattr(
         attempts, "_first_restart", lambda *_: Unfinished("attempt", ["fused-optimizer"], "baseline", ab_run)
     )
     monkeypatch.setattr(attempts, "_offer_provisional", lambda state, stack, ab_run: offered.append(beside))
     monkeypatch.setattr(ABRun, "record", lambda ab_run: restarts("faster", beside))
-    for name, result in {"slowed_by_others": "", "_evidence": None, "with_effect": [], "_checks": []}.items():
+    for name, result in {"slowed_by_others": "", "_evidence": None, "effective_stack": [], "_checks": []}.items():
         monkeypatch.setattr(attempts, name, lambda *_, result=result: result)
-    monkeypatch.setattr(attempts, "_restarted", lambda *_: judge([0.0], looks=CLIMB, last=True))
-    attempts._compared(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
+    monkeypatch.setattr(attempts, "_more_restarts", lambda *_: judge([0.0], looks=CLIMB, last=True))
+    attempts._compare(made, FUSED, attempts.new_record(made, FUSED), "01-fused-optimizer")
     assert bool(offered) is (answer == "faster")
 
 
@@ -174,13 +174,13 @@ def test_what_is_slower_is_looked_at_no_more_where_the_time_is_limited(
     monkeypatch.setattr(made, "take_next_worker", lambda stack: ready("candidate", stack))
     monkeypatch.setattr(made, "wait", lambda *tasks, keep: None)
     monkeypatch.setattr(attempts, "Start", SimpleNamespace(of=lambda setup, tasks: start))
-    attempts._first_restart(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
+    attempts._first_restart(made, FUSED, attempts.new_record(made, FUSED), "01-fused-optimizer")
     assert seen == asked
 
     # Where its clocks disagree, further restarts decide, and what was seen of this one counts.
     monkeypatch.setattr(attempts, "clocks_disagree", lambda ab_run: ab_run.comparison.answer == "slower")
     made.best_worker, seen[:] = ready("best", []), []
-    attempts._first_restart(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
+    attempts._first_restart(made, FUSED, attempts.new_record(made, FUSED), "01-fused-optimizer")
     assert seen == ["witness", "profile"]
 
 
@@ -194,7 +194,7 @@ def test_a_restart_that_cannot_end_is_not_begun(made: State, monkeypatch: pytest
     made.baseline.time = Figure(value=2e9)  # two seconds a step
     leave(made, 20.0)
     with pytest.raises(OutOfTime):
-        attempts._first_restart(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
+        attempts._first_restart(made, FUSED, attempts.new_record(made, FUSED), "01-fused-optimizer")
 
 
 @pytest.mark.parametrize(("begun", "kept", "waits"), [(True, 0.0, 12.0), (False, 0.0, 0.0), (True, 30.0, -30.0)])
@@ -209,7 +209,7 @@ def test_a_verification_that_runs_when_the_budget_ends_may_take_a_tenth_more(
     check = answered("01-plain-verify-exact", made.side(["compile"])) if begun else Task("x", made.side([]), [])
     record = attempt(rung="plain", stack=["compile"])
     with pytest.raises(OutOfTime):
-        verdict.conclude(made, record, [check], 2.0, (None, None))
+        verdict.verify_and_judge(made, record, [check], 2.0, (None, None))
     assert left == [waits]
 
 
@@ -273,7 +273,7 @@ def test_what_is_not_in_effect_is_taken_back(made: State, tries: Tried) -> None:
 
 
 def test_a_bundle_that_is_wrong_is_taken_back_with_who_did_nothing_in_it(made: State, tries: Tried) -> None:
-    both = as_one(made.context(), [FUSED, SDPA])
+    both = bundle_of(made.context(), [FUSED, SDPA])
     tries.verification = WRONG
     record = tries(both, 2.0, applied={"matches": {"sdpa": 0}})
     assert (record.verdict, record.without) == ("reverted", ["sdpa"])
@@ -284,8 +284,8 @@ def test_a_bundle_is_verified_without_those_of_which_its_kernels_show_nothing(
     made: State, tries: Tried, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen_by_kernels = replace(SDPA, proof=lambda e: Proof(None if e.after is None else False, "no such kernel"))
-    both = as_one(made.context(), [FUSED, seen_by_kernels])
-    record, applied = attempts.opened(made, both), {"optimizer_fused": True}
+    both = bundle_of(made.context(), [FUSED, seen_by_kernels])
+    record, applied = attempts.new_record(made, both), {"optimizer_fused": True}
     ab_run = ABRun(restarts=[Restart([[1.5, 1.0, 1.0, 1.5]])], warm=[{"candidate": SimpleNamespace(applied=applied)}])  # type: ignore[dict-item]
     begun = Unfinished("02-x", record.stack, record.against, ab_run, both.name, CLIMB)
     monkeypatch.setattr(attempts, "unfinished_of", lambda *_: begun)
@@ -293,7 +293,7 @@ def test_a_bundle_is_verified_without_those_of_which_its_kernels_show_nothing(
     monkeypatch.setattr(ABRun, "record", lambda _: restarts("faster", 1.5, applied=applied))
     monkeypatch.setattr(made, "profiled", lambda *_: (None, SimpleNamespace(names={"FusedAdam": 1.0})))
     made.trace("02-x").touch()
-    attempts._compared(made, both, record, "02-x")
+    attempts._compare(made, both, record, "02-x")
     assert tries.verified == [["fused-optimizer"]]
 
 
@@ -353,7 +353,7 @@ def test_a_large_gain_is_verified_in_the_time_that_was_left_for_confirming(
 def test_it_says_why_there_was_one_restart(made: State, modes: dict[str, Any], why: str) -> None:
     comparison = {**compared("undecided", 1.5), "cut": True}
     record = attempt(stack=["compile"], comparison=comparison, restarts=[{}], **modes)
-    verdict.conclude(
+    verdict.verify_and_judge(
         made, record, [answered("x-verify-exact", made.side(["compile"]), verify=PASSED)], 1.5, (None, None)
     )
     assert (record.verdict, record.why) == ("kept", why)
@@ -394,7 +394,7 @@ def test_a_candidate_that_the_budget_cuts_off_is_faster_where_all_restarts_so_fa
     """Its verification may have passed by then: without a verdict a slower recipe would be the answer. On a CPU one restart is too few."""
     know(made, mode="train", gpu=gpu)
     ends = "cut" if not gpu and then == 1.0 else ends
-    record = attempts.opened(made, FUSED)
+    record = attempts.new_record(made, FUSED)
     gains = [gain, *([then] if then > 1 else [])]
     ab_run = ABRun(restarts=[Restart([[g, 1.0, 1.0, g]]) for g in gains[:1]])
     begun = Unfinished("02-x", record.stack, record.against, ab_run, FUSED.name, CLIMB)
@@ -409,12 +409,12 @@ def test_a_candidate_that_the_budget_cuts_off_is_faster_where_all_restarts_so_fa
         assert found
         return found
 
-    monkeypatch.setattr(attempts, "_restarted", restarted)
+    monkeypatch.setattr(attempts, "_more_restarts", restarted)
     if ends == "cut" and not within_restarts:
         with pytest.raises(OutOfTime):
-            attempts._compared(made, FUSED, record, "02-x")
+            attempts._compare(made, FUSED, record, "02-x")
         return
-    comparison = attempts._compared(made, FUSED, record, "02-x").comparison
+    comparison = attempts._compare(made, FUSED, record, "02-x").comparison
     assert comparison
     assert comparison.answer == ("undecided" if ends == "cut" else "faster")
 

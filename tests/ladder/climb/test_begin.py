@@ -15,7 +15,7 @@ from rung.errors import UsageError, WorkloadError
 from rung.ladder.answers import Loaded
 from rung.ladder.climb import begin as beginning
 from rung.ladder.climb import state as states
-from rung.ladder.climb.begin import begin, surveyed, warn_of_another_machine
+from rung.ladder.climb.begin import begin, finish_survey, warn_of_another_machine
 from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
 from rung.records.progress import Warned
@@ -157,7 +157,7 @@ def test_of_a_tensor_parallel_model_each_rank_computes_a_part(
             "survey": {"workload": {**WORKLOAD, "flops": 8e9}, "facts": facts},
         },
     )  # fmt: skip
-    surveyed(made)
+    finish_survey(made)
     assert made.facts.flops == asked[-1] == 8e9 / share
 
 
@@ -170,10 +170,10 @@ def test_what_is_known_before_the_survey_is_in_the_manifest_and_the_survey_adds_
     assert (before["status"], before["facts"]["surveyed"], before["facts"]["matches"]) == ("running", False, {})
     assert made.run.read("baseline.json")["time"]["value"] == made.baseline.time.value == STEP
     assert warnings == ["no profile of baseline: no profiler here"]
-    assert surveyed(made)
+    assert finish_survey(made)
     after = made.run.read("manifest.json")["facts"]
     assert (after["surveyed"], after["matches"], made.facts.matches) == (True, {"sdpa": 8}, {"sdpa": 8})
-    assert surveyed(made)  # once is enough
+    assert finish_survey(made)  # once is enough
 
 
 def test_why_a_workload_has_one_shape_alone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def test_why_a_workload_has_one_shape_alone_is_said(tmp_path: Path, monkeypatch:
     made, warnings = begun(tmp_path)
     assert made.survey_task is not None
     made.survey_task.answers["audit"] = {"without_gradient": [], "one_shape": "on another number of rows it raised"}
-    assert surveyed(made)
+    assert finish_survey(made)
     assert "runs on one input shape only (on another number of rows it raised); so does the recipe" in warnings[-1]
     assert made.side([]).one_shape
 
@@ -192,7 +192,7 @@ def test_a_forward_that_draws_random_numbers_is_said_to(tmp_path: Path, monkeypa
     assert made.survey_task is not None
     made.survey_task.answers["audit"] = {"without_gradient": [], "one_shape": "", "draws": True}
     assert not made.random
-    assert surveyed(made)
+    assert finish_survey(made)
     assert "its forward draws random numbers" in warnings[-1]
     assert made.random
     assert made.run.read("manifest.json")["facts"]["draws"] is True
@@ -201,7 +201,7 @@ def test_a_forward_that_draws_random_numbers_is_said_to(tmp_path: Path, monkeypa
 def test_a_workload_that_the_audit_refuses_leaves_nothing_to_go_on_with(tmp_path: Path) -> None:
     made, warnings = begun(tmp_path, survey=WorkerFailed("its results are not finite", "refused"))
     with pytest.raises(WorkerFailed, match="not finite"):
-        surveyed(made)
+        finish_survey(made)
     assert made.run.maybe("manifest.json") is None
     assert warnings[-1] == "the run directory is not kept, since this climb cannot go on"
 
@@ -213,7 +213,7 @@ def test_a_workload_that_leaves_no_memory_for_others_is_refused_with_what_to_do(
     with pytest.raises(
         WorkloadError, match=r"one of this workload takes 46\.0 GiB of the GPU's 80\.0 GiB: use a smaller batch"
     ):
-        surveyed(made)
+        finish_survey(made)
     assert made.run.maybe("manifest.json") is None
 
 
@@ -294,9 +294,9 @@ def test_a_survey_that_takes_longer_than_the_budget_ends_the_wait(tmp_path: Path
     made, _ = begun(tmp_path)
     assert made.survey_task is not None
     made.survey_task.start(SimpleNamespace(send=lambda *_, **__: None), ["open"])  # type: ignore[arg-type]
-    assert surveyed(made, wait=False) is False
+    assert finish_survey(made, wait=False) is False
     with pytest.raises(OutOfTime):
-        surveyed(made)
+        finish_survey(made)
 
 
 @pytest.mark.parametrize("torch", ["2.11.0", "2.13.0"])
@@ -362,7 +362,7 @@ def test_what_is_not_timed_has_the_other_gpus_of_the_request(
     made = SimpleNamespace(
         request=SimpleNamespace(devices=devices), pool=SimpleNamespace(elsewhere=()), say=said.append
     )
-    beginning.spread(made, loaded(idle))  # type: ignore[arg-type]
+    beginning.use_other_gpus(made, loaded(idle))  # type: ignore[arg-type]
     assert [next(iter(place.variables.values())) for place in made.pool.elsewhere] == there
     assert [place.name for place in made.pool.elsewhere] == [f"GPU {number}" for number in there]
     assert bool(said) == (devices == "auto" and not there)
@@ -375,7 +375,7 @@ def test_what_is_not_timed_has_the_other_gpus_of_the_request(
 def test_gpus_of_another_kind_do_not_verify(devices: str, said: str) -> None:
     made = SimpleNamespace(request=SimpleNamespace(devices=devices), pool=SimpleNamespace(elsewhere=()))
     with pytest.raises(UsageError, match=said):
-        beginning.spread(made, loaded([]))  # type: ignore[arg-type]
+        beginning.use_other_gpus(made, loaded([]))  # type: ignore[arg-type]
 
 
 def loaded(idle: list[int]) -> Loaded:

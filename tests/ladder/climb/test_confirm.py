@@ -11,12 +11,12 @@ from made_up import MANIFEST, PASSED, STEP, answered, state, tried
 from rung.ladder.climb import confirm as confirming
 from rung.ladder.climb import restarts
 from rung.ladder.climb import state as states
-from rung.ladder.climb.answer import Answer, offer, read_back, take_back, write
+from rung.ladder.climb.answer import Answer, offer, restore_answer, take_back, write_result
 from rung.ladder.climb.confirm import confirm
 from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.state import State
 from rung.ladder.climb.unfinished import Unfinished, save
-from rung.ladder.climb.verdict import taken_up
+from rung.ladder.climb.verdict import restore_best
 from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.measure.core_time import CoreTime
@@ -349,15 +349,15 @@ def on_another_day(made: State) -> State:
     """The same climb in another process, as a resumed one begins."""
     again = State(Run(made.run.directory), made.request, made.say)
     again.known, again.measured, again.plain = made.known, made.measured, made.plain
-    read_back(again)
-    taken_up(again)
+    restore_answer(again)
+    restore_best(again)
     return again
 
 
 def test_a_kill_between_the_record_and_the_answer_loses_nothing(made: State) -> None:
     with_attempts(made)
     made.answer = made.replaced_answers[-1]
-    write(made)  # the answer of before
+    write_result(made)  # the answer of before
     again = on_another_day(made)
     assert again.answer is not None
     assert (again.answer.kept, again.answer.status) == (BOTH, "verified")
@@ -380,7 +380,7 @@ def test_what_is_gone_on_with_stays_the_provisional_answer(made: State) -> None:
     more = (*BOTH, "fused-qkv")
     made.answer = Answer(more, "provisional", Figure(value=3.0))
     save(made, "attempt", Unfinished("03-fused-qkv", [*more], " + ".join(BOTH), rung="fused-qkv", ab_run=one_restart()))
-    write(made)
+    write_result(made)
     again = on_another_day(made)
     assert again.answer is not None
     assert (again.answer.kept, again.answer.status) == (more, "provisional")

@@ -9,7 +9,7 @@ import pytest
 from attempt_records import compared, mode
 from made_up import MANIFEST, STEP, answered, leave, state, tried, warm
 
-from rung.ladder.climb import late
+from rung.ladder.climb import deferred_modes
 from rung.ladder.climb import race as racing
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.mode_timing import Race
@@ -69,7 +69,7 @@ def timed_as(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
             block = STEP / 7, STEP / 7 / ratio
             return Restart(tuple((*block, *reversed(block)) for _ in range(8)))
 
-    monkeypatch.setattr(late, "Start", Started)
+    monkeypatch.setattr(deferred_modes, "Start", Started)
 
 
 def best_mode(made: State) -> list[str]:
@@ -85,7 +85,7 @@ def on_disk(made: State) -> dict[str, Any]:
 def test_a_slower_mode_is_told_and_changes_nothing(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
     timed_as(monkeypatch, 0.7)
     made.deferred_modes = {MODE: (task := ready(made))}
-    late.time_deferred_modes(made)
+    deferred_modes.time_deferred_modes(made)
     (_, told) = on_disk(made)["modes"]
     assert told["speedup"] == pytest.approx(7.0 * 0.7)
     assert told["step_ns"] == pytest.approx(STEP / 4.9, rel=1e-6)
@@ -99,7 +99,7 @@ def test_a_slower_mode_is_told_and_changes_nothing(made: State, monkeypatch: pyt
 def test_a_faster_one_is_what_the_answer_is_held_against(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
     timed_as(monkeypatch, 0.9)
     made.deferred_modes = {MODE: ready(made)}
-    late.time_deferred_modes(made)
+    deferred_modes.time_deferred_modes(made)
     assert best_mode(made) == on_disk(made)["plain"]["rungs"] == ["compile", MODE]
     assert made.answer is not None
     assert made.answer.status == "verified"
@@ -114,7 +114,7 @@ def test_what_is_not_ready_is_given_up_at_the_end_alone(made: State, wait: bool)
     made.deferred_modes = {
         MODE: (task := Task("01-plain-reduce-overhead", made.side(["compile", MODE]), [("warm", {})]))
     }
-    late.time_deferred_modes(made, wait=wait)
+    deferred_modes.time_deferred_modes(made, wait=wait)
     assert bool(made.deferred_modes) is not wait
     assert task.ended is wait
     told = [mode.get("error") for mode in on_disk(made)["modes"][1:]]
@@ -128,7 +128,7 @@ def test_one_that_failed_or_was_given_up_says_so(made: State, error: WorkerFaile
     task = ready(made)
     task.error, task.ended = error, True
     made.deferred_modes = {MODE: task}
-    late.time_deferred_modes(made)
+    deferred_modes.time_deferred_modes(made)
     assert says in on_disk(made)["modes"][1]["error"]
     assert best_mode(made) == PLAIN
 
@@ -140,12 +140,12 @@ def test_where_the_time_for_confirming_is_all_that_is_left_a_mode_that_is_ready_
     """The best's worker has to be prepared first, and is not ready in time."""
     left = iter([] if wait else [100.0])  # enough when it is asked whether there is any
     made.request = replace(made.request, budget=100.0)
-    monkeypatch.setattr(made, "left", lambda: next(left, late.confirming(made)))
+    monkeypatch.setattr(made, "left", lambda: next(left, deferred_modes.confirmation_seconds(made)))
     made.best_worker = None
-    monkeypatch.setattr(late, "worker_of_best", lambda *_: Task("01-best", made.side(BEST), []))
+    monkeypatch.setattr(deferred_modes, "worker_of_best", lambda *_: Task("01-best", made.side(BEST), []))
     made.deferred_modes = {MODE: (task := ready(made))}
-    late.time_deferred_modes(made, wait=wait)
-    assert on_disk(made)["modes"][1]["error"] == late.NO_TIME
+    deferred_modes.time_deferred_modes(made, wait=wait)
+    assert on_disk(made)["modes"][1]["error"] == deferred_modes.NO_TIME
     assert best_mode(made) == PLAIN
     assert task.ended
     assert not made.deferred_modes
@@ -154,7 +154,7 @@ def test_where_the_time_for_confirming_is_all_that_is_left_a_mode_that_is_ready_
 def test_where_the_best_mode_computed_something_else_none_takes_its_place(made: State) -> None:
     made.plain = None
     made.deferred_modes = {MODE: ready(made)}
-    late.give_up_deferred_modes(made)
+    deferred_modes.give_up_deferred_modes(made)
     assert made.plain is None
 
 
@@ -176,4 +176,4 @@ def test_modes_wait_for_a_candidate_that_is_ready_where_they_compile_for_long_or
             task.worker = object()  # type: ignore[assignment]
     race = Race({best: mode(*(PLAIN if best == "compile-and-graph" else ["capture"]), name=best)}, best)
     adds = best != "compile-and-graph" and bool({"default", "blocks-and-graph"} & {*open_})
-    assert racing._can_wait(made, race, tasks) is (bool(open_) and not adds and status == "verified" and next_ready)
+    assert racing._can_defer(made, race, tasks) is (bool(open_) and not adds and status == "verified" and next_ready)

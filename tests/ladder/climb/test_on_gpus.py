@@ -19,8 +19,8 @@ from msgspec import UNSET
 from served_steps import GIB, STEP
 
 from rung.ladder.climb import confirm, on_gpus, schedule
-from rung.ladder.climb.on_gpus import further_restarts, spread, tell_of_gpus
-from rung.ladder.climb.restarts import warm
+from rung.ladder.climb.on_gpus import further_restarts, report_gpu_differences, spread
+from rung.ladder.climb.restarts import wait_until_warm
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.unfinished import Unfinished, read_unfinished
 from rung.launch import Worker
@@ -137,7 +137,7 @@ def test_that_gpus_differ_is_in_each_record_and_said_once(made: Made) -> None:
     for _ in range(2):
         record = Attempt(number=2, rung="sdpa", against="baseline", verdict="kept")
         take(record, made.unfinished.ab_run.record())
-        tell_of_gpus(made.state, record)
+        report_gpu_differences(made.state, record)
         assert other_gpus(record) == "restart 3 on GPU 1, where a step takes 1.30× as long"
     assert made.said == [
         "a step of the best so far takes 1.30× as long on GPU 1 as on the first GPU; this is in no comparison"
@@ -298,7 +298,7 @@ def test_two_groups_of_cores_stand_in_for_two_gpus(tmp_path: Path, monkeypatch: 
 
 def test_confirming_runs_on_the_first_gpu(made: Made) -> None:
     made.gpus(1.0, 1.0)
-    warm(made.state, confirm._begin(made.state, SIDES, Unfinished("final", [], "", looks=CLIMB)))
+    wait_until_warm(made.state, confirm._begin(made.state, SIDES, Unfinished("final", [], "", looks=CLIMB)))
     assert {*made.opened.values()} == {"0"}
     assert {*made.opened} == {"final-1-best", "final-1-candidate"}
 

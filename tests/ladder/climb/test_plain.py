@@ -19,7 +19,17 @@ from rung.ladder.climb import race as racing
 from rung.ladder.climb import state as states
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.checks import checks_of, verifying
-from rung.ladder.climb.modes import BLOCKS, MODES, SLOW, TITLES, mode_of_task, modes, rounded, the_best, title
+from rung.ladder.climb.modes import (
+    BLOCKS,
+    MODES,
+    SLOW,
+    TITLES,
+    eager_rounding_variant,
+    mode_of_task,
+    modes,
+    the_best,
+    title,
+)
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.unfinished import Unfinished
 from rung.launch import WorkerFailed
@@ -279,7 +289,7 @@ def test_a_mode_that_failed_when_it_was_timed_once_more_is_no_verified_answer(
 
 def test_where_no_mode_ran_the_record_names_the_log_of_one() -> None:
     """So that it is a row of the table with its reason, and not among what was not tried."""
-    record = plain._record(
+    record = plain._first_record(
         SimpleNamespace(), mode_timing.Race({"default": mode("compile", name="default", error="it raised")})
     )  # type: ignore[arg-type]
     assert (record.verdict, record.why) == ("failed", "no mode ran: it raised")
@@ -338,7 +348,7 @@ def test_what_adds_to_a_mode_that_is_much_slower_is_not_waited_for(
     race = mode_timing.Race({"cuda-graph": timed(tuple(rungs), speedup)})
     open_ = {name: made.mode_workers[name] for name in ("blocks-and-graph", "compile-and-graph")}
     later = {"default": made.mode_workers["default"], "reduce-overhead": made.mode_workers["reduce-overhead"]}
-    racing._give_up(made, race, open_, later)
+    racing._skip_hopeless(made, race, open_, later)
     assert [name for name in MODES if name in race.modes and race.modes[name].error] == given_up
     assert not {*given_up} & {*open_}
     assert {*later} == {"default", "reduce-overhead"}
@@ -379,7 +389,7 @@ def test_where_another_attention_made_the_model_compile_nothing_is_compiled_with
     )
     open_ = {name: made.mode_workers[name] for name in ("default", "cuda-graph")}
     later = {"reduce-overhead": made.mode_workers["reduce-overhead"]}
-    racing._give_up(made, race, open_, later)
+    racing._skip_hopeless(made, race, open_, later)
     assert [name for name in race.modes if race.modes[name].error] == given_up
     assert {*open_, *later} == {"default", "cuda-graph", "reduce-overhead"} - {*given_up}
 
@@ -753,7 +763,7 @@ def test_the_best_mode_is_verified_by_its_own_checks_alone(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
     monkeypatch.setattr(states, "usable_cores", lambda: 2)
-    monkeypatch.setattr(mode_checks, "prepare_after", lambda *_: None)
+    monkeypatch.setattr(mode_checks, "prefetch_after", lambda *_: None)
     made, _ = climb({**TRAINING, "shapes": [{"elements": 8}]})
     made.numerics, made.audited, made.baseline.memory = "bf16", True, {"allocated": 1 << 30}
     best = ["bf16", "fused-optimizer", "compile", "capture"]
@@ -763,7 +773,7 @@ def test_the_best_mode_is_verified_by_its_own_checks_alone(
     ]
     offer(made, Answer(tuple(best), "provisional", Figure(value=1.5)))
     race = mode_timing.Race({"compile-and-graph": timed(tuple(best), 1.5)}, "compile-and-graph")
-    mode_checks.use_the_time(made, race)
+    mode_checks.advance_checks(made, race)
     assert made.answer is not None
     assert made.answer.status == ("verified" if of == "the best" else "provisional")
 
@@ -806,9 +816,9 @@ def test_where_the_fastest_mode_is_wrong_the_next_one_takes_its_place(
         return record(modes[name])
 
     monkeypatch.setattr(plain, "race", lambda state: None)
-    monkeypatch.setattr(plain, "_record", lambda state, found: record(modes["compile-and-graph"]))
+    monkeypatch.setattr(plain, "_first_record", lambda state, found: record(modes["compile-and-graph"]))
     monkeypatch.setattr(plain, "_timed_instead", instead)
-    monkeypatch.setattr(plain, "_verified", verified)
+    monkeypatch.setattr(plain, "_verify", verified)
     plain.attempt_plain(made)
     assert tried == ["compile-and-graph", "default"]  # the third gives too little
     last = made.attempts[-1]
@@ -835,8 +845,10 @@ def test_compiled_training_in_16_bits_may_round_where_eager_does(
     facts: dict[str, Any], rungs: tuple[str, ...], may: bool
 ) -> None:
     context = Context(Plan(), "bf16", facts_of(facts), {}, {})
-    assert rounded(context, "x", rungs, ["x"]) == (("x-rounded", (*rungs, "eager-rounding")) if may else None)
-    assert rounded(context, "x", rungs, ["y-rounded"]) is None  # it is compiled anew once
+    assert eager_rounding_variant(context, "x", rungs, ["x"]) == (
+        ("x-rounded", (*rungs, "eager-rounding")) if may else None
+    )
+    assert eager_rounding_variant(context, "x", rungs, ["y-rounded"]) is None  # it is compiled anew once
     assert BY_NAME["eager-rounding"].applies(replace(context, plan=plan_of(IN_16_BITS)))  # by itself it is never tried
 
 
@@ -856,7 +868,7 @@ def test_what_is_refused_in_16_bits_alone_is_compiled_once_more_with_another_rou
         no = {"passed": False, "failures": ["a gradient is off"]} if part in refusing else {}
         task.answers["verify"] = {**PASSED, "precisions": [part], **no}
     assert mode_checks.withdraw_wrong(made, race)
-    anew = mode_preparation.rounded_anew(made, race)
+    anew = mode_preparation.with_eager_rounding(made, race)
     assert {name: task.side.rungs for name, task in anew.items()} == (
         {"compile-and-graph-rounded": ROUNDED} if again else {}
     )
@@ -864,12 +876,12 @@ def test_what_is_refused_in_16_bits_alone_is_compiled_once_more_with_another_rou
     assert {task.side.rungs for task in made.mode_checks} == (
         {ROUNDED} if again else set()
     )  # verified while it compiles
-    assert mode_preparation.rounded_anew(made, race) == {}
+    assert mode_preparation.with_eager_rounding(made, race) == {}
     assert title("compile-and-graph-rounded").endswith("as one CUDA or HIP graph, rounded where eager rounds")
     assert title("default-float32-rounded") == "torch.compile, in float32, rounded where eager rounds"
     made.mode_workers.clear()  # as in another sitting, which has read what was timed
     race.rounding, race.modes["compile-and-graph-rounded"] = ["compile-and-graph"], timed(ROUNDED, 1.9)
-    assert mode_preparation.rounded_anew(made, race) == {}
+    assert mode_preparation.with_eager_rounding(made, race) == {}
 
 
 @pytest.mark.parametrize("raised", ["compile-and-graph", BLOCKS])
@@ -894,16 +906,16 @@ def test_compiled_code_that_raises_is_compiled_once_more_with_another_attention(
     made, pool = climb({**TRAINING, "matches": found})
     made.numerics, made.audited, made.mode_bytes = "bf16", True, float(1 << 30)
     made.mode_workers = {"compile-and-graph": mode_preparation.prepared_mode(made, "compile-and-graph", IN_16_BITS)}
-    mode_checks.verify_ahead(made, "compile-and-graph")
+    mode_checks.verify_mode_early(made, "compile-and-graph")
     rungs = list(IN_16_BITS) if raised != BLOCKS else ["bf16", "compile-regions", "capture"]
     race = mode_timing.Race({raised: Mode(name=raised, title="", rungs=rungs, error="(*bias): no.", failed=failed)})
     assert mode_preparation.compiled_code_raises(race) == (failed is True)
-    anew = mode_preparation.attended_anew(made, race) if mode_preparation.compiled_code_raises(race) else {}
+    anew = mode_preparation.with_bias_kernel(made, race) if mode_preparation.compiled_code_raises(race) else {}
     assert {name: task.side.rungs for name, task in anew.items()} == (dict([other]) if other else {})
     assert all(task in pool.tasks for task in anew.values())
     verified = {task.side.rungs for task in made.mode_checks}
     assert not other or verified == {other[1]}  # while it compiles; what raises is verified no longer
-    assert not anew or mode_preparation.attended_anew(made, race) == {}  # once
+    assert not anew or mode_preparation.with_bias_kernel(made, race) == {}  # once
     race.modes["default"] = timed(("bf16", "compile"), 1.5, "default")
     assert not mode_preparation.compiled_code_raises(race)
     assert title("compile-and-graph-attended").endswith(
@@ -939,10 +951,10 @@ def test_a_race_that_all_compiled_code_leaves_goes_on_with_another_attention_onc
             if not task.error:
                 record.speedup, result.best = 2.0, name
 
-    monkeypatch.setattr(racing, "surveyed", surveyed)
-    monkeypatch.setattr(racing, "_something_new", something_new)
+    monkeypatch.setattr(racing, "finish_survey", surveyed)
+    monkeypatch.setattr(racing, "_wait_for_news", something_new)
     monkeypatch.setattr(racing, "time_modes", time_modes)
-    for name in ("audited", "use_the_time", "note_likely"):
+    for name in ("wait_for_audit", "advance_checks", "note_likely"):
         monkeypatch.setattr(racing, name, lambda *_: None)
     monkeypatch.setattr(racing, "later_modes", lambda state, result, later: later)
     found = racing.race(made)
@@ -964,15 +976,15 @@ def test_what_the_last_look_refuses_in_16_bits_is_rounded_otherwise_before_the_n
         rung="plain", stack=fastest.rungs, modes=[fastest, other], why="a gradient is off.", prepared_seconds=40.0,
         verification={**PASSED, "passed": False, "precisions": precisions, "failures": ["a gradient is off"]},
     )  # fmt: skip
-    assert plain._in_its_place(made, record) == first
+    assert plain._replacement(made, record) == first
     assert record.modes
     assert record.modes[0].error == "a gradient is off."
     leave(made, 50.0)  # too little to compile and to verify it
     record.modes[0].error = UNSET
-    assert plain._in_its_place(made, record) == ("default", ["bf16", "compile"])
+    assert plain._replacement(made, record) == ("default", ["bf16", "compile"])
     record.modes = [record.modes[0], timed(ROUNDED, 1.9, "compile-and-graph-rounded"), other]
     record.stack = list(ROUNDED)
-    assert plain._in_its_place(made, record) == ("default", ["bf16", "compile"])  # it is compiled anew once
+    assert plain._replacement(made, record) == ("default", ["bf16", "compile"])  # it is compiled anew once
 
 
 @pytest.mark.parametrize(("gain", "best"), [(1.9, "compile-and-graph-rounded"), (1.3, "default"), (1.01, "default")])
@@ -1003,11 +1015,11 @@ def test_what_is_rounded_otherwise_is_the_answer_only_where_no_other_mode_is_fas
         return attempt(rung="plain", stack=of.rungs, modes=modes, plain=the_best(of, []))
 
     monkeypatch.setattr(plain, "race", lambda state: None)
-    monkeypatch.setattr(plain, "_record", record_of_race)
+    monkeypatch.setattr(plain, "_first_record", record_of_race)
     monkeypatch.setattr(plain, "ensure_baseline_worker", lambda state: None)
     monkeypatch.setattr(made, "wait", lambda task: None)
     monkeypatch.setattr(plain, "time_modes", times)
-    monkeypatch.setattr(plain, "_verified", verified)
+    monkeypatch.setattr(plain, "_verify", verified)
     plain.attempt_plain(made)
     assert tried == ["compile-and-graph", best]
 
@@ -1024,8 +1036,8 @@ def test_modes_that_were_cut_short_do_not_hide_that_the_recipe_is_verified(
         raise OutOfTime
 
     monkeypatch.setattr(plain, "race", lambda state: None)
-    monkeypatch.setattr(plain, "_record", lambda state, found: record)
-    monkeypatch.setattr(plain, "_verified", over)
+    monkeypatch.setattr(plain, "_first_record", lambda state, found: record)
+    monkeypatch.setattr(plain, "_verify", over)
     offer(made, Answer(tuple(kept), "verified", Figure(value=2.0)))
     plain.attempt_plain(made)
     assert made.attempts[-1].verdict == "inconclusive"
@@ -1090,7 +1102,7 @@ def test_an_untouched_model_that_something_slowed_is_timed_once_more(
     )
     timed_sides = Restarts(restarts)
     monkeypatch.setattr(mode_timing.Start, "of", lambda *_: timed_sides)
-    monkeypatch.setattr(mode_timing, "_choose", lambda *_: None)
+    monkeypatch.setattr(mode_timing, "_choose_best", lambda *_: None)
     result = mode_timing.Race()
     mode_timing.time_modes(made, result, {"default": ready})
     assert result.modes["default"].speedup == pytest.approx(speedup)
@@ -1115,14 +1127,14 @@ def test_the_best_mode_is_recorded_before_its_memory_is_given_up(
         {"default": ready},
     )
     monkeypatch.setattr(mode_timing.Start, "of", lambda *_: started_sides)
-    monkeypatch.setattr(mode_timing, "_take", took)
+    monkeypatch.setattr(mode_timing, "_make_best", took)
     monkeypatch.setattr(mode_timing, "_needs_memory", lambda *_: ended)
     result = mode_timing.Race()
     mode_timing.time_modes(made, result, {"default": ready})
     assert ready.ended == ended
     record = attempt(rung="plain", stack=list(side.rungs), modes=list(result.modes.values()))
     monkeypatch.setattr(made, "wait", lambda *_: None)
-    plain._profiled(made, record, "01-plain")
+    plain._profile(made, record, "01-plain")
     assert started_sides.recorded == ["01-plain-default.json.gz" if ended else "01-plain.json.gz"]
     assert made.trace("01-plain").exists()
     assert pool.names == []  # no worker of it was begun
@@ -1155,7 +1167,7 @@ def test_what_is_left_of_a_verification_comes_before_the_beginning_of_another(
     made.numerics = "bf16"
     started(made)
     pool.add(Task("01-plain-compile-and-graph-verify-exact", made.side([]), []))
-    mode_checks.verify_at_its_own(made, "blocks-and-graph")
+    mode_checks.verify_remaining_parts(made, "blocks-and-graph")
     assert pool.tasks[0].name == "01-plain-blocks-and-graph-verify-bf16"
 
 
@@ -1167,10 +1179,10 @@ def test_of_a_mode_that_was_the_best_for_a_while_no_recording_is_kept(
     made.mode_workers = {"cuda-graph": before, "default": after}
     modes = {name: timed((), 1.01, name) for name in made.mode_workers}
     race = mode_timing.Race(modes, "cuda-graph", task=before)
-    trace = made.trace(mode_timing.traced("cuda-graph"))
+    trace = made.trace(mode_timing.trace_name("cuda-graph"))
     trace.touch()
     start: Any = SimpleNamespace(witness=lambda name: Witness())
-    mode_timing._take(made, race, "default", seen("best", "default"), start, beat=False)
+    mode_timing._make_best(made, race, "default", seen("best", "default"), start, beat=False)
     assert race.best == "default"
     assert before.ended
     assert not trace.exists()

@@ -45,7 +45,7 @@ def plan(made: State, rungs: Sequence[Rung] = RUNGS) -> tuple[list[dict[str, Any
     made.say = climb.say
     climb.state = made
     first = next_rung(made, rungs)
-    climb._planned(rungs)
+    climb._write_plan(rungs)
     assert isinstance(first, Rung)
     return made.run.read("plan.json")["rungs"], first, said
 
@@ -88,7 +88,7 @@ def test_a_plan_of_a_budget_for_nothing_says_why(tmp_path: Path) -> None:
     climb = Climb(made.run, made.request, lambda event: warned.append(event.text if isinstance(event, Warned) else ""))
     made.say = climb.say
     climb.state = made
-    climb._planned(RUNGS)
+    climb._write_plan(RUNGS)
     assert any(text.startswith("a climb would try no rung: the budget of 1 s was too short") for text in warned)
 
 

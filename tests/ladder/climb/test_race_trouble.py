@@ -12,11 +12,11 @@ from msgspec import UNSET
 
 from rung.ladder.climb import begin, mode_checks, mode_timing, plain, race
 from rung.ladder.climb import state as states
-from rung.ladder.climb.ahead import prepared_rung
 from rung.ladder.climb.answer import Answer, offer, take_back
 from rung.ladder.climb.checks import parts_of
 from rung.ladder.climb.mode_timing import Race, time_modes
 from rung.ladder.climb.modes import the_best
+from rung.ladder.climb.prefetch import prefetched_rung
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.unfinished import Unfinished
 from rung.launch import WorkerFailed
@@ -161,7 +161,7 @@ def test_where_all_modes_are_wrong_the_record_says_why_and_not_that_none_ran(mad
     timed({"default": 1.9}, differs=("default",))
     found = Race()
     time_modes(made, found, {"default": ready(made, "default", "compile")})
-    record = plain._record(made, found)
+    record = plain._first_record(made, found)
     assert record.verdict == "reverted"
     assert "its results differed from the baseline's: output is off" in record.why
 
@@ -173,7 +173,7 @@ def test_a_mode_beside_which_others_slowed_the_untouched_model_has_to_be_faster_
     timed({"best": 0.1, "default": fast})
     found = Race()
     time_modes(made, found, {"default": ready(made, "default", "compile")})
-    record = plain._record(made, found)
+    record = plain._first_record(made, found)
     assert (made.answer is not None) is claimed
     assert record.verdict == ("" if claimed else "inconclusive")
     said = r"it took \S+ .s a step, and the untouched model \S+ .s beside it, but \S+ .s alone: measure on a quieter machine\."
@@ -193,7 +193,7 @@ def test_a_mode_beside_which_the_threads_of_the_untouched_model_waited_claims_no
     found = Race()
     time_modes(made, found, {"default": ready(made, "default", "compile")})
     assert found.modes["default"].speedup == pytest.approx(fast if claimed else 1.0)
-    record = plain._record(made, found)
+    record = plain._first_record(made, found)
     assert "waited for a CPU core 70% of the time, so the speedup is doubtful (usual steps make it 84.5×" in record.busy
     if not claimed:
         assert made.answer is None
@@ -214,7 +214,7 @@ def test_an_untouched_model_that_waited_in_every_step_was_faster_alone(made: Sta
     found = Race()
     time_modes(made, found, {"default": ready(made, "default", "compile")})
     assert found.modes["default"].speedup == pytest.approx(1.25)
-    assert not plain._record(made, found).verdict  # others slowed the untouched model, which refuses nothing here
+    assert not plain._first_record(made, found).verdict  # others slowed the untouched model, which refuses nothing here
     assert made.answer
     assert "(usual steps make it 80.0×, the shortest ones 1.25×" in made.answer.busy
 
@@ -373,7 +373,7 @@ def waited(made: State, best: Race) -> float:
             return False
 
     made.pool = Waits()  # type: ignore[assignment]
-    race._something_new(made, best, [Task("01-plain-reduce-overhead", made.side(["compile"]), [])])
+    race._wait_for_news(made, best, [Task("01-plain-reduce-overhead", made.side(["compile"]), [])])
     return seconds[0]
 
 
@@ -381,7 +381,7 @@ def test_time_is_kept_for_the_verification_of_the_best_mode_where_it_could_not_b
     made: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(states, "usable_cores", lambda: 4)
-    monkeypatch.setattr(race, "prepare_after", lambda state, result: None)
+    monkeypatch.setattr(race, "prefetch_after", lambda state, result: None)
     leave(on_a_gpu(made), 40.0)
     offer(made, Answer(("compile",), "provisional", Figure(value=1.9)))
     best = Race({"default": mode("compile", speedup=1.9, prepared_seconds=20.0)}, "default")
@@ -408,14 +408,14 @@ def test_modes_that_are_not_ready_are_timed_later_once_the_best_is_verified_and_
     on_a_gpu(made)
     assert not race._patience_is_over(leave(made, 0.0), best)
     opened, later = {"max-autotune": Task("a", made.side([]), [])}, {"reduce-overhead": Task("b", made.side([]), [])}
-    race._leave(made, opened, later)
+    race._defer(made, opened, later)
     assert {*made.deferred_modes} == {"max-autotune", "reduce-overhead"}
     assert opened == {}
 
 
 def test_after_a_resume_it_is_known_that_the_workload_can_be_verified(made: State) -> None:
     made.survey_task = None
-    begin.audited(made)
+    begin.wait_for_audit(made)
     assert made.audited
 
 
@@ -433,7 +433,7 @@ def test_a_candidate_that_was_prepared_is_tried_where_it_can_be_decided(
     leave(on_a_gpu(made), left)
     made.next_worker, made.next_rung = ready(made, "next", "compile", "x"), rung("x", 0.5)
     made.next_worker.took["warm"] = took
-    assert bool(prepared_rung(made)) is is_tried
+    assert bool(prefetched_rung(made)) is is_tried
 
 
 def test_where_no_time_is_left_for_the_next_mode_nothing_stands_on_the_refuted_one(
@@ -461,8 +461,8 @@ def test_where_no_time_is_left_for_the_next_mode_nothing_stands_on_the_refuted_o
         raise OutOfTime
 
     monkeypatch.setattr(plain, "race", lambda made: Race())
-    monkeypatch.setattr(plain, "_record", lambda made, found: record)
-    monkeypatch.setattr(plain, "_verified", refused)
+    monkeypatch.setattr(plain, "_first_record", lambda made, found: record)
+    monkeypatch.setattr(plain, "_verify", refused)
     monkeypatch.setattr(plain, "_timed_instead", too_late)
     plain.attempt_plain(made)
     (written,) = made.run.attempts()

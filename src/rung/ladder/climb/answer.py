@@ -70,36 +70,36 @@ def offer(state: State, answer: Answer, beat: bool = False, kept: bool = False) 
         # Nothing to tell: it is only held against a faster plain mode.
         if answer.rank == now.rank and answer.speedup == now.speedup:
             state.answer = answer
-            write(state)
+            write_result(state)
             return True
     elif now is not None:
         worth = now.status == "provisional" and (answer.speedup.value > now.speedup.value or beat)
         if answer.status == "provisional" and not (worth or kept):
             return False
         state.replaced_answers.append(now)
-    _set(state, answer)
+    _set_answer(state, answer)
     return True
 
 
-def lower(state: State, answer: Answer, doubt: str) -> None:
+def lower_to_provisional(state: State, answer: Answer, doubt: str) -> None:
     """Makes the answer provisional, which fresh restarts neither showed nor refuted; doubt: why, as a sentence without its end."""
     store.forget(recipe_of(state, answer))
-    _set(state, replace(answer, status="provisional", doubt=doubt))
+    _set_answer(state, replace(answer, status="provisional", doubt=doubt))
     state.say(Warned(f"not confirmed, and provisional again: {doubt}."))
 
 
-def _set(state: State, answer: Answer) -> None:
+def _set_answer(state: State, answer: Answer) -> None:
     state.answer = answer
     state.history.append(
         Moment(status=answer.status, kept=list(answer.kept), speedup=answer.speedup.value, seconds=state.spent())
     )
-    write_everywhere(state)
+    write_and_store(state)
     state.say(Answered(answer.status, list(answer.kept), answer.speedup, answer.busy))
 
 
-def write_everywhere(state: State) -> None:
+def write_and_store(state: State) -> None:
     """Into the run directory, and the recipe into the user's store."""
-    recipe = write(state)
+    recipe = write_result(state)
     try:
         if recipe:
             store.keep(recipe)
@@ -119,7 +119,7 @@ def take_back(state: State, kept: Sequence[str], why: str, *, wrong: bool = Fals
         store.forget(recipe_of(state, state.answer))
     state.answer = state.replaced_answers.pop() if state.replaced_answers else _last_kept(state, kept)
     state.taken_back.append(TakenBack(kept=list(kept), why=why, seconds=state.spent()))
-    write_everywhere(state)
+    write_and_store(state)
     state.say(state.taken_back[-1])
 
 
@@ -156,7 +156,7 @@ def answer_of(state: State, stack: Sequence[str], status: Status, over: float, r
     )  # fmt: skip
 
 
-def write(state: State, stopped: Stopped | None = None) -> Recipe | None:
+def write_result(state: State, stopped: Stopped | None = None) -> Recipe | None:
     """result.json, and recipe.toml where there is an answer, which is returned; stopped: why nothing more is tried, once the climb has ended."""
     answer, recipe = state.answer, None
     result = Result(
@@ -197,9 +197,9 @@ def noise(attempts: Sequence[Attempt]) -> Noise | None:
     """How noisy the machine was while these were timed. waited: the largest share of an attempt's time in which a side waited for a core;
     visible: the smallest gain that an attempt of several restarts would have shown four times in five, in the middle of those. None where
     neither is known."""
-    waited = [max(shares) for a in attempts if (shares := _finite((a.waited or {}).values()))]
+    waited = [max(shares) for a in attempts if (shares := _known((a.waited or {}).values()))]
     # On busy cores 0 is what is claimed where usual and shortest steps disagree in each restart: nothing was seen then.
-    visible = _finite(a.comparison.visible or (math.inf if a.busy else 0.0) for a in attempts if a.comparison)
+    visible = _known(a.comparison.visible or (math.inf if a.busy else 0.0) for a in attempts if a.comparison)
     if not waited and not visible:
         return None
     return Noise(
@@ -208,7 +208,7 @@ def noise(attempts: Sequence[Attempt]) -> Noise | None:
     )
 
 
-def _finite(shares: Iterable[float | None]) -> list[float]:
+def _known(shares: Iterable[float | None]) -> list[float]:
     return [share for share in shares if share is not None and math.isfinite(share)]
 
 
@@ -220,7 +220,7 @@ def _breakdown(state: State) -> Breakdown | None:
     return (kept[-1].breakdown or None) if kept else None
 
 
-def read_back(state: State) -> None:
+def restore_answer(state: State) -> None:
     """Goes on from the answer of an earlier sitting."""
     result = state.run.result()
     if result is None:

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from msgspec import UNSET
 
-from rung.ladder.climb.ahead import Seen, note_memory, prepare_next, verify_beside, worker_of_best
 from rung.ladder.climb.answer import (
     PROVISIONAL_GAIN,
     VERIFIED_GAIN,
@@ -21,25 +20,27 @@ from rung.ladder.climb.answer import (
     prediction_error,
     prediction_of,
 )
-from rung.ladder.climb.bundles import as_one, in_words, stacked, with_effect, without_effect
+from rung.ladder.climb.bundles import bundle_of, effective_stack, in_words, ineffective_members, stack_with
+from rung.ladder.climb.busy_cpu import clocks_disagree, with_solo_baseline
 from rung.ladder.climb.checks import checks_of, end_checks, end_checks_of, end_shape_checks, may_pass
-from rung.ladder.climb.needs import waiting
-from rung.ladder.climb.on_gpus import further_restarts, tell_of_gpus
+from rung.ladder.climb.on_gpus import further_restarts, report_gpu_differences
+from rung.ladder.climb.prefetch import Profile, note_memory, prefetch_next, verify_while_compiling, worker_of_best
+from rung.ladder.climb.prerequisites import name_missing
 from rung.ladder.climb.schedule import confirmation_seconds, planned_looks, trial_budget
 from rung.ladder.climb.state import WARM, OutOfTime, State
-from rung.ladder.climb.trust import clocks_disagree, distrusted, with_alone
+from rung.ladder.climb.tamper_checks import reason_to_distrust
 from rung.ladder.climb.unfinished import Unfinished, save, unfinished_of
 from rung.ladder.climb.verdict import (
     DISTURBED,
-    conclude,
-    finish,
-    no_gain,
+    mark_cut_short,
+    mark_failed,
     over_shapes,
     pay_back,
-    set_cut,
-    set_failed,
+    record_verdict,
+    rejection,
+    secondary_gain,
     slowed_by_others,
-    spared,
+    verify_and_judge,
     warn_if_disturbed,
 )
 from rung.launch import WorkerFailed
@@ -60,14 +61,14 @@ progress = logging.getLogger(__name__)
 GIVE_UP, CLEAR = 0.97, {True: 1.12, False: 1.20}
 
 
-def opened(state: State, rung: Rung, planned: bool = False) -> Attempt:
+def new_record(state: State, rung: Rung, planned: bool = False) -> Attempt:
     """The record of an attempt before anything is measured; with a verdict where the rung does not apply. planned: of a plan, in
     which nothing was tried yet."""
     context = state.context()
     no = rung.applies(context)
-    no = waiting(state, rung, no, planned) if no else None
+    no = name_missing(state, rung, no, planned) if no else None
     prediction = None if no else rung.predict(context)
-    stack, members = stacked(state.kept, rung), [member.name for member in rung.members]
+    stack, members = stack_with(state.kept, rung), [member.name for member in rung.members]
     return Attempt(
         number=len(state.attempts) + 1,
         rung=rung.name,
@@ -91,35 +92,35 @@ def opened(state: State, rung: Rung, planned: bool = False) -> Attempt:
 def attempt(state: State, rung: Rung) -> None:
     """Tries a rung and writes down how it went; what is kept becomes the best so far."""
     began = time.monotonic()
-    record = opened(state, rung)
-    seen: Seen = None, None
+    record = new_record(state, rung)
+    seen: Profile = None, None
     if not record.verdict:
         state.say(Planned(record))
         name = f"{record.number:02d}-{rung.name}"
         record.log = f"workers/{name}-1-candidate.log"
         try:
             _rehearse(state, rung, record.stack, name)
-            ab_run = _compared(state, rung, record, name)
+            ab_run = _compare(state, rung, record, name)
             found = ab_run.record()
             take(record, found)
             if not state.kept:
                 warn_if_disturbed(state, record)
             if record.busy and found.comparison and found.comparison.speedup.value >= PROVISIONAL_GAIN:
                 state.say(Warned(f"{record.busy}."))
-            tell_of_gpus(state, record)
+            report_gpu_differences(state, record)
             seen = state.profiled(name, found.times["candidate"].value) if state.trace(name).exists() else seen
             _judge(state, rung, record, ab_run, name, seen)
         except SideFailed as failure:
-            set_failed(state, record, failure.error)
+            mark_failed(state, record, failure.error)
         except WorkerFailed as failure:
-            set_failed(state, record, failure)
+            mark_failed(state, record, failure)
         except OutOfTime:
-            set_cut(record)
-        _let_go(state)
+            mark_cut_short(record)
+        _end_workers(state)
     record.seconds = time.monotonic() - began
     if rung.members:
         record.why = f"{', '.join(name for name in record.stack if name not in state.kept)}: {record.why}"
-    finish(state, record, seen)
+    record_verdict(state, record, seen)
 
 
 def _rehearse(state: State, rung: Rung, candidate: Sequence[str], name: str) -> None:
@@ -135,7 +136,7 @@ def _rehearse(state: State, rung: Rung, candidate: Sequence[str], name: str) -> 
         raise task.error
 
 
-def _compared(state: State, rung: Rung, record: Attempt, name: str) -> ABRun:
+def _compare(state: State, rung: Rung, record: Attempt, name: str) -> ABRun:
     """The best so far and the candidate, interleaved. The first restart decides alone where the answer is clear; then fresh pairs
     follow. Restarts of an earlier sitting, which ended amid the attempt, count."""
     stack = record.stack
@@ -145,14 +146,14 @@ def _compared(state: State, rung: Rung, record: Attempt, name: str) -> ABRun:
     else:
         _carry_over(state, unfinished, name)
     ab_run, record.prepared_seconds = unfinished.ab_run, unfinished.prepared_seconds
-    ab_run.comparison = first_answer(state, ab_run)
+    ab_run.comparison = judge_first_restart(state, ab_run)
     gain = ab_run.comparison.speedup.value
     faster = ab_run.record() if gain >= PROVISIONAL_GAIN else None
-    if faster and (slowed_by_others(state, faster) or _far_beyond(state, ab_run.restarts[0], gain)):
+    if faster and (slowed_by_others(state, faster) or _implausible_gain(state, ab_run.restarts[0], gain)):
         ab_run.comparison = replace(ab_run.comparison, answer="undecided")
-    elif faster and rung.spares == "step" and not distrusted(faster, gain):
+    elif faster and rung.spares == "step" and not reason_to_distrust(faster, gain):
         _offer_provisional(state, stack, ab_run)
-        unfinished.verified_stack = with_effect(rung, stack, _evidence(state, rung, ab_run, name))
+        unfinished.verified_stack = effective_stack(rung, stack, _evidence(state, rung, ab_run, name))
         if not state.request.over_ranks:  # beside which nothing else runs
             state.candidate_checks = _checks(state, unfinished.verified_stack, name)
     if rung.spares == "step" and ab_run.comparison.answer != "undecided":
@@ -160,14 +161,14 @@ def _compared(state: State, rung: Rung, record: Attempt, name: str) -> ABRun:
     decided = decide(ab_run.restarts, looks=unfinished.looks)
     if not (decided and decided.final):  # else what followed was not: the verification
         if state.candidate_checks:
-            prepare_next(state, unfinished.verified_stack, (None, None), {*stack} - {*unfinished.verified_stack})
+            prefetch_next(state, unfinished.verified_stack, (None, None), {*stack} - {*unfinished.verified_stack})
         try:
-            decided = _restarted(state, stack, unfinished, name)
+            decided = _more_restarts(state, stack, unfinished, name)
         except OutOfTime:
             decided = judge([restart.log_ratio() for restart in ab_run.restarts], looks=unfinished.looks, last=True)
-            if decided is None or not (decided.answer == "faster" or _enough(state, ab_run, decided)):
+            if decided is None or not (decided.answer == "faster" or _gain_suffices(state, ab_run, decided)):
                 raise
-        if decided.cut and _enough(state, ab_run, decided):
+        if decided.cut and _gain_suffices(state, ab_run, decided):
             decided = replace(decided, answer="faster")
     ab_run.comparison = decided
     return ab_run
@@ -182,7 +183,7 @@ def _evidence(state: State, rung: Rung, ab_run: ABRun, name: str) -> Evidence:
     return Evidence(None, after, ab_run.warm[0]["candidate"].applied)
 
 
-def _enough(state: State, ab_run: ABRun, seen: Comparison) -> bool:
+def _gain_suffices(state: State, ab_run: ABRun, seen: Comparison) -> bool:
     """Whether the restarts that the budget allowed show as much as a verified answer claims; on a CPU one is too few. Fresh ones confirm
     it, or not."""
     slowest = min(math.exp(restart.log_ratio()) for restart in ab_run.restarts)
@@ -190,7 +191,7 @@ def _enough(state: State, ab_run: ABRun, seen: Comparison) -> bool:
     return gained and not clocks_disagree(ab_run) and (state.facts.gpu or len(ab_run.restarts) > 1)
 
 
-def _restarted(state: State, stack: Sequence[str], unfinished: Unfinished, name: str) -> Comparison:
+def _more_restarts(state: State, stack: Sequence[str], unfinished: Unfinished, name: str) -> Comparison:
     """Further restarts of the best so far and the candidate, until it is clear which is faster, or the time does not suffice for more."""
     sides = {"best": state.side(state.kept), "candidate": state.side(stack)}
     restarts, took = unfinished.ab_run.restarts, 0.0
@@ -203,7 +204,7 @@ def _restarted(state: State, stack: Sequence[str], unfinished: Unfinished, name:
             return decided
 
 
-def of_one_restart(restart: Restart, gpu: bool) -> Comparison:
+def judge_one_restart(restart: Restart, gpu: bool) -> Comparison:
     """What the first restart says alone: the answer where it is clear, else `undecided`."""
     seen = judge([restart.log_ratio()], looks=CLIMB, last=True)
     assert seen is not None
@@ -221,15 +222,15 @@ def _spread(restart: Restart) -> float:
     return high - low
 
 
-def first_answer(state: State, ab_run: ABRun) -> Comparison:
+def judge_first_restart(state: State, ab_run: ABRun) -> Comparison:
     """The same of the first restart. It is `undecided`, too, where its two clocks disagree, and where the candidate is clearly faster than the
     best so far in this restart, but not than that was when it was measured before: then processes differ by more than they usually do, as
     those do whose GPU waits for the host. And it is where the best took far longer beside it than before: how much faster it is, other
     restarts have to say."""
     gpu = state.facts.gpu
-    seen = of_one_restart(ab_run.restarts[0], gpu)
+    seen = judge_one_restart(ab_run.restarts[0], gpu)
     beside = state.step_ns < CLEAR[gpu] * _step_of(ab_run.restarts[0])
-    lucky = seen.answer == "faster" and (beside or _far_beyond(state, ab_run.restarts[0], seen.speedup.value))
+    lucky = seen.answer == "faster" and (beside or _implausible_gain(state, ab_run.restarts[0], seen.speedup.value))
     return replace(seen, answer="undecided") if lucky or clocks_disagree(replace(ab_run, comparison=seen)) else seen
 
 
@@ -238,7 +239,7 @@ def _step_of(restart: Restart) -> float:
     return statistics.median(time for around in restart.rounds for time in around[1:-1])
 
 
-def _far_beyond(state: State, restart: Restart, gain: float) -> bool:
+def _implausible_gain(state: State, restart: Restart, gain: float) -> bool:
     """Whether a gain is far more than the time that the best took before leaves room for: something held the best up in this restart."""
     return gain > DISTURBED * state.step_ns / _step_of(restart)
 
@@ -251,9 +252,9 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Unfi
         Task(f"{name}-1-candidate", state.side(stack), WARM, state.step_bytes())
     )
     progress.info("compiling %s", in_words(rung.name))
-    verify_beside(state, rung, task)
+    verify_while_compiling(state, rung, task)
     state.wait(task, best, keep=confirmation_seconds(state))
-    verify_beside(state, rung, task)
+    verify_while_compiling(state, rung, task)
     if best.error:
         # It has run before: what hit it is chance (an out-of-memory killer), so once more.
         state.say(Warned(f"the best so far failed ({best.error}); it is started again"))
@@ -277,8 +278,8 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Unfi
         raise OutOfTime
     start = Start.of(state.setup_within(trial_budget(state)), {"best": best, "candidate": task})
     progress.info("timing %s", in_words(rung.name))
-    ab_run.restarts.append(with_alone(state, start.timed(ab_run), state.kept))
-    given_up = rung.spares == "step" and first_answer(state, ab_run).answer == "slower"
+    ab_run.restarts.append(with_solo_baseline(state, start.timed(ab_run), state.kept))
+    given_up = rung.spares == "step" and judge_first_restart(state, ab_run).answer == "slower"
     if not given_up or state.request.budget is None:
         ab_run.witness = start.witness()
         start.profile(state.trace(name))
@@ -309,10 +310,10 @@ def unfinished_rung(state: State) -> Rung | None:
         return None
     try:
         members = [BY_NAME[name] for name in unfinished.members]
-        rung = as_one(state.context(), members) if members else BY_NAME[unfinished.rung]
+        rung = bundle_of(state.context(), members) if members else BY_NAME[unfinished.rung]
     except KeyError:  # another version's
         return None
-    return rung if stacked(state.kept, rung) == unfinished.stack and rung.applies(state.context()) is None else None
+    return rung if stack_with(state.kept, rung) == unfinished.stack and rung.applies(state.context()) is None else None
 
 
 def _checks(state: State, stack: Sequence[str], name: str) -> list[Task]:
@@ -327,7 +328,7 @@ def _offer_provisional(state: State, stack: Sequence[str], ab_run: ABRun) -> Non
     offer(state, answer_of(state, stack, "provisional", over, ab_run.record()))
 
 
-def _judge(state: State, rung: Rung, record: Attempt, ab_run: ABRun, name: str, seen: Seen) -> None:
+def _judge(state: State, rung: Rung, record: Attempt, ab_run: ABRun, name: str, seen: Profile) -> None:
     """Three gates: faster with confidence, the effect that it should have, and the same results."""
     assert ab_run.comparison is not None
     speedup = ab_run.comparison.speedup
@@ -347,15 +348,15 @@ def _judge(state: State, rung: Rung, record: Attempt, ab_run: ABRun, name: str, 
     if ab_run.comparison.answer == "faster" and (slowed := slowed_by_others(state, record)):
         record.verdict, record.why = "inconclusive", slowed
         return
-    if why := no_gain(record, rung, ab_run.comparison, state.request.slower_at_most):
+    if why := rejection(record, rung, ab_run.comparison, state.request.slower_at_most):
         record.verdict, record.why = why
         return
     if proof.shown is False:
         record.verdict, record.why = "no-op", f"it should show as: {rung.effect}; but {proof.says}."
         return
-    if without := without_effect(rung, evidence):
+    if without := ineffective_members(rung, evidence):
         record.without = without
-        record.stack = with_effect(rung, record.stack, evidence)
+        record.stack = effective_stack(rung, record.stack, evidence)
     if any(list(task.side.rungs) != record.stack for task in state.candidate_checks):
         end_checks_of(state, state.candidate_checks)
         state.candidate_checks = []
@@ -365,17 +366,17 @@ def _judge(state: State, rung: Rung, record: Attempt, ab_run: ABRun, name: str, 
         unfinished.verified_stack, unfinished.verified = list(record.stack), {}
     checks = state.candidate_checks or _checks(state, record.stack, name)
     state.candidate_checks = []
-    conclude(state, record, checks, speedup.value, seen)
+    verify_and_judge(state, record, checks, speedup.value, seen)
     if record.verdict == "kept" and ab_run.comparison.answer != "faster":
         pace = f"{1 - speedup.value:.1%} slower" if speedup.high < 1 else "as fast"
-        record.why = f"verified, {pace}, and {spared(record, rung)}."
+        record.why = f"verified, {pace}, and {secondary_gain(record, rung)}."
     if record.verdict == "kept" and state.candidate_worker and list(state.candidate_worker.side.rungs) == record.stack:
         if state.best_worker:
             state.best_worker.end()
         state.best_worker, state.candidate_worker = state.candidate_worker, None
 
 
-def _let_go(state: State) -> None:
+def _end_workers(state: State) -> None:
     """Ends what an attempt had started and nobody needs any more; what was begun of the next candidate goes on."""
     if state.next_worker is None:
         state.next_checks = []  # of the candidate itself, which had not come to its verification

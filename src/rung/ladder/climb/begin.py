@@ -69,23 +69,23 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
     if unseen and state.many_cores:
         _survey(state)
     if known is None or not manifest:
-        known = _measured(state, rungs)
+        known = _measure(state, rungs)
         state.run.write("baseline.json", known)
         state.measured = known
         state.resume_worker = state.baseline_worker if manifest else None
     else:
         state.measured = known
-        _go_on(state)
+        _resume(state)
     if unseen:
         _survey(state)
         if state.baseline_worker and _fills(state, peak_of(state)):
             _survey_first(state, state.baseline_worker)
     state.say(Measured(state.baseline))
     if state.baseline_worker is None and state.survey_task and state.survey_task.done:
-        surveyed(state)  # it ran alone, and holds memory that the untouched workload needs
+        finish_survey(state)  # it ran alone, and holds memory that the untouched workload needs
 
 
-def _go_on(state: State) -> None:
+def _resume(state: State) -> None:
     """What an earlier sitting measured is taken over. A first worker tells what this machine is, and saves the model."""
     _set_limits(state, max(state.baseline.memory.values()))
     if state.many_cores:
@@ -101,7 +101,7 @@ def _facts_call(state: State) -> Call:
     return "facts", {"save": state.saved_model, "neighbours": state.request.devices == AUTO}
 
 
-def spread(state: State, found: Loaded) -> None:
+def use_other_gpus(state: State, found: Loaded) -> None:
     """Has further restarts, and what is not timed, run on the other GPUs of the request. found: by the worker of the untouched workload."""
     asked = state.request.devices
     numbers = found.idle_gpus if asked == AUTO else [int(number) for number in asked.split(",")[1:]] if asked else []
@@ -126,7 +126,7 @@ def spread(state: State, found: Loaded) -> None:
 def warn_of_another_machine(state: State) -> None:
     """Says so, once, when what was measured so far ran on something else."""
     if state.resume_worker and "facts" in state.resume_worker.answers and not state.pool.elsewhere:
-        spread(state, state.resume_worker.answer("facts", Loaded))
+        use_other_gpus(state, state.resume_worker.answer("facts", Loaded))
     if state.resume_worker is None or "open" not in state.resume_worker.answers:
         return
     if (state.request.devices or state.request.over_ranks) and not state.resume_worker.done:
@@ -163,17 +163,17 @@ def _survey_first(state: State, untouched: Task) -> None:
     """Waits for the survey of a workload that takes much of the GPU: beside the untouched workload, or alone where that lacks memory. Then
     the modes may begin."""
     survey = _survey(state)
-    if not _seen(state, survey):
+    if not _wait_for_survey(state, survey):
         return
     if survey.error and survey.error.lacked_memory:
         untouched.end()
         state.baseline_worker = state.best_worker = state.survey_task = None
-        _seen(state, _survey(state))
+        _wait_for_survey(state, _survey(state))
     elif state.on_ready:
         state.on_ready(untouched.answer("warm", Untouched))
 
 
-def _seen(state: State, survey: Task) -> bool:
+def _wait_for_survey(state: State, survey: Task) -> bool:
     """Waits until the survey is done or has failed; False where the time is over, which others will notice."""
     progress.info("looking at its graph")
     return state.pool.wait(lambda: survey.done, state.left)
@@ -191,7 +191,7 @@ def _survey(state: State) -> Task:
     return state.survey_task
 
 
-def surveyed(state: State, *, wait: bool = True) -> bool:
+def finish_survey(state: State, *, wait: bool = True) -> bool:
     """Takes in what the survey found; False where it goes on, and is not waited for. Raises what it refuses the workload for."""
     task = state.survey_task
     if task is None:
@@ -238,7 +238,7 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
     return True
 
 
-def audited(state: State) -> None:
+def wait_for_audit(state: State) -> None:
     """Waits until it is known that the workload can be verified. Takes in on which shapes it runs, and Inductor's settings."""
     task = state.survey_task
     if task is None:  # an earlier sitting did it
@@ -274,7 +274,7 @@ def _leave_nothing(state: State) -> None:
         (state.run.directory / name).unlink(missing_ok=True)
 
 
-def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
+def _measure(state: State, rungs: Sequence[Rung]) -> Baseline:
     limits = state.setup.limits
     calls: list[Call] = [_facts_call(state), ("warm", {"seconds": WARM_SECONDS})]
     task = Task("baseline", state.side([]), calls)
@@ -299,7 +299,7 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
     if "facts" in task.answers and state.known is None:
         found, opened = task.answer("facts", Loaded), task.answer("open", Opened)
         _write_manifest(state, rungs, opened.environment, found)
-        spread(state, found)
+        use_other_gpus(state, found)
         _refuse_ranks(state)
         if not state.facts.gpu:
             _set_limits(state, 0.0)
@@ -309,7 +309,7 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
     if task.error and task.error.lacked_memory and state.survey_task:  # beside the survey: once more, alone
         state.survey_task.end()
         state.survey_task = None
-        return _measured(state, rungs)
+        return _measure(state, rungs)
     if task.error:
         if task.error.kind != "refused":  # which says all that there is to say
             _survey(state)

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rung.ladder.climb import other_shapes
-from rung.ladder.climb.answer import Answer, lower, offer, write
+from rung.ladder.climb.answer import Answer, lower_to_provisional, offer, write_result
+from rung.ladder.climb.busy_cpu import doubt_by_cpu_time, with_solo_baseline
 from rung.ladder.climb.checks import end_checks
-from rung.ladder.climb.restarts import Group, begin_restarts, end_restarts, time_for_blocks, warm
+from rung.ladder.climb.restarts import Group, begin_restarts, end_restarts, time_for_blocks, wait_until_warm
 from rung.ladder.climb.schedule import most_restarts, planned_looks
 from rung.ladder.climb.state import OutOfTime, State
-from rung.ladder.climb.trust import by_cpu_time, with_alone
 from rung.ladder.climb.unfinished import Unfinished, discard, save, unfinished_of
 from rung.ladder.climb.verdict import refute
 from rung.measure import CLIMB, Comparison, Looks, judge, until_next_look
@@ -37,19 +37,19 @@ def confirm(state: State) -> None:
     """Raises the answer's status to `confirmed`, or takes it back, and then looks at the one before it in the same way. Where the
     budget ends before, it stays what it is."""
     while (answer := state.answer) and answer.status != "confirmed" and list(answer.kept) == state.kept:
-        end_all_but_the_pool(state)
+        end_warm_workers(state)
         sides = _sides(state, answer)
         unfinished = _unfinished(state, answer, sides)
         # Their workers load while others verify; which of them fails then may have lacked memory, and is begun anew.
-        ahead = _begin(state, sides, unfinished) if state.many_cores and other_shapes.under_way(state) else []
+        ahead = _begin(state, sides, unfinished) if state.many_cores and other_shapes.is_under_way(state) else []
         try:
-            verified = other_shapes.finish(state)
+            verified = other_shapes.wait_until_verified(state)
             if state.answer is not answer:  # taken back
                 continue
             if not verified:  # its recipe is for the measured shape alone
                 return
             unfinished = _unfinished(state, answer, sides)  # for what is left of the budget now
-            why = _refuted(state, answer, sides, unfinished, ahead)
+            why = _confirm_or_refute(state, answer, sides, unfinished, ahead)
         finally:
             end_restarts(state)
         if not why:
@@ -72,7 +72,7 @@ def _unfinished(state: State, answer: Answer, sides: Mapping[str, Side]) -> Unfi
     return unfinished or Unfinished("final", list(answer.kept), against, looks=_looks(state, answer, "plain" in sides))
 
 
-def _refuted(
+def _confirm_or_refute(
     state: State, answer: Answer, sides: dict[str, Side], unfinished: Unfinished, ahead: Sequence[Group]
 ) -> str:
     """Why fresh restarts take the answer back, as a sentence without its end. Otherwise it is confirmed, where there was time for it.
@@ -80,11 +80,11 @@ def _refuted(
     state.say(Confirms(list(answer.kept), state.plain_is_another))
     try:
         try:
-            found = _decided(state, sides, unfinished, ahead)
+            found = _run_until_decided(state, sides, unfinished, ahead)
         except SideFailed as failure:
             # All sides have run before, so chance may have hit one: an out-of-memory killer, a full disk. What fails twice is not chance.
             state.say(Warned(f"{SIDES[failure.side]} failed ({failure}); it is started again"))
-            found = _decided(state, sides, unfinished, [])
+            found = _run_until_decided(state, sides, unfinished, [])
     except OutOfTime:
         done = len(unfinished.ab_run.restarts)
         ended = "half of the budget was over" if state.reserved else "the budget ended"
@@ -97,29 +97,31 @@ def _refuted(
         return ""
     plain, busy = found.get("plain"), unfinished.ab_run.doubt(0, len(sides) - 1)
     answer = replace(answer, busy=busy)
-    why = refuted(found["best"], plain, state.plain.title if state.plain else "")
+    why = refutation(found["best"], plain, state.plain.title if state.plain else "")
     if why and found["best"].answer == "faster" and not _plain_is_verified(state):
-        _as_seen(state, answer, found["best"], plain)
+        _update_figures(state, answer, found["best"], plain)
         state.say(Warned(f"not confirmed: {why}, which itself was not verified"))
         return ""
     if why:
         discard(state, "confirm")
         over = found["best"]
-        doubt = by_cpu_time(over, unfinished.ab_run.by_cpu_time(0, len(sides) - 1), unfinished.ab_run.waited.values())
+        doubt = doubt_by_cpu_time(
+            over, unfinished.ab_run.by_cpu_time(0, len(sides) - 1), unfinished.ab_run.waited.values()
+        )
         if not doubt or (plain is not None and plain.answer == "slower"):
             return f"{why}; {busy}" if busy else why
-        lower(
+        lower_to_provisional(
             state,
             replace(answer, speedup=record_of(Ratio, over.speedup), confidence=over.confidence),
             f"{why}; {doubt}",
         )
         return ""
-    _offer_confirmed(state, answer, unfinished.ab_run, found["best"], plain, _told_of_shapes(state, unfinished))
+    _offer_confirmed(state, answer, unfinished.ab_run, found["best"], plain, _shape_results(state, unfinished))
     discard(state, "confirm")
     return ""
 
 
-def _decided(
+def _run_until_decided(
     state: State, sides: dict[str, Side], unfinished: Unfinished, ahead: Sequence[Group]
 ) -> dict[str, Comparison]:
     """Fresh restarts until it is clear how the last side stands to each of the others, and every shape was run. Raises SideFailed, and
@@ -129,7 +131,7 @@ def _decided(
     try:
         while True:
             for k, name in enumerate(names[:-1]):
-                seen = _judged(unfinished, k, len(names) - 1)
+                seen = _judge(unfinished, k, len(names) - 1)
                 if seen and not (name in found and found[name].final):  # what was told once is not asked again
                     found[name] = seen
             decided, lacking = _is_clear(found), _lacking(state, unfinished)
@@ -141,7 +143,7 @@ def _decided(
                 for start in starts:
                     time_for_blocks(state, len(sides))
                     progress.info("confirming: restart %d", len(ab_run.restarts) + 1)
-                    ab_run.restarts.append(with_alone(state, start.timed(ab_run)))
+                    ab_run.restarts.append(with_solo_baseline(state, start.timed(ab_run)))
                 save(state, "confirm", unfinished)
             _on_shapes(state, starts, unfinished, lacking)
             save(state, "confirm", unfinished)
@@ -154,7 +156,7 @@ def _decided(
         end_restarts(state)
 
 
-def end_all_but_the_pool(state: State) -> None:
+def end_warm_workers(state: State) -> None:
     """Gives up the workers that are warm: what chose a candidate is not to confirm it."""
     warm = (state.best_worker, state.candidate_worker, state.baseline_worker, state.next_worker)
     end_all([*(task for task in warm if task is not None), *state.mode_workers.values()])
@@ -173,9 +175,9 @@ def _restarts(
         if state.facts.gpu:
             state.pool.start_now(tasks)
         with contextlib.suppress(SideFailed):
-            return warm(state, ahead)
+            return wait_until_warm(state, ahead)
     end_restarts(state)
-    return warm(state, _begin(state, sides, unfinished, decided, at_once=state.facts.gpu))
+    return wait_until_warm(state, _begin(state, sides, unfinished, decided, at_once=state.facts.gpu))
 
 
 def _begin(
@@ -205,7 +207,7 @@ def _on_shapes(state: State, starts: list[Start], unfinished: Unfinished, shapes
                 start.drop("plain")
         if state.left() <= 0:
             raise OutOfTime
-        for start in [start for start in starts if _went_to(start, shape)]:
+        for start in [start for start in starts if _goes_to_shape(start, shape)]:
             try:
                 time_for_blocks(state, 2)
                 start.at_shape(min(state.setup.limits.prepare, max(1.0, state.left())))
@@ -222,7 +224,7 @@ def _looks(state: State, answer: Answer, plain: bool) -> Looks:
     return planned_looks(state) if min(claimed) < SMALL else CLIMB
 
 
-def _went_to(start: Start, shape: int) -> bool:
+def _goes_to_shape(start: Start, shape: int) -> bool:
     """Whether its workers go to another shape; not where one of them ended on the shape before."""
     try:
         start.go_to_shape(shape)
@@ -231,7 +233,7 @@ def _went_to(start: Start, shape: int) -> bool:
     return True
 
 
-def _as_seen(state: State, answer: Answer, over: Comparison, plain: Comparison | None) -> None:
+def _update_figures(state: State, answer: Answer, over: Comparison, plain: Comparison | None) -> None:
     """Has the answer tell what fresh restarts showed, at the status that it has."""
     seen = replace(
         answer,
@@ -240,7 +242,7 @@ def _as_seen(state: State, answer: Answer, over: Comparison, plain: Comparison |
         confidence=over.confidence,
     )
     state.answer = seen
-    write(state)
+    write_result(state)
 
 
 def _is_clear(found: Mapping[str, Comparison]) -> bool:
@@ -255,12 +257,12 @@ def _plain_is_verified(state: State) -> bool:
     return any(a.verdict == "kept" and state.plain and a.stack == list(state.plain.rungs) for a in state.attempts)
 
 
-def _judged(unfinished: Unfinished, a: int, b: int) -> Comparison | None:
-    """Side b against side a. What looks no faster is given up at a planned look; `refuted` says what follows from that."""
+def _judge(unfinished: Unfinished, a: int, b: int) -> Comparison | None:
+    """Side b against side a. What looks no faster is given up at a planned look; `refutation` says what follows from that."""
     return judge([r.log_ratio(a, b) for r in unfinished.ab_run.restarts], looks=unfinished.looks)
 
 
-def _told_of_shapes(state: State, unfinished: Unfinished) -> list[Shape]:
+def _shape_results(state: State, unfinished: Unfinished) -> list[Shape]:
     """What the answer gives on the other shapes that were run, or why that is not known."""
     found = []
     for number, shape in enumerate(state.facts.shapes or []):
@@ -316,7 +318,7 @@ def _offer_confirmed(
     )  # fmt: skip
 
 
-def refuted(over: Comparison, plain: Comparison | None, mode: str) -> str:
+def refutation(over: Comparison, plain: Comparison | None, mode: str) -> str:
     """Why fresh restarts take an answer back, as a sentence without its end; empty where they confirm it. over: the untouched model;
     plain: the best plain mode, and its name. What they do not show is not claimed: of ten candidates that change nothing, one is
     kept by luck in every few climbs (benchmarks/climb/false_alarms.py)."""

@@ -12,10 +12,10 @@ import statistics
 import time
 from dataclasses import replace
 
-from rung.ladder.climb.ahead import worker_of_best
 from rung.ladder.climb.answer import offer
 from rung.ladder.climb.mode_timing import ALIKE
 from rung.ladder.climb.modes import NAME, mode_of_task, the_best, title
+from rung.ladder.climb.prefetch import worker_of_best
 from rung.ladder.climb.race import SLOW_MOST
 from rung.ladder.climb.restarts import time_for_blocks
 from rung.ladder.climb.schedule import confirmation_seconds, trial_budget

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rung.ladder.climb.ahead import is_short, prepare_next
-from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer, write
-from rung.ladder.climb.begin import surveyed
-from rung.ladder.climb.bundles import stacked
+from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN, Answer, offer, write_result
+from rung.ladder.climb.begin import finish_survey
+from rung.ladder.climb.bundles import stack_with
 from rung.ladder.climb.checks import (
     checks_of,
     end_checks,
@@ -23,6 +22,7 @@ from rung.ladder.climb.checks import (
 )
 from rung.ladder.climb.mode_timing import Race, withdraw
 from rung.ladder.climb.modes import BLOCKS, NAME, mode_of, mode_of_task, the_best
+from rung.ladder.climb.prefetch import is_short, prefetch_next
 from rung.ladder.climb.state import CONTEXT_BYTES, State
 from rung.records.climb import Mode
 from rung.records.measured import Figure
@@ -32,7 +32,7 @@ from rung.timing.tasks import Task, end_all
 LIKELY = (BLOCKS, "compile-and-graph", "default", "channels-last", "eager")
 
 
-def verifies_beside(state: State, mode: float) -> bool:
+def can_verify_now(state: State, mode: float) -> bool:
     """Whether a mode can be verified while others compile: there are cores, and the GPU has room for it beside the untouched workload and
     the mode itself, or another GPU is there for it. The pool starts it when there is room. mode: bytes that its worker is taken to need."""
     peak = peak_of(state)
@@ -41,10 +41,10 @@ def verifies_beside(state: State, mode: float) -> bool:
     return state.many_cores and (not state.facts.gpu or needed <= state.pool.memory)
 
 
-def verify_ahead(state: State, name: str) -> None:
+def verify_mode_early(state: State, name: str) -> None:
     """Begins to verify a mode that may become the answer, while it compiles for the first time.
 
-    Blocks are ready early. So they are verified at their own precision once their code is in the cache (`verify_at_its_own`), and before in
+    Blocks are ready early. So they are verified at their own precision once their code is in the cache (`verify_remaining_parts`), and before in
     full precision, in which nobody else compiles them. With dropout it will not be there, because a verification leaves that out. And a model
     that is compiled as a whole is ready late: on an H200, what was left then took 23 to 38 s (four models of timm in training, of which one was
     not verified in 132 s)."""
@@ -60,14 +60,14 @@ def verify_likely(state: State, names: Sequence[str]) -> None:
     blocks the whole, which takes longer and is a little faster."""
     likely = [name for name in names if mode_of(name) in LIKELY]
     for name in likely[: 2 if likely and mode_of(likely[0]) == BLOCKS else 1]:
-        if verifies_beside(state, state.mode_workers[name].memory):
-            verify_ahead(state, name)
+        if can_verify_now(state, state.mode_workers[name].memory):
+            verify_mode_early(state, name)
 
 
-def verify_at_its_own(state: State, name: str) -> None:
+def verify_remaining_parts(state: State, name: str) -> None:
     """Begins what is left of the verification of a mode that has just become ready."""
     rungs = state.mode_workers[name].side.rungs
-    begun = {part_of(task) for task in _of(state, rungs)}
+    begun = {part_of(task) for task in _checks_of_mode(state, rungs)}
     left = [part for part in parts_of(state, rungs) if part not in begun]
     state.mode_checks += verifying(state, rungs, left, f"01-{NAME}-{name}", first=True)
 
@@ -90,24 +90,24 @@ def note_likely(state: State, done: Mapping[str, Task], open_: Mapping[str, Task
             if not state.likely_modes:
                 verify_likely(state, list(open_))
         else:
-            verify_at_its_own(state, name)
+            verify_remaining_parts(state, name)
 
 
-def use_the_time(state: State, result: Race) -> None:
+def advance_checks(state: State, result: Race) -> None:
     """While further modes compile: what is verified is said, then the best is verified; the candidate after it is begun."""
     _offer_verified(state, result)
     best = result.modes.get(result.best)
     if best is None or mode_of(result.best) not in LIKELY or (best.speedup or 0.0) < PROVISIONAL_GAIN:
         return
-    of_best = _of(state, best.rungs)
+    of_best = _checks_of_mode(state, best.rungs)
     if of_best and not state.likely_modes and _is_verified(state, best.rungs):  # what else is verified is slower
         end_checks(state, keep=[*of_best, *state.next_checks])
         state.mode_checks = of_best
-    fits = verifies_beside(state, result.task.memory if result.task else state.mode_bytes)
+    fits = can_verify_now(state, result.task.memory if result.task else state.mode_bytes)
     if not of_best and not state.likely_modes and state.audited and fits and not _nearly_verified(state, result):
         end_checks(state, keep=state.next_checks)
         state.mode_checks = checks_of(state, best.rungs, f"01-{NAME}-{result.best}")
-    prepare_after(state, result)
+    prefetch_after(state, result)
 
 
 def _offer_verified(state: State, result: Race) -> None:
@@ -118,12 +118,12 @@ def _offer_verified(state: State, result: Race) -> None:
     # Without those that failed when they were timed once more.
     timed = {tuple(mode.rungs): mode.speedup for mode in result.modes.values() if mode.speedup}
     best = result.modes[result.best].rungs if result.best else []
-    for answer in _checked(state, result):
+    for answer in _answers_in_verification(state, result):
         kept = list(answer.kept)
         gain = timed.get(answer.kept, 0.0)  # as it was seen last
         if answer.status != "provisional" or not gain or (_is_verified(state) and kept != best):
             continue
-        tasks = _of(state, kept)
+        tasks = _checks_of_mode(state, kept)
         complete = {part_of(task) for task in tasks} == {*parts_of(state, kept)}
         passed = all((found := verified(task)) and found.passed for task in tasks)
         if complete and passed and gain >= VERIFIED_GAIN:
@@ -131,20 +131,20 @@ def _offer_verified(state: State, result: Race) -> None:
             offer(state, replace(now, status="verified", over_plain=_over_plain(now, result)))
     if state.answer and _is_verified(state) and state.answer.over_plain != (over := _over_plain(state.answer, result)):
         state.answer = replace(state.answer, over_plain=over)  # a faster mode was timed since
-        write(state)
+        write_result(state)
 
 
 def withdraw_wrong(state: State, result: Race) -> bool:
     """Takes back each mode that the verification refuses; whether there was one."""
     refused = False
-    for answer in _checked(state, result) if state.audited else ():
-        refusing = [task for task in _of(state, answer.kept) if refusal(task)]
+    for answer in _answers_in_verification(state, result) if state.audited else ():
+        refusing = [task for task in _checks_of_mode(state, answer.kept) if refusal(task)]
         name = next((name for name, mode in result.modes.items() if mode.rungs == list(answer.kept)), "")
         if refusing and name:
             refused, why = True, refusal(refusing[0])
             if all(part_of(task) == "bf16" for task in refusing):
                 result.rounding.append(name)
-            end_checks_of(state, _of(state, answer.kept))
+            end_checks_of(state, _checks_of_mode(state, answer.kept))
             state.mode_checks = [task for task in state.mode_checks if list(task.side.rungs) != list(answer.kept)]
             withdraw(state, result, name, f"{why}.", wrong=True)
     return refused
@@ -156,7 +156,7 @@ def _over_plain(answer: Answer, result: Race) -> Figure:
     return Figure(value=answer.speedup.value / fastest)
 
 
-def _of(state: State, rungs: Sequence[str]) -> list[Task]:
+def _checks_of_mode(state: State, rungs: Sequence[str]) -> list[Task]:
     """The verification of this mode, as far as it was begun ahead."""
     return [task for task in state.mode_checks if list(task.side.rungs) == list(rungs)]
 
@@ -169,30 +169,32 @@ def _is_verified(state: State, rungs: Sequence[str] | None = None) -> bool:
 
 def _nearly_verified(state: State, result: Race) -> bool:
     """Whether an answer is being checked, and there is none yet that was: it comes first, even where another is faster by now."""
-    checking = (task for answer in _checked(state, result) for task in _of(state, answer.kept))
+    checking = (
+        task for answer in _answers_in_verification(state, result) for task in _checks_of_mode(state, answer.kept)
+    )
     return not _is_verified(state) and any(not task.done for task in checking)
 
 
-def _checked(state: State, result: Race) -> list[Answer]:
+def _answers_in_verification(state: State, result: Race) -> list[Answer]:
     """The answer, and what was one for a while, as far as their verification was begun."""
     answers = {answer.kept: answer for answer in [*result.answers, *([state.answer] if state.answer else [])]}
-    return [answer for kept, answer in answers.items() if _of(state, kept)]
+    return [answer for kept, answer in answers.items() if _checks_of_mode(state, kept)]
 
 
-def prepare_after(state: State, result: Race) -> None:
+def prefetch_after(state: State, result: Race) -> None:
     """Begins the candidate after the best mode, and its verification; where the time is short, that after the model compiled as a whole, while
     this still compiles itself. It is given up where the whole does not become the best."""
     base = _compiled_best(result) or _likely_whole(state)
     if state.next_worker and state.next_rung:
-        after = stacked(base.rungs, state.next_rung) if base else []
+        after = stack_with(base.rungs, state.next_rung) if base else []
         if list(state.next_worker.side.rungs) != after:
             state.take_next_worker([])
-    if base is None or not (state.next_worker or surveyed(state, wait=False)):
+    if base is None or not (state.next_worker or finish_survey(state, wait=False)):
         return
     before = state.plain
     state.plain = the_best(base, list(result.modes.values()))  # after which no time is kept for confirming (rule 6)
     try:
-        prepare_next(state, base.rungs, (None, None))
+        prefetch_next(state, base.rungs, (None, None))
     finally:
         state.plain = before
 

@@ -13,9 +13,18 @@ from collections.abc import Mapping, Sequence
 from rung.ladder.answers import Untouched
 from rung.ladder.climb.bundles import LEAST_GAIN
 from rung.ladder.climb.checks import end_checks, peak_of
-from rung.ladder.climb.mode_checks import end_mode_checks, verifies_beside, verify_ahead, verify_likely
+from rung.ladder.climb.mode_checks import can_verify_now, end_mode_checks, verify_likely, verify_mode_early
 from rung.ladder.climb.mode_timing import Race
-from rung.ladder.climb.modes import BLOCKS, LAID_OUT, MODES, NAME, attended, mode_of, modes, rounded
+from rung.ladder.climb.modes import (
+    BLOCKS,
+    LAID_OUT,
+    MODES,
+    NAME,
+    bias_kernel_variant,
+    eager_rounding_variant,
+    mode_of,
+    modes,
+)
 from rung.ladder.climb.schedule import PRECISIONS
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, State
 from rung.records.climb import Mode
@@ -142,7 +151,7 @@ def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
     if not lowest:
         return {}
     if why := _raises_at(state, result, lowest):
-        return _without(state, result, lowest, f"no plain mode runs with {lowest}: {why}")
+        return _prepare_without(state, result, lowest, f"no plain mode runs with {lowest}: {why}")
     timed = {n: m.speedup for n, m in result.modes.items() if lowest in m.rungs and m.speedup and _tells(state, n)}
     graph = next((timed[n] for n in timed if mode_of(n) == "cuda-graph"), None)
     gain = graph if graph is not None else max(timed.values(), default=1.0)
@@ -153,7 +162,7 @@ def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
     )
     if laid_out and (laid_out not in result.modes or timed.get(laid_out, 0.0) >= SLOWER):
         return {}
-    return _without(state, result, lowest, f"the untouched model is slower with {lowest}")
+    return _prepare_without(state, result, lowest, f"the untouched model is slower with {lowest}")
 
 
 def _raises_at(state: State, result: Race, precision: str) -> str:
@@ -178,7 +187,7 @@ def _does_something(state: State, precision: str) -> bool:
     return not context.parts or BY_NAME[precision].predict(context).high >= 1 + LEAST_GAIN
 
 
-def _without(state: State, result: Race, lowest: str, why: str) -> dict[str, Task]:
+def _prepare_without(state: State, result: Race, lowest: str, why: str) -> dict[str, Task]:
     """The first modes, prepared without this precision. why: as the beginning of a sentence."""
     result.without = (*result.without, lowest)
     wanted = permitted_modes(state, False, result.without)
@@ -196,22 +205,24 @@ def _without(state: State, result: Race, lowest: str, why: str) -> dict[str, Tas
     for name in sorted(tasks, key=lambda name: name != first):
         state.pool.add(tasks[name])
     if first in tasks and verified:
-        verify_ahead(state, first)
+        verify_mode_early(state, first)
     if tasks:
         state.say(Warned(f"{why}; the plain modes are also prepared without it."))
     return tasks
 
 
-def rounded_anew(state: State, result: Race) -> dict[str, Task]:
+def with_eager_rounding(state: State, result: Race) -> dict[str, Task]:
     """A mode in the place of the first that was refused in 16 bits, and not in full precision: it rounds where eager rounds, and is verified
     while it compiles.
 
     On an H200, a gradient of deberta-v3-base in bfloat16 was off by 0.88 with torch.compile, by 0.11 in eager, and by 0.08 with this rounding
     (docs/zoo.md, "Rounding")."""
     for name in result.rounding:
-        if found := rounded(state.context(), name, result.modes[name].rungs, {*state.mode_workers, *result.modes}):
+        if found := eager_rounding_variant(
+            state.context(), name, result.modes[name].rungs, {*state.mode_workers, *result.modes}
+        ):
             other, rungs = found
-            return {other: _verified_beside(state, other, rungs)}
+            return {other: _prepare_and_verify(state, other, rungs)}
     return {}
 
 
@@ -221,25 +232,25 @@ def compiled_code_raises(result: Race) -> bool:
     return bool(compiled) and all(mode.failed is True for mode in compiled)
 
 
-def attended_anew(state: State, result: Race) -> dict[str, Task]:
+def with_bias_kernel(state: State, result: Race) -> dict[str, Task]:
     """The first mode that compiles the model as a whole, with a kernel for attention with a bias that takes the bias as it lies: where what was
     compiled so far raised. What the survey found tells whether there is such attention.
 
     With torch 2.11, every mode of torch.compile raises "(*bias): last dimension must be contiguous" in training coatnet_0_rw_224 and
     maxvit_tiny_rw_224: compiled code lays the bias out otherwise, and torch's memory-efficient attention refuses it. Blocks raise first."""
     for name, task in list(state.mode_workers.items()):
-        if found := attended(state.context(), name, task.side.rungs, {*state.mode_workers, *result.modes}):
+        if found := bias_kernel_variant(state.context(), name, task.side.rungs, {*state.mode_workers, *result.modes}):
             other, rungs = found
             # What is verified already raises, too, by all that is seen, and would take cores from this one.
             for likely in list(state.likely_modes):
                 end_mode_checks(state, likely)
-            return {other: _verified_beside(state, other, rungs)}
+            return {other: _prepare_and_verify(state, other, rungs)}
     return {}
 
 
-def _verified_beside(state: State, name: str, rungs: Sequence[str]) -> Task:
+def _prepare_and_verify(state: State, name: str, rungs: Sequence[str]) -> Task:
     """A worker that prepares a mode now, and what verifies it meanwhile, where there is room for that."""
     task = state.mode_workers[name] = state.pool.add(prepared_mode(state, name, rungs), first=True)
-    if verifies_beside(state, task.memory):
-        verify_ahead(state, name)
+    if can_verify_now(state, task.memory):
+        verify_mode_early(state, name)
     return task

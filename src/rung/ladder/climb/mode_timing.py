@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import UNSET
 
-from rung.ladder.climb.ahead import note_memory
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, Answer, offer, take_back
 from rung.ladder.climb.begin import GRACE
+from rung.ladder.climb.busy_cpu import with_solo_baseline
 from rung.ladder.climb.modes import NAME, mode_of_task, title
+from rung.ladder.climb.prefetch import note_memory
 from rung.ladder.climb.state import UNSEEN, WARM, OutOfTime, State
-from rung.ladder.climb.trust import distrusted, with_alone
+from rung.ladder.climb.tamper_checks import reason_to_distrust
 from rung.ladder.climb.unfinished import Unfinished, discard, save
 from rung.ladder.climb.verdict import slowed_by_others
 from rung.records.climb import Mode
@@ -85,7 +86,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
     # Without an answer there is nothing to show: the first one may take a moment more than the budget has.
     start = Start.of(state.setup_within(state.left() if state.answer else max(state.left(), GRACE)), sides)
     try:
-        ab_run = _undisturbed(state, start, briefly)
+        ab_run = _time_undisturbed(state, start, briefly)
     except SideFailed as failure:
         failed = failure.side
         if state.left() <= 1:
@@ -117,7 +118,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
             state.say(Raced(record))
             if record.speedup >= PROVISIONAL_GAIN and (doubt := ab_run.doubt(0, k)):
                 state.say(Warned(f"{doubt}."))
-    _choose(state, result, names[1:], ab_run, start)
+    _choose_best(state, result, names[1:], ab_run, start)
     for name, task in ready.items():
         if name != result.best:
             task.end()
@@ -127,29 +128,29 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
     if result.task and _needs_memory(state, result):
         if result.task.ready:  # its verdict needs no worker of it then
             start = Start.of(state.setup_within(state.left()), {result.best: result.task})
-            start.profile(state.trace(traced(result.best)))
+            start.profile(state.trace(trace_name(result.best)))
         result.task.end()
 
 
-def _undisturbed(state: State, start: Start, briefly: bool) -> ABRun:
+def _time_undisturbed(state: State, start: Start, briefly: bool) -> ABRun:
     """One restart. On a host that others keep busy the untouched model waits for its launches or its cores. A graph of launches does not, and would look
     too good. So all are timed once more where the untouched model took much longer than alone, or where usual and shortest steps disagree. The
     restart counts in which it was faster, or in which they disagree less."""
     began = time.monotonic()
     ab_run = _one_restart(state, start, briefly)
     took = time.monotonic() - began
-    waited = _disagree(ab_run) > math.log(SLOWED)
+    waited = _disagreement(ab_run) > math.log(SLOWED)
     if took >= state.left() or not (waited or _baseline_step(ab_run) > SLOWED * state.baseline.time.value):
         return ab_run
     again = _one_restart(state, start, briefly)
-    found = min(ab_run, again, key=_disagree if waited else _baseline_step)
+    found = min(ab_run, again, key=_disagreement if waited else _baseline_step)
     both = [one.restarts[-1].shortest for one in (ab_run, again)]
     if all(both):  # of the same processes
         found.restarts[-1] = replace(found.restarts[-1], shortest=tuple(map(min, *both)))
     return found
 
 
-def _disagree(ab_run: ABRun) -> float:
+def _disagreement(ab_run: ABRun) -> float:
     """How much usual and shortest steps disagree about the untouched model and another one, as a logarithm; 0 where no threads waited."""
     restart, others = ab_run.restarts[-1], range(1, len(ab_run.samples[-1]))
     return max((abs(restart.usual(0, k) - restart.least(0, k)) for k in others if restart.shortest), default=0.0)
@@ -157,7 +158,7 @@ def _disagree(ab_run: ABRun) -> float:
 
 def _one_restart(state: State, start: Start, briefly: bool) -> ABRun:
     ab_run = ABRun()
-    ab_run.restarts.append(with_alone(state, start.timed(ab_run, briefly=briefly)))
+    ab_run.restarts.append(with_solo_baseline(state, start.timed(ab_run, briefly=briefly)))
     return ab_run
 
 
@@ -203,7 +204,7 @@ def withdraw(state: State, result: Race, name: str, why: str, *, wrong: bool = F
     take_back(state, record.rungs, why.rstrip("."), wrong=wrong)
 
 
-def _choose(state: State, result: Race, timed: list[str], ab_run: ABRun, start: Start) -> None:
+def _choose_best(state: State, result: Race, timed: list[str], ab_run: ABRun, start: Start) -> None:
     """Makes the fastest of those that were timed the best so far, unless the best is; the next fastest where its process fails as its outputs
     are checked."""
     beside = result.best in timed
@@ -212,14 +213,14 @@ def _choose(state: State, result: Race, timed: list[str], ab_run: ABRun, start: 
             break
         if result.best and not _replaces(result.modes[name], result.modes[result.best], beside):
             continue
-        if _take(state, result, name, ab_run, start, beat=beside):
+        if _make_best(state, result, name, ab_run, start, beat=beside):
             return
     if beside:  # so that its gain and that of the others are of the same blocks
         again = pair_of(ab_run, result.best)
         again.witness, result.ab_run = result.ab_run.witness, again
 
 
-def traced(mode: str) -> str:
+def trace_name(mode: str) -> str:
     """The name of the trace of a mode that was ended while others were raced."""
     return f"01-{NAME}-{mode}"
 
@@ -249,7 +250,7 @@ def _needs_memory(state: State, result: Race) -> bool:
     return state.pool.held() + state.mode_bytes > state.pool.memory or (replaced and state.pool.lacks_memory())
 
 
-def _take(state: State, result: Race, name: str, ab_run: ABRun, start: Start, beat: bool) -> bool:
+def _make_best(state: State, result: Race, name: str, ab_run: ABRun, start: Start, beat: bool) -> bool:
     """Makes a mode the best so far: its outputs are checked in the process that was timed. beat: the best took turns with it. False where
     that process failed, or is not believed."""
     task, of_two = state.mode_workers[name], pair_of(ab_run, name)
@@ -261,12 +262,12 @@ def _take(state: State, result: Race, name: str, ab_run: ABRun, start: Start, be
         return False
     seen, speedup = of_two.record(), record.speedup or 0.0
     faster = speedup >= PROVISIONAL_GAIN and not slowed_by_others(state, seen)
-    if speedup >= PROVISIONAL_GAIN and (doubt := distrusted(seen, speedup)):
+    if speedup >= PROVISIONAL_GAIN and (doubt := reason_to_distrust(seen, speedup)):
         withdraw(state, result, name, doubt)
         return False
     if result.task:
         result.task.end()
-    state.trace(traced(result.best)).unlink(missing_ok=True)
+    state.trace(trace_name(result.best)).unlink(missing_ok=True)
     result.best, result.task, result.ab_run = name, task, of_two
     state.best_worker = task
     if faster:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from rung.ladder.climb.restarts import Group, end_restarts, loaded, time_for_blocks
+from rung.ladder.climb.busy_cpu import with_solo_baseline
+from rung.ladder.climb.restarts import Group, end_restarts, load_restarts, time_for_blocks
 from rung.ladder.climb.schedule import confirmation_seconds, most_groups, setup_for_pairs
 from rung.ladder.climb.state import UNSEEN, OutOfTime, State
-from rung.ladder.climb.trust import with_alone
 from rung.ladder.climb.unfinished import Unfinished, save
 from rung.measure import Restart, until_next_look
 from rung.records.climb import Attempt
@@ -64,21 +64,21 @@ def _load_and_time(
     first = len(unfinished.ab_run.restarts) + 1
     progress.info("loading %s%s", _numbers(first, len(places)), _over(places))
     names = {f"{name}-{first + k}": place for k, place in enumerate(places)}
-    groups = loaded(state, sides, names, keep=confirmation_seconds(state), at_once=True)
+    groups = load_restarts(state, sides, names, keep=confirmation_seconds(state), at_once=True)
     for group in groups:
         if group.failed:
             _give_up(state, group, group.failed)
     left = groups
-    while turn := _next_of_each(state, left):
+    while turn := _first_of_each_gpu(state, left):
         time_for_blocks(state, len(sides))
         now = len(unfinished.ab_run.restarts) + 1
         progress.info("timing %s%s", _numbers(now, len(turn)), _over([group.place for group in turn]))
-        _time_at_once(state, turn, unfinished, groups)
+        _time_together(state, turn, unfinished, groups)
         left = [group for group in left if group not in turn]
     return len(places) + first - 1 - len(unfinished.ab_run.restarts)
 
 
-def _next_of_each(state: State, groups: Sequence[Group]) -> list[Group]:
+def _first_of_each_gpu(state: State, groups: Sequence[Group]) -> list[Group]:
     """Of each GPU the first group."""
     first: dict[int, Group] = {}
     for group in groups:
@@ -87,16 +87,16 @@ def _next_of_each(state: State, groups: Sequence[Group]) -> list[Group]:
     return list(first.values())
 
 
-def _time_at_once(state: State, groups: Sequence[Group], unfinished: Unfinished, there: Sequence[Group]) -> None:
+def _time_together(state: State, groups: Sequence[Group], unfinished: Unfinished, there: Sequence[Group]) -> None:
     """Times restarts, each on another GPU. What fails elsewhere is left out. there: they, and those that stand still beside them."""
     starts = [group.start(state) for group in groups]
     if len(groups) == 1 and not groups[0].place:
-        unfinished.ab_run.restarts.append(with_alone(state, starts[0].timed(unfinished.ab_run), state.kept))
+        unfinished.ab_run.restarts.append(with_solo_baseline(state, starts[0].timed(unfinished.ab_run), state.kept))
         save(state, "attempt", unfinished)
         return
     ab_runs = [ABRun() for _ in groups]
     timings = [
-        alone(start, ab_run, _beside(group, there)) if group.place else start.timing(ab_run)
+        alone(start, ab_run, _other_bytes(group, there)) if group.place else start.timing(ab_run)
         for group, start, ab_run in zip(groups, starts, ab_runs, strict=True)
     ]
     failed: list[tuple[Group, SideFailed | Taken]] = []
@@ -111,7 +111,7 @@ def _time_at_once(state: State, groups: Sequence[Group], unfinished: Unfinished,
         _give_up(state, group, why)
 
 
-def _beside(group: Group, there: Sequence[Group]) -> float:
+def _other_bytes(group: Group, there: Sequence[Group]) -> float:
     """Bytes of its GPU that other restarts hold there."""
     return sum(other.memory for other in there if other.place == group.place and other is not group)
 
@@ -127,7 +127,7 @@ def _give_up(state: State, group: Group, why: SideFailed | Taken) -> None:
         state.say(Warned(f"a restart on {_gpu(state, group)} is repeated on the first GPU: {why}"))
 
 
-def tell_of_gpus(state: State, record: Attempt) -> None:
+def report_gpu_differences(state: State, record: Attempt) -> None:
     """Says once of each GPU that differs by how much; the records of all attempts have it."""
     for gpu in record.other_gpus or ():
         if differs(gpu) and gpu.gpu not in state.reported_gpus:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 from typing import Any
 
-from rung.ladder.climb.answer import write_everywhere
+from rung.ladder.climb.answer import write_and_store
 from rung.ladder.climb.checks import once_more, peak_of, refusal, turns, verified, verifying_bytes
 from rung.ladder.climb.restarts import end_restarts
 from rung.ladder.climb.state import OutOfTime, State
@@ -27,21 +27,21 @@ Stack = tuple[str, ...]  # rungs
 FEW = 2  # workers, one a precision, for which cores must be idle before it is begun in the background
 
 
-def look(state: State) -> None:
+def advance(state: State) -> None:
     """Begins to verify the answer on its other shapes where cores are idle, and takes in what was found. May be called again and again."""
-    _drop_others(state)
-    kept = _left(state)
+    _end_outdated(state)
+    kept = _unverified_stack(state)
     if state.shape_checks:
         if _decided(state.shape_checks):
-            _take_in(state)
+            _apply_results(state)
     elif kept and kept not in state.failed_on_other_shapes and _cores_are_idle(state):
         _begin(state, kept)
 
 
-def under_way(state: State) -> bool:
+def is_under_way(state: State) -> bool:
     """Begins to verify the answer on its other shapes where that is left, and waits until all that do so have begun. Whether they are
     still at it then."""
-    if not _verifying(state):
+    if not _begin_if_left(state):
         return False
 
     def begun() -> bool:
@@ -50,10 +50,10 @@ def under_way(state: State) -> bool:
     return state.pool.wait(begun, state.left) and not _decided(state.shape_checks)
 
 
-def finish(state: State) -> bool:
+def wait_until_verified(state: State) -> bool:
     """Waits until the answer is verified on its other shapes, as long as there is time; False where the budget ended before, or they
     could not be verified. What computes something else there is taken back: then there is another answer, or none."""
-    kept = _verifying(state)
+    kept = _begin_if_left(state)
     if not kept:
         return True
     if not state.pool.wait(lambda: _decided(state.shape_checks), state.left):
@@ -61,18 +61,18 @@ def finish(state: State) -> bool:
     if not any(map(refusal, state.shape_checks)):
         if any(task.error and not task.place for task in state.shape_checks):
             end_restarts(state)  # which were loaded meanwhile, and hold memory of its GPU
-        _once_more(state)
+        _retry_failed(state)
     failed = next((task.error for task in state.shape_checks if task.error), None)
-    _take_in(state)
+    _apply_results(state)
     if failed and kept not in state.verified_on_all_shapes:
         state.say(Warned(f"other input shapes could not be verified, and are left to the untouched model: {failed}"))
     return kept in state.verified_on_all_shapes
 
 
-def _verifying(state: State) -> Stack:
-    """What is left to verify, as of `_left`. That is begun where it is not under way."""
-    _drop_others(state)
-    kept = _left(state)
+def _begin_if_left(state: State) -> Stack:
+    """What is left to verify, as of `_unverified_stack`. That is begun where it is not under way."""
+    _end_outdated(state)
+    kept = _unverified_stack(state)
     if kept:
         if not state.shape_checks:
             _begin(state, kept)
@@ -80,7 +80,7 @@ def _verifying(state: State) -> Stack:
     return kept
 
 
-def _left(state: State) -> Stack:
+def _unverified_stack(state: State) -> Stack:
     """The answer's rungs where it was kept, is verified on the measured shape alone, and the workload runs on others; else none."""
     kept = tuple(state.kept)
     verified = state.answer is not None and state.answer.kept == kept
@@ -107,7 +107,7 @@ def _call(precision: str, **more: Any) -> Call:
     return "verify", {"numerics": precision, "backwards": precision != "exact", "others": True, **more}
 
 
-def _drop_others(state: State) -> None:
+def _end_outdated(state: State) -> None:
     """Gives up what was begun of an answer that has been replaced."""
     kept = state.answer.kept if state.answer else ()
     if any(task.side.rungs != kept for task in state.shape_checks):
@@ -119,7 +119,7 @@ def _decided(tasks: list[Task]) -> bool:
     return all(task.done for task in tasks) or any(map(refusal, tasks))
 
 
-def _take_in(state: State) -> None:
+def _apply_results(state: State) -> None:
     """What was found of the answer."""
     tasks, kept = state.shape_checks, state.shape_checks[0].side.rungs
     end_all(tasks)
@@ -136,11 +136,11 @@ def _take_in(state: State) -> None:
     if record is not None and record.verification:
         record.verification = joined([record.verification, *found])
         state.run.add_attempt(record)
-    write_everywhere(state)
+    write_and_store(state)
     state.say(OnAllShapes(list(kept)))
 
 
-def _once_more(state: State) -> None:
+def _retry_failed(state: State) -> None:
     """What failed once more, with the GPU for itself, as long as there is time: memory may have been short beside others, and an
     out-of-memory killer ends whom it likes."""
     with contextlib.suppress(OutOfTime):

@@ -11,18 +11,26 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
-from rung.ladder.climb.ahead import Seen, worker_of_best
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, take_back
-from rung.ladder.climb.begin import audited
+from rung.ladder.climb.begin import wait_for_audit
+from rung.ladder.climb.busy_cpu import busy_clause
 from rung.ladder.climb.checks import checks_of, end_checks
 from rung.ladder.climb.mode_preparation import prepared_mode
-from rung.ladder.climb.mode_timing import Race, ensure_baseline_worker, time_modes, traced
-from rung.ladder.climb.modes import NAME, ROUNDED, rounded, the_best, title
+from rung.ladder.climb.mode_timing import Race, ensure_baseline_worker, time_modes, trace_name
+from rung.ladder.climb.modes import NAME, ROUNDED, eager_rounding_variant, the_best, title
+from rung.ladder.climb.prefetch import Profile, worker_of_best
 from rung.ladder.climb.race import race
 from rung.ladder.climb.schedule import verification_seconds
 from rung.ladder.climb.state import OutOfTime, State
-from rung.ladder.climb.trust import because_busy, distrusted
-from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed, slowed_by_others, warn_if_disturbed
+from rung.ladder.climb.tamper_checks import reason_to_distrust
+from rung.ladder.climb.verdict import (
+    mark_cut_short,
+    mark_failed,
+    record_verdict,
+    slowed_by_others,
+    verify_and_judge,
+    warn_if_disturbed,
+)
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, judge
 from rung.records.climb import Attempt, Mode, Plain
@@ -38,29 +46,29 @@ def attempt_plain(state: State) -> None:
     """The plain modes as the first attempt, of which the fastest that computes the same is kept. Where none does, the ladder's rungs
     are tried one at a time. An earlier sitting that timed them and had no time to verify is gone on with."""
     began = time.monotonic()
-    seen: Seen = None, None
+    seen: Profile = None, None
     record = next((a for a in state.attempts if a.rung == NAME), None)
     state.attempts = [a for a in state.attempts if a.rung != NAME]
     try:
         if record is None or not record.stack:
-            record = _record(state, race(state))
-        seen = _verified(state, record)
-        while record.verdict in ("reverted", "failed") and (other := _in_its_place(state, record)):
+            record = _first_record(state, race(state))
+        seen = _verify(state, record)
+        while record.verdict in ("reverted", "failed") and (other := _replacement(state, record)):
             take_back(state, record.stack, record.why.rstrip("."), wrong=bool(record.verification))
             record.stack = []  # the refuted one has its reason among the modes
             record = _timed_instead(state, record, *other)
             fastest = _fastest(record)
             if fastest and other[0].endswith(ROUNDED) and fastest.name != other[0]:
                 record = _timed_instead(state, record, fastest.name, fastest.rungs)
-            seen = _verified(state, record)
+            seen = _verify(state, record)
     except WorkerFailed as failure:
         if record is None:
             raise
-        set_failed(state, record, failure)
+        mark_failed(state, record, failure)
     except OutOfTime:
         if record is None:
             raise
-        set_cut(record)
+        mark_cut_short(record)
     assert record is not None
     answer = state.answer
     if record.cut and answer and answer.status != "provisional" and list(answer.kept) == record.stack:
@@ -70,37 +78,37 @@ def attempt_plain(state: State) -> None:
     if record.verdict != "kept" and not record.cut:
         end_checks(state)
     record.seconds = time.monotonic() - began
-    finish(state, record, seen)
+    record_verdict(state, record, seen)
 
 
-def _verified(state: State, record: Attempt) -> Seen:
+def _verify(state: State, record: Attempt) -> Profile:
     """Verifies the fastest mode, unless there is a verdict already; what a trace shows of it."""
     if record.verdict and not record.cut:
         return None, None
     name = f"01-{NAME}"
     record.verdict, record.why, record.cut = "", "", False
     state.plain = record.plain or None
-    audited(state)
+    wait_for_audit(state)
     ahead, state.mode_checks = state.mode_checks, []
     checks = checks_of(state, record.stack, name, ahead)
     try:
-        _profiled(state, record, name)
+        _profile(state, record, name)
         assert record.times
         assert record.comparison
-        seen: Seen = None, None  # a profile that failed, or had no time, costs the predictions only
+        seen: Profile = None, None  # a profile that failed, or had no time, costs the predictions only
         if state.trace(name).exists():
             seen = state.profiled(name, record.times["candidate"].value)
-        conclude(state, record, checks, record.comparison.speedup.value, seen)
+        verify_and_judge(state, record, checks, record.comparison.speedup.value, seen)
     except WorkerFailed as failure:
-        set_failed(state, record, failure)
+        mark_failed(state, record, failure)
         return None, None
     return seen
 
 
-def _profiled(state: State, record: Attempt, name: str) -> None:
+def _profile(state: State, record: Attempt, name: str) -> None:
     """Records the fastest mode, unless that was done when its worker was ended. Raises WorkerFailed."""
     fastest = next((mode.name for mode in record.modes or () if mode.rungs == record.stack), "")
-    recorded = state.trace(traced(fastest))
+    recorded = state.trace(trace_name(fastest))
     if recorded.exists():
         recorded.replace(state.trace(name))
         return
@@ -115,7 +123,7 @@ def _profiled(state: State, record: Attempt, name: str) -> None:
     best.reclaimable = True
 
 
-def _in_its_place(state: State, record: Attempt) -> tuple[str, Sequence[str]] | None:
+def _replacement(state: State, record: Attempt) -> tuple[str, Sequence[str]] | None:
     """The name and the rungs of what is tried in the place of the mode that was refuted just now, which is marked so: the same with
     another rounding, where 16 bits refused it and time is left for that; or the fastest of the others."""
     modes = record.modes or []
@@ -126,7 +134,11 @@ def _in_its_place(state: State, record: Attempt) -> tuple[str, Sequence[str]] | 
         if mode.rungs == record.stack:
             mode.error, mode.speedup = record.why, UNSET
             seen = [other.name for other in modes]
-            if in_16_bits and time_left and (found := rounded(state.context(), mode.name, mode.rungs, seen)):
+            if (
+                in_16_bits
+                and time_left
+                and (found := eager_rounding_variant(state.context(), mode.name, mode.rungs, seen))
+            ):
                 return found
     fastest = _fastest(record)
     return (fastest.name, fastest.rungs) if fastest else None
@@ -147,10 +159,10 @@ def _timed_instead(state: State, record: Attempt, name: str, rungs: Sequence[str
     state.pool.add(task)
     state.wait(task)
     time_modes(state, result, {name: task})
-    return _record(state, result)
+    return _first_record(state, result)
 
 
-def _record(state: State, found: Race) -> Attempt:
+def _first_record(state: State, found: Race) -> Attempt:
     """The record of the plain modes, timed and not verified; with a verdict where none is fast enough."""
     modes = list(found.modes.values())
     timed = [mode for mode in modes if mode.speedup]
@@ -181,9 +193,9 @@ def _record(state: State, found: Race) -> Attempt:
     if (best.speedup or 0.0) < PROVISIONAL_GAIN:
         record.verdict = "inconclusive"
         record.why = (
-            f"no plain mode was more than {PROVISIONAL_GAIN - 1:.0%} faster in one restart{because_busy(record)}."
+            f"no plain mode was more than {PROVISIONAL_GAIN - 1:.0%} faster in one restart{busy_clause(record)}."
         )
-    elif why := distrusted(record, best.speedup or 0.0):
+    elif why := reason_to_distrust(record, best.speedup or 0.0):
         record.verdict, record.why = "reverted", why
     elif why := slowed_by_others(state, record):
         record.verdict, record.why = "inconclusive", why

@@ -13,21 +13,21 @@ from collections.abc import Mapping, Sequence
 
 from rung.ladder.answers import Untouched
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
-from rung.ladder.climb.begin import audited, surveyed
+from rung.ladder.climb.begin import finish_survey, wait_for_audit
 from rung.ladder.climb.checks import may_pass
-from rung.ladder.climb.mode_checks import end_mode_checks, note_likely, prepare_after, use_the_time, withdraw_wrong
+from rung.ladder.climb.mode_checks import advance_checks, end_mode_checks, note_likely, prefetch_after, withdraw_wrong
 from rung.ladder.climb.mode_preparation import (
     ANEW,
     at_higher_precision,
-    attended_anew,
     compiled_code_raises,
     first_modes,
     later_modes,
     prepared_mode,
-    rounded_anew,
     start_modes,
     timed_before,
     waits_for_cores,
+    with_bias_kernel,
+    with_eager_rounding,
     without_graph,
 )
 from rung.ladder.climb.mode_timing import Race, ensure_baseline_worker, time_modes
@@ -65,7 +65,7 @@ def race(state: State) -> Race:
         nonlocal later
         if not result.asked:
             result.asked = True
-            audited(state)
+            wait_for_audit(state)
             later = later_modes(state, result, later)
         for name in [name for name in later if mode_of(name) not in leave and not waits_for_cores(state, name)]:
             open_[name] = later.pop(name)
@@ -82,15 +82,15 @@ def race(state: State) -> Race:
             waited = dict(open_)
         if not waited and not later:
             break
-        if _can_wait(state, result, {**open_, **later}):
-            _leave(state, open_, later)
+        if _can_defer(state, result, {**open_, **later}):
+            _defer(state, open_, later)
             break
         progress.info("preparing %s", "; ".join(map(title, waited or later)))
-        if not _something_new(state, result, list(waited.values())):
+        if not _wait_for_news(state, result, list(waited.values())):
             if not result.best:
                 raise OutOfTime
             if _patience_is_over(state, result):
-                _leave(state, open_, later)
+                _defer(state, open_, later)
                 break
             for name, task in {**open_, **later}.items():
                 if name in result.modes and result.modes[name].speedup:  # it was to be timed again
@@ -98,7 +98,7 @@ def race(state: State) -> Race:
                 result.modes[name] = mode_of_task(name, task, error="it was not ready in time")
                 state.say(Raced(result.modes[name]))
             break
-        surveyed(state, wait=False)  # what refuses the workload ends the climb
+        finish_survey(state, wait=False)  # what refuses the workload ends the climb
         done = {name: open_.pop(name) for name, task in waited.items() if task.done}
         for name, task in list(done.items()):
             if task.error and may_pass(task.error) and name not in tried_again:  # beside others: once more later
@@ -112,17 +112,17 @@ def race(state: State) -> Race:
             start_later(ANEW)  # the others compile while this one is timed and checked
         time_modes(state, result, done)
         # The survey tells whether other attention may help, and is waited for where nothing else is left to do.
-        if compiled_code_raises(result) and surveyed(state, wait=not (open_ or later)):
-            open_ |= attended_anew(state, result)
-        _give_up(state, result, open_, later)
+        if compiled_code_raises(result) and finish_survey(state, wait=not (open_ or later)):
+            open_ |= with_bias_kernel(state, result)
+        _skip_hopeless(state, result, open_, later)
         if withdraw_wrong(state, result):
             _give_up_refused(result, open_, later)
-            open_ |= rounded_anew(state, result)
+            open_ |= with_eager_rounding(state, result)
         if result.dropped and (name := _fastest_left(result)) and name not in open_:
             result.dropped = False
             open_[name] = state.mode_workers[name] = prepared_mode(state, name, result.modes[name].rungs, "-again")
             state.pool.add(open_[name], first=True)
-        use_the_time(state, result)
+        advance_checks(state, result)
         open_ |= at_higher_precision(state, result)
     end_all(open_.values())
     if state.baseline_worker and result.best:
@@ -130,7 +130,7 @@ def race(state: State) -> Race:
     return result
 
 
-def _something_new(state: State, result: Race, tasks: Sequence[Task]) -> bool:
+def _wait_for_news(state: State, result: Race, tasks: Sequence[Task]) -> bool:
     """Waits until a mode is ready, or the survey or the verification ahead has answered; False where the time is over, or where the
     modes that are left take much longer than the best did while that is verified already."""
     began = time.monotonic()
@@ -146,7 +146,7 @@ def _something_new(state: State, result: Race, tasks: Sequence[Task]) -> bool:
     before = (state.survey_task is None, *others()[1:])
 
     def new() -> bool:
-        prepare_after(state, result)
+        prefetch_after(state, result)
         return others() != before or any(task.done for task in tasks)
 
     def left() -> float:
@@ -185,7 +185,7 @@ def _unverified_seconds(state: State, best: Mode) -> float:
     return needed if needed < state.left() else 0.0  # else it is in vain
 
 
-def _can_wait(state: State, result: Race, tasks: Mapping[str, Task]) -> bool:
+def _can_defer(state: State, result: Race, tasks: Mapping[str, Task]) -> bool:
     """Whether these modes may be timed later (`rung.ladder.climb.deferred_modes`): the best is verified, the candidate after it is ready, and
     they compile for long, or add nothing to the best."""
     verified = state.answer is not None and state.answer.status != "provisional"
@@ -204,7 +204,7 @@ def _can_wait(state: State, result: Race, tasks: Mapping[str, Task]) -> bool:
     )
 
 
-def _leave(state: State, open_: dict[str, Task], later: dict[str, Task]) -> None:
+def _defer(state: State, open_: dict[str, Task], later: dict[str, Task]) -> None:
     """Has modes timed later (`rung.ladder.climb.deferred_modes`), as far as nobody else needs their room meanwhile."""
     state.deferred_modes = {**open_, **later}
     for task in state.deferred_modes.values():
@@ -214,10 +214,10 @@ def _leave(state: State, open_: dict[str, Task], later: dict[str, Task]) -> None
     open_.clear()
 
 
-def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str, Task]) -> None:
+def _skip_hopeless(state: State, result: Race, open_: dict[str, Task], later: dict[str, Task]) -> None:
     """Waits no longer for modes that go the way of one that failed."""
     for name, task in {**open_, **later}.items():
-        if not (why := _in_vain(result, task.side.rungs)):
+        if not (why := _reason_to_skip(result, task.side.rungs)):
             continue
         open_.pop(name, None)
         later.pop(name, None)
@@ -227,7 +227,7 @@ def _give_up(state: State, result: Race, open_: dict[str, Task], later: dict[str
         state.say(Raced(result.modes[name]))
 
 
-def _in_vain(result: Race, rungs: Sequence[str]) -> str:
+def _reason_to_skip(result: Race, rungs: Sequence[str]) -> str:
     """Why a mode with these rungs would fail, as a clause: it adds to one that made the untouched model much slower, or compiles what raised,
     and ran with nothing but another attention. Empty where nothing speaks against it."""
     timed = [mode for mode in result.modes.values() if mode.speedup]

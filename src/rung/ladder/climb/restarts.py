@@ -56,7 +56,7 @@ def begin_restarts(
     return groups
 
 
-def loaded(
+def load_restarts(
     state: State, sides: Mapping[str, Side], places: Mapping[str, int], *, keep: float = 0.0, at_once: bool = False
 ) -> list[Group]:
     """The same, once each is warm, or one of its sides failed. keep: seconds of the budget that must be left. Raises OutOfTime."""
@@ -65,7 +65,7 @@ def loaded(
     return groups
 
 
-def warm(state: State, groups: Sequence[Group]) -> list[Start]:
+def wait_until_warm(state: State, groups: Sequence[Group]) -> list[Start]:
     """Restarts that were begun, once they can be timed. Raises OutOfTime, and SideFailed where one failed."""
     state.wait(*state.restart_workers)
     for group in groups:

@@ -26,7 +26,7 @@ from dataclasses import replace
 
 from rung.hardware.limits import usable_cores
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
-from rung.ladder.climb.bundles import LEAST_GAIN, NAME, bundled, stacked
+from rung.ladder.climb.bundles import LEAST_GAIN, NAME, best_bundle, stack_with
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, State
 from rung.measure import CLIMB, PATIENT, Looks
 from rung.records.climb import Attempt, Mode, Stopped
@@ -113,7 +113,7 @@ def next_bundle(state: State, rungs: Sequence[Rung]) -> Rung | None:
         # They may apply, or give something, beside the others.
         ranked += [r for r in rungs if r not in worth and not _own_attempts(state, r)]
     most = 1 if state.numerics == "exact" else 2
-    found = bundled(state.context(), state.kept, ranked, lambda prepares: _decision_seconds(state, prepares, most))
+    found = best_bundle(state.context(), state.kept, ranked, lambda prepares: _decision_seconds(state, prepares, most))
     stack = {*state.kept, *(member.name for member in found.members)} if found else set()
     return None if stack in [{*m.rungs} for m in _timed_modes(state)] else found
 
@@ -255,7 +255,7 @@ def finished_attempts(state: State, rung: Rung) -> list[Attempt]:
     the plain modes where they were slower with it, or one that adds it to the best was not faster, or raised."""
     made = _own_attempts(state, rung)
     plain = [a for a in state.attempts if a.rung == "plain" and a not in made]
-    stack = stacked(state.kept, rung)
+    stack = stack_with(state.kept, rung)
     return made + [
         a
         for a in plain

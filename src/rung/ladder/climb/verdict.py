@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from msgspec import UNSET
 
 from rung.engine.disturbed import compiled_anew
-from rung.ladder.climb.ahead import Seen, prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, offer, take_back, verified_answer
-from rung.ladder.climb.begin import surveyed
+from rung.ladder.climb.begin import finish_survey
+from rung.ladder.climb.busy_cpu import busy_clause, doubt_of_record, waited_for_cores
 from rung.ladder.climb.checks import (
     end_checks,
     end_shape_checks,
@@ -25,9 +25,10 @@ from rung.ladder.climb.checks import (
     verified,
 )
 from rung.ladder.climb.modes import the_best
+from rung.ladder.climb.prefetch import Profile, prefetch_next
 from rung.ladder.climb.schedule import OVER, confirmation_seconds, trial_budget
 from rung.ladder.climb.state import OutOfTime, State
-from rung.ladder.climb.trust import because_busy, by_cpu_time_of, distrusted, waited_for_cores
+from rung.ladder.climb.tamper_checks import reason_to_distrust
 from rung.ladder.climb.unfinished import discard, save_verified
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
@@ -48,30 +49,30 @@ DISTURBED = 1.5  # times, between two measurements of the untouched workload
 WORTH_MORE = 1.02
 
 
-def no_gain(record: Attempt, rung: Rung, comparison: Comparison, slower_at_most: float) -> tuple[str, str] | None:
+def rejection(record: Attempt, rung: Rung, comparison: Comparison, slower_at_most: float) -> tuple[str, str] | None:
     """The verdict and its reason where neither the times speak for the rung, nor what it spares at a step that is slower
     by no more than this share."""
     answer, speedup = comparison.answer, comparison.speedup
     if answer == "faster":
-        why = distrusted(record, speedup.value)
+        why = reason_to_distrust(record, speedup.value)
         return ("reverted", why) if why else None
-    if speedup.low > 1 - slower_at_most and spared(record, rung):
+    if speedup.low > 1 - slower_at_most and secondary_gain(record, rung):
         return None
     anew = (record.compiled_while_timed or {}).get("candidate", 0)
     but = f" ({compiled_anew(anew)})" if anew else ""
     if answer == "slower":
         if waited := waited_for_cores(record):
             return "inconclusive", f"it was slower while {waited}; climb again while the machine does nothing else."
-        return "reverted", f"it is slower than the best so far{but}{because_busy(record)}."
+        return "reverted", f"it is slower than the best so far{but}{busy_clause(record)}."
     if record.cut:
         times = f"{comparison.restarts} restart{'' if comparison.restarts == 1 else 's'}"
         return "inconclusive", f"the budget ended after {times}; `--resume` tries it again."
-    if doubt := by_cpu_time_of(record):
+    if doubt := doubt_of_record(record):
         return "inconclusive", f"the interval includes 1, so it is not kept and stays provisional{but}: {doubt}."
-    return "inconclusive", f"the interval includes 1: no gain was shown, so it is not kept{but}{because_busy(record)}."
+    return "inconclusive", f"the interval includes 1: no gain was shown, so it is not kept{but}{busy_clause(record)}."
 
 
-def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float, seen: Seen) -> None:
+def verify_and_judge(state: State, record: Attempt, checks: Sequence[Task], gain: float, seen: Profile) -> None:
     """Waits for the verification, and gives the verdict on a candidate that is faster. gain: over the best so far; where it is large, the
     verification may take the time that was left for confirming (rule 6)."""
     began = time.monotonic()
@@ -87,11 +88,11 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
         return state.left() + (OVER * (state.request.budget or 0.0) if begun else 0.0)
 
     if state.survey_task:
-        state.pool.wait(lambda: surveyed(state, wait=False) or all(task.done for task in checks), state.left)
+        state.pool.wait(lambda: finish_survey(state, wait=False) or all(task.done for task in checks), state.left)
     progress.info("verifying in %s", " and ".join(named(part_of(task)) for task in checks))
 
     def decided() -> bool:
-        prepare_next(state, record.stack, seen, record.without or ())
+        prefetch_next(state, record.stack, seen, record.without or ())
         save_verified(state, record.stack, {part_of(t): found for t in checks if (found := verified(t))})
         return all(task.done for task in checks) or any(map(refusal, checks))
 
@@ -136,20 +137,20 @@ def _one_at_a_time(state: State, checks: Sequence[Task], reserved: float) -> lis
     return once_more(state, checks, lambda numerics: ("verify", {"numerics": numerics}), reserved)
 
 
-def set_failed(state: State, record: Attempt, error: WorkerFailed) -> None:
+def mark_failed(state: State, record: Attempt, error: WorkerFailed) -> None:
     """A worker that was stopped because the budget was over did not fail."""
     if error.kind == "hung" and trial_budget(state) <= 1:
-        set_cut(record)
+        mark_cut_short(record)
     else:
         record.verdict, record.why = "failed", error.sentence
 
 
-def set_cut(record: Attempt) -> None:
+def mark_cut_short(record: Attempt) -> None:
     record.verdict, record.cut = "inconclusive", True
     record.why = "the budget ended before a verdict; `--resume` continues."
 
 
-def finish(state: State, record: Attempt, seen: Seen) -> None:
+def record_verdict(state: State, record: Attempt, seen: Profile) -> None:
     kind = "attempt" if record.modes is UNSET else "plain"
     if state.best_worker:
         state.best_worker.reclaimable = False  # what is tried next is timed beside it
@@ -165,14 +166,14 @@ def finish(state: State, record: Attempt, seen: Seen) -> None:
         state.add(record)
         if not record.cut:  # where it was only cut short, what was seen of it still holds
             discard(state, kind)
-            if not by_cpu_time_of(record):
+            if not doubt_of_record(record):
                 wrong = record.verdict == "reverted" and bool(record.verification)
                 take_back(state, state.provisional_stack or record.stack, record.why.rstrip("."), wrong=wrong)
     state.provisional_stack = []
     state.say(Judged(record))
 
 
-def taken_up(state: State) -> None:
+def restore_best(state: State) -> None:
     """Goes on from what the attempts in the run directory kept. Where a kill came between the record of an attempt and the answer, or
     between the refutation of an answer and the records of its attempts, the second follows now."""
     for record in state.attempts:
@@ -183,7 +184,7 @@ def taken_up(state: State) -> None:
     if last and last.seconds >= (kept[-1].spent_seconds or 0.0):
         refute(state, last.kept, last.why)
         return
-    _stand_on(state, kept)
+    _set_best(state, kept)
     if not kept or not kept[-1].comparison:
         return
     now, unfinished = state.answer, state.unfinished.get("attempt")
@@ -205,7 +206,7 @@ def refute(state: State, stack: Sequence[str], why: str) -> None:
         record.verdict, record.why = "reverted", f"it was kept first and then withdrawn: {why}."
         _without_mode(state, record, why)
         state.run.add_attempt(record)
-    _stand_on(state, kept)
+    _set_best(state, kept)
 
 
 def _without_mode(state: State, record: Attempt, why: str) -> None:
@@ -220,7 +221,7 @@ def _without_mode(state: State, record: Attempt, why: str) -> None:
     record.plain = state.plain or Plain()
 
 
-def _stand_on(state: State, kept: Sequence[Attempt]) -> None:
+def _set_best(state: State, kept: Sequence[Attempt]) -> None:
     """Makes what these attempts kept the best so far."""
     state.kept = list(kept[-1].stack) if kept else []
     if not kept and state.trace("baseline").exists():
@@ -284,7 +285,7 @@ LESS_MEMORY = 0.9  # of the best's peak
 SIDES = ("best", "candidate")
 
 
-def spared(record: Attempt, rung: Rung) -> str | None:
+def secondary_gain(record: Attempt, rung: Rung) -> str | None:
     """What the candidate of an attempt spares, in words; None where that is too little, or the rung is there for the
     step alone."""
     if rung.spares == "first run":

@@ -11,12 +11,12 @@ from made_up import GIB, MANIFEST, PASSED, Added, answered, know, leave, state
 from made_up import warm as warmed
 
 from rung.ladder.climb import state as states
-from rung.ladder.climb.ahead import prepare_next, prepared_rung, verify_beside
-from rung.ladder.climb.bundles import as_one
+from rung.ladder.climb.bundles import bundle_of
 from rung.ladder.climb.checks import checks_of
-from rung.ladder.climb.mode_checks import prepare_after
+from rung.ladder.climb.mode_checks import prefetch_after
 from rung.ladder.climb.mode_timing import Race
 from rung.ladder.climb.modes import the_best
+from rung.ladder.climb.prefetch import prefetch_next, prefetched_rung, verify_while_compiling
 from rung.ladder.climb.state import State
 from rung.ladder.climb.unfinished import Unfinished
 from rung.launch import WorkerFailed
@@ -41,7 +41,7 @@ def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[State, Added
     made.run.write("manifest.json", MANIFEST)
     made.known, made.pool, made.kept = record_of(Facts, FACTS), pool, BEST  # type: ignore[assignment]
     made.baseline.memory = {"allocated": 1 << 30}
-    rung = as_one(made.context(), [BY_NAME[name] for name in MEMBERS])
+    rung = bundle_of(made.context(), [BY_NAME[name] for name in MEMBERS])
     made.next_worker = Task("02-together-1-candidate", made.side([*BEST, *MEMBERS]), [])
     made.next_rung, made.next_gain = replace(rung, shrinks=lambda c: {}), 1.3
     return made, pool
@@ -56,9 +56,9 @@ def warm(made: State, *found: str) -> None:
 
 def test_it_is_verified_while_it_compiles(climb: tuple[State, Added]) -> None:
     made, pool = climb
-    prepare_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, (None, None))
     warm(made, *MEMBERS)
-    prepare_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, (None, None))
     assert pool.names == ["02-together-verify-exact", "02-together-verify-bf16"]
     assert [task.name for task in made.next_checks] == ["02-together-verify-exact", "02-together-verify-bf16"]
 
@@ -66,20 +66,20 @@ def test_it_is_verified_while_it_compiles(climb: tuple[State, Added]) -> None:
 def test_what_is_verified_before_it_has_the_cores_to_itself(climb: tuple[State, Added]) -> None:
     made, pool = climb
     made.all_checks = [Task("01-plain-verify-bf16", made.side(BEST), [("verify", {})])]
-    prepare_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, (None, None))
     assert pool.names == []
     made.all_checks = [answered("01-plain-verify-bf16", made.side(BEST), verify=PASSED)]
-    prepare_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, (None, None))
     assert "02-together-verify-exact" in pool.names
 
 
 def test_without_the_members_that_did_nothing_it_begins_anew(climb: tuple[State, Added]) -> None:
     made, pool = climb
-    prepare_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, (None, None))
     of_the_best = Task("01-plain-verify-bf16", made.side(BEST), [("verify", {})])
     made.all_checks.append(of_the_best)
     warm(made, "fused-qkv")
-    prepare_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, (None, None))
     assert not of_the_best.ended
     assert {tuple(task.side.rungs) for task in pool.tasks if not task.ended} == {(*BEST, "fused-qkv")}
     assert [task.name.rpartition("-")[2] for task in made.next_checks] == ["exact", "bf16"]
@@ -91,7 +91,7 @@ def test_the_next_candidate_yields_until_it_is_the_one_that_is_tried(climb: tupl
     made.next_worker, made.next_rung = None, None
     pool.add(Task("01-plain-default", made.side(BEST), []))
     made.request = replace(made.request, budget=None)
-    prepare_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, (None, None))
     assert made.next_worker is not None
     assert pool.tasks[0] is made.next_worker
     assert made.next_worker.low_priority
@@ -106,7 +106,7 @@ def test_what_did_nothing_in_a_candidate_is_not_tried_after_it(climb: tuple[Stat
 
     def following(without: list[str]) -> tuple[str, ...]:
         made.next_worker, made.next_rung = None, None
-        prepare_next(made, BEST, (None, None), without)
+        prefetch_next(made, BEST, (None, None), without)
         return made.next_worker.side.rungs if made.next_worker else ()
 
     first = following([])[-1]
@@ -128,21 +128,21 @@ def racing(made: State, seconds: float) -> Race:
 def test_where_little_time_is_left_it_compiles_beside_the_whole_that_it_builds_on(climb: tuple[State, Added]) -> None:
     made, _ = climb
     race = racing(made, 400.0)
-    prepare_after(made, race)
+    prefetch_after(made, race)
     assert made.next_worker is None  # the whole will tell first where its time goes
     race = racing(made, 100.0)
-    prepare_after(made, race)
+    prefetch_after(made, race)
     assert made.next_worker is not None
     assert made.next_worker.side.rungs[:3] == tuple(BEST)
     assert {"sdpa", "gelu-epilogue"} <= {*made.next_worker.side.rungs}
     made.next_gain = 1.3
     made.all_checks = [Task("01-plain-verify-bf16", made.side(BEST), [("verify", {})])]
-    prepare_after(made, race)
+    prefetch_after(made, race)
     assert [task.side.rungs for task in made.next_checks] == [made.next_worker.side.rungs] * 2
     made.likely_modes = []
     race.modes[WHOLE], race.best = mode(*BEST, name=WHOLE, speedup=1.8), WHOLE
     before = made.next_worker
-    prepare_after(made, race)
+    prefetch_after(made, race)
     assert made.next_worker is before
 
 
@@ -150,7 +150,7 @@ def test_where_little_time_is_left_it_compiles_beside_the_whole_that_it_builds_o
 def test_where_the_whole_does_not_become_the_best_it_is_given_up(climb: tuple[State, Added], end: str) -> None:
     made, _ = climb
     race = racing(made, 100.0)
-    prepare_after(made, race)
+    prefetch_after(made, race)
     begun = made.next_worker
     assert begun is not None
     if end == "it raises":
@@ -159,7 +159,7 @@ def test_where_the_whole_does_not_become_the_best_it_is_given_up(climb: tuple[St
         made.likely_modes = []
     if end == "another mode is the best":
         race.modes["default"], race.best = mode("bf16", "compile", name="default", speedup=1.8), "default"
-    prepare_after(made, race)
+    prefetch_after(made, race)
     assert begun.ended
     assert made.next_worker is not begun
 
@@ -193,20 +193,20 @@ def test_one_that_is_nearly_decided_is_tried_at_the_end(
     know(leave(made, left), matches=dict.fromkeys(MEMBERS, 12))
     # A verification may take a tenth of it more, and a restart may not.
     made.request = replace(made.request, budget=max(left, 40.0))
-    assert bool(prepared_rung(made)) == tried
+    assert bool(prefetched_rung(made)) == tried
 
 
 def test_without_many_cores_it_waits(climb: tuple[State, Added], monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = climb
     monkeypatch.setattr(states, "usable_cores", lambda: 2)
-    prepare_after(made, racing(made, 100.0))
+    prefetch_after(made, racing(made, 100.0))
     assert made.next_worker is None
 
 
 def tried_now(made: State, gain: float, *found: str, best: Sequence[str] = BEST) -> None:
     """Another candidate than the one that was prepared ahead is tried. found: once its worker is ready, the passes that found something."""
     rung = replace(
-        as_one(made.context(), [BY_NAME[name] for name in MEMBERS]), shrinks=lambda c: {"rest": (1 / gain, 1 / gain)}
+        bundle_of(made.context(), [BY_NAME[name] for name in MEMBERS]), shrinks=lambda c: {"rest": (1 / gain, 1 / gain)}
     )
     made.breakdown = Breakdown(parts={"rest": 10e6})
     task, made.next_worker = Task("03-together-1-candidate", made.side([*best, *MEMBERS]), []), None
@@ -215,7 +215,7 @@ def tried_now(made: State, gain: float, *found: str, best: Sequence[str] = BEST)
         task, made.next_worker = made.next_worker, None
         assert task is not None
         task.name = "03-together-1-candidate"
-    verify_beside(made, rung, task)
+    verify_while_compiling(made, rung, task)
 
 
 def test_a_candidate_that_nobody_prepared_is_verified_while_it_compiles(climb: tuple[State, Added]) -> None:

@@ -7,8 +7,8 @@ import pytest
 from attempt_records import attempt
 
 from rung.ladder.climb.answer import noise
-from rung.ladder.climb.trust import by_cpu_time, by_cpu_time_of, clocks_disagree
-from rung.ladder.climb.verdict import no_gain
+from rung.ladder.climb.busy_cpu import clocks_disagree, doubt_by_cpu_time, doubt_of_record
+from rung.ladder.climb.verdict import rejection
 from rung.measure import CLIMB, Comparison, Restart, judge
 from rung.measure.core_time import CoreTime
 from rung.records.climb import Noise
@@ -50,13 +50,13 @@ def test_a_recipe_stays_provisional_where_both_clocks_speak_for_it(
     made = ab_run(wall, cpu, cores)
     assert made.comparison is not None
     seen = made.by_cpu_time()
-    doubt = by_cpu_time(made.comparison, seen, made.waited.values())
+    doubt = doubt_by_cpu_time(made.comparison, seen, made.waited.values())
     assert bool(doubt) is stays
     if stays:
         assert "waited for a CPU core 50% of the time" in doubt
         assert "1.50× (" in doubt
     record = attempt(comparison=made.comparison, cpu_time=seen, waited=made.waited)
-    assert by_cpu_time_of(record) == doubt  # which is what is on disk
+    assert doubt_of_record(record) == doubt  # which is what is on disk
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_what_was_slower_while_others_took_the_cores_is_not_reverted(
     assert made.comparison is not None
     shares = dict(zip(("best", "candidate"), waited, strict=True))
     record = attempt(comparison=made.comparison, cpu_time=made.by_cpu_time(), waited=shares, cut=False)
-    found = no_gain(record, BY_NAME["fused-qkv"], made.comparison, 0.01)
+    found = rejection(record, BY_NAME["fused-qkv"], made.comparison, 0.01)
     assert found is not None
     assert found[0] == verdict
     assert ("waited for a CPU core 50% of the time; climb again" in found[1]) == (verdict == "inconclusive")

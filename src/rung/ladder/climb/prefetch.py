@@ -1,4 +1,7 @@
-"""What is begun before it is needed: workers of the best so far and of the candidate that may be next, and the verification of a candidate."""
+"""Prefetching: workers and verifications are started before they are needed.
+
+These are workers of the best so far, the candidate that may be next, and the verification of a candidate while it compiles.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
-from rung.ladder.climb.bundles import stacked, with_effect
+from rung.ladder.climb.bundles import effective_stack, stack_with
 from rung.ladder.climb.checks import (
     answered_before,
     end_checks,
@@ -27,11 +30,11 @@ from rung.timing.timed import Warmed
 # 46 to 111 s to compile in zoo climbs, and its verification 15 to 40 s more (docs/zoo.md).
 TWO_COMPILATIONS = 150.0
 EXPECTED = 1.005  # times as fast, of a candidate that is verified while it compiles: cores are idle otherwise
-Seen = tuple[Breakdown | None, Counters | None]  # a breakdown, and what a trace counts
+Profile = tuple[Breakdown | None, Counters | None]  # a breakdown, and what a trace counts
 
 
 def worker_of_best(state: State, rungs: Sequence[str], name: str) -> Task:
-    """A worker of the best so far, or of what it will be: the one that is there, or a new one that is not warm yet."""
+    """A worker of these rungs, the best so far or what will be: the present one, or a new one that is not warm yet."""
     now = state.best_worker
     if now is not None and now.ready and list(now.side.rungs) == list(rungs):
         now.reclaimable = False
@@ -44,7 +47,7 @@ def worker_of_best(state: State, rungs: Sequence[str], name: str) -> Task:
 
 
 def note_memory(state: State, task: Task) -> None:
-    """Counts for a warm worker the GPU memory that it took, in the place of a guess."""
+    """Replaces the guess of a warm worker's GPU memory by what it took."""
     if state.facts.gpu:
         task.memory = max(task.answer("warm", Warmed).memory.values()) + CONTEXT_BYTES
 
@@ -54,9 +57,12 @@ def is_short(state: State) -> bool:
     return state.left() < TWO_COMPILATIONS
 
 
-def prepare_next(state: State, stack: Sequence[str], seen: Seen, without: Collection[str] = ()) -> None:
-    """While a candidate is verified, the one that would come after it compiles, if cores are idle. Once that is warm, its verification
-    begins. May be called again and again. seen: of the candidate; without: its members that did nothing, which are not tried after it."""
+def prefetch_next(state: State, stack: Sequence[str], seen: Profile, without: Collection[str] = ()) -> None:
+    """Starts to compile the candidate that would come after this one, if cores are idle. Once that is warm, starts to verify it. May be called
+    again and again.
+
+    stack: of the present candidate, which is being verified; seen: its profile; without: its members that did nothing, which are not tried
+    after it."""
     if state.next_worker is not None:
         _verify_next(state)
         return
@@ -68,7 +74,7 @@ def prepare_next(state: State, stack: Sequence[str], seen: Seen, without: Collec
     try:
         rung = next_rung(state, [rung for rung in LADDER if rung.name not in without])
         if isinstance(rung, Rung) and rung.spares == "step" and not rung.first:
-            number, after = 2 + max([0, *(a.number for a in state.attempts)]), stacked(stack, rung)
+            number, after = 2 + max([0, *(a.number for a in state.attempts)]), stack_with(stack, rung)
             name = f"{number:02d}-{rung.name}-1-candidate"
             state.next_worker = Task(name, state.side(after), WARM, state.step_bytes())
             state.next_worker.low_priority = True
@@ -80,14 +86,14 @@ def prepare_next(state: State, stack: Sequence[str], seen: Seen, without: Collec
 
 
 def _verify_next(state: State) -> None:
-    """Begins to verify the next candidate while it compiles, where it should be faster and cores are idle. Once it is warm, its worker
-    has told which members of a bundle did nothing; the verification begins anew without them."""
+    """Starts to verify the next candidate while it compiles, where it should be faster and cores are idle. Once it is warm, its worker reports
+    which members of a bundle did nothing. Then the verification starts again without them."""
     task, rung = state.next_worker, state.next_rung
     if task is None or rung is None or task.ended or task.error or state.next_gain < PROVISIONAL_GAIN:
         return
     if state.pool.idle() < 2 or state.pool.waiting(low_priority=False):
         return
-    stack, name = _of_members_with_effect(state, task, rung)
+    stack, name = _effective_candidate(state, task, rung)
     if not stack:
         return
     others_done = all(check.done for check in state.all_checks if list(check.side.rungs) != stack)
@@ -100,16 +106,16 @@ def _verify_next(state: State) -> None:
         state.next_checks = verifying(state, stack, plan_of(stack).phases(state.own_precision), name)
 
 
-def verify_beside(state: State, rung: Rung, task: Task) -> None:
-    """Begins to verify the candidate that is tried now while its worker compiles, where nothing of that was begun before and cores and memory
-    of the GPU are free beside what times it.
+def verify_while_compiling(state: State, rung: Rung, task: Task) -> None:
+    """Starts to verify the present candidate while its worker compiles. It does so only where that was not started before, and where cores and
+    memory of the GPU are free beside what times the candidate.
 
-    It begins in full precision, in which nobody else compiles the candidate. Called again once the worker is warm, it goes on at the candidate's
-    own precision, whose code is in the cache by then; and it begins anew without members of a bundle that did nothing, as the worker has told.
-    With dropout that code is never in the cache, because a verification runs without dropout: so both begin at once."""
+    It starts in full precision, in which nothing else compiles the candidate. It is called again once the worker is warm. Then it continues at
+    the candidate's own precision, whose code is in the cache by then. It starts again without members of a bundle that did nothing. With
+    dropout, that code is never in the cache, because a verification runs without dropout. So both precisions start at once."""
     if not state.facts.gpu or not state.many_cores or rung.spares != "step" or rung.first or task.error or task.ended:
         return
-    stack, name = _of_members_with_effect(state, task, rung)
+    stack, name = _effective_candidate(state, task, rung)
     if state.next_checks and list(state.next_checks[0].side.rungs) != stack:
         end_checks_of(state, state.next_checks)
         state.next_checks = []
@@ -125,7 +131,7 @@ def verify_beside(state: State, rung: Rung, task: Task) -> None:
 
 
 def _fit_beside(state: State, task: Task, parts: Sequence[str]) -> bool:
-    """Whether the GPU has memory for these parts of a verification beside the workers of an attempt, and two more that time it."""
+    """Whether the GPU has memory for these parts of a verification beside the workers of an attempt and two more that time it."""
     if state.pool.elsewhere:
         return True
     needs = [verifying_bytes(state, peak_of(state), part) for part in parts]
@@ -134,41 +140,43 @@ def _fit_beside(state: State, task: Task, parts: Sequence[str]) -> bool:
     return held + max((in_turns for _, in_turns in needs), default=0.0) <= state.pool.memory
 
 
-def _of_members_with_effect(state: State, task: Task, rung: Rung) -> tuple[list[str], str]:
-    """The stack of a candidate and the name of its tasks. Of a bundle, only members that did something are in it, as far as its worker has
-    told; it is empty where none did."""
+def _effective_candidate(state: State, task: Task, rung: Rung) -> tuple[list[str], str]:
+    """The stack of a candidate without members of a bundle that did nothing, as far as its worker has reported, and the name of its tasks. The
+    stack is empty where no member did anything."""
     stack, name = list(task.side.rungs), task.name.removesuffix("-1-candidate")
     if not task.ready:
         return stack, name
     note_memory(state, task)
-    found = with_effect(rung, stack, Evidence(None, None, task.answer("warm", Warmed).applied))
+    found = effective_stack(rung, stack, Evidence(None, None, task.answer("warm", Warmed).applied))
     if rung.members and not {member.name for member in rung.members} & {*found}:
         return [], name  # it is the best so far
     return (stack, name) if found == stack else (found, f"{name}-fewer")
 
 
-def _prepared(task: Task) -> float:
-    """Seconds of preparing a candidate that are over."""
+def _seconds_prepared(task: Task) -> float:
+    """How many seconds a candidate has been prepared for."""
     return task.took["warm"] if task.ready else task.running
 
 
-def _verified(state: State, task: Task, rung: Rung) -> dict[str, float]:
-    """How long each part of the next candidate's verification has gone on, in seconds; infinite where it has ended."""
-    stack, _ = _of_members_with_effect(state, task, rung)
+def _seconds_verified(state: State, task: Task, rung: Rung) -> dict[str, float]:
+    """How many seconds each part of the next candidate's verification has run for; infinite where it has ended."""
+    stack, _ = _effective_candidate(state, task, rung)
     begun = {part_of(check): check for check in state.next_checks if list(check.side.rungs) == stack}
     parts = rung.change(plan_of(state.kept)).phases(state.own_precision)
     return {p: 0.0 if p not in begun else math.inf if begun[p].done else begun[p].running for p in parts}
 
 
-def prepared_rung(state: State) -> Rung | None:
-    """The rung whose candidate compiled while the one before it was verified, if that was kept and there is time to decide it."""
+def prefetched_rung(state: State) -> Rung | None:
+    """The rung of the prefetched candidate, if the candidate before it was kept and there is time to decide this one."""
     if state.next_worker is None or state.next_rung is None:
         return None
     rung, task, state.next_rung = state.next_rung, state.next_worker, None
-    fits = stacked(state.kept, rung) == list(task.side.rungs) and rung.applies(state.context()) is None
+    fits = stack_with(state.kept, rung) == list(task.side.rungs) and rung.applies(state.context()) is None
     if fits and not task.error and not task.ended:
         so_far = math.inf if task.ready else task.running
-        if fits_budget(state, rung, _prepared(task)) or may_finish(state, rung, so_far, _verified(state, task, rung)):
+        if fits_budget(state, rung, _seconds_prepared(task)) or may_finish(
+            state, rung, so_far, _seconds_verified(state, task, rung)
+        ):
             return rung
     state.take_next_worker([])
     return None
