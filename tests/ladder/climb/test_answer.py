@@ -11,7 +11,7 @@ from made_up import MANIFEST, PASSED, state, tried
 
 from rung.ladder.climb.answer import Answer, offer, restore_answer, take_back, write_result
 from rung.ladder.climb.climb import _unconfirmed
-from rung.ladder.climb.state import Request, State
+from rung.ladder.climb.state import Profile, Request, State
 from rung.ladder.climb.verdict import record_verdict
 from rung.recipes.recipe import Recipe, Status
 from rung.records.analyze import Breakdown
@@ -309,7 +309,7 @@ def test_what_an_attempt_kept_is_the_answer_however_little_it_gives_in_all(
         comparison=compared("undecided", total), times={"best": figure, "candidate": figure},
         memory={"best": {"allocated": 100}, "candidate": {"allocated": 60}}, first_run_seconds={"best": 1.0, "candidate": 1.0},
     )  # fmt: skip
-    record_verdict(made, record, (None, None))
+    record_verdict(made, record, Profile())
     assert made.kept == ["compile", "recompute"]
     assert on_disk(made)["kept"] == made.kept
     assert _unconfirmed(made) == "the recipe is not confirmed by fresh restarts"

@@ -15,7 +15,7 @@ from rung.ladder.climb import verdict
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.bundles import bundle_of
 from rung.ladder.climb.checks import numerics_of, part_of, parts_of
-from rung.ladder.climb.state import OutOfTime, State
+from rung.ladder.climb.state import OutOfTime, Profile, State
 from rung.ladder.climb.unfinished import Unfinished
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, Comparison, Interval, Restart, judge
@@ -209,7 +209,7 @@ def test_a_verification_that_runs_when_the_budget_ends_may_take_a_tenth_more(
     check = answered("01-plain-verify-exact", made.side(["compile"])) if begun else Task("x", made.side([]), [])
     record = attempt(rung="plain", stack=["compile"])
     with pytest.raises(OutOfTime):
-        verdict.verify_and_judge(made, record, [check], 2.0, (None, None))
+        verdict.verify_and_judge(made, record, [check], 2.0, Profile())
     assert left == [waits]
 
 
@@ -291,7 +291,7 @@ def test_a_bundle_is_verified_without_those_of_which_its_kernels_show_nothing(
     monkeypatch.setattr(attempts, "unfinished_of", lambda *_: begun)
     monkeypatch.setattr(attempts, "_carry_over", lambda *_: None)
     monkeypatch.setattr(ABRun, "record", lambda _: restarts("faster", 1.5, applied=applied))
-    monkeypatch.setattr(made, "profiled", lambda *_: (None, SimpleNamespace(names={"FusedAdam": 1.0})))
+    monkeypatch.setattr(made, "read_profile", lambda *_: Profile(None, SimpleNamespace(names={"FusedAdam": 1.0})))
     made.trace("02-x").touch()
     attempts._compare(made, both, record, "02-x")
     assert tries.verified == [["fused-optimizer"]]
@@ -354,7 +354,7 @@ def test_it_says_why_there_was_one_restart(made: State, modes: dict[str, Any], w
     comparison = {**compared("undecided", 1.5), "cut": True}
     record = attempt(stack=["compile"], comparison=comparison, restarts=[{}], **modes)
     verdict.verify_and_judge(
-        made, record, [answered("x-verify-exact", made.side(["compile"]), verify=PASSED)], 1.5, (None, None)
+        made, record, [answered("x-verify-exact", made.side(["compile"]), verify=PASSED)], 1.5, Profile()
     )
     assert (record.verdict, record.why) == ("kept", why)
 

@@ -30,7 +30,7 @@ from rung.ladder.climb.modes import (
     the_best,
     title,
 )
-from rung.ladder.climb.state import OutOfTime, State
+from rung.ladder.climb.state import OutOfTime, Profile, State
 from rung.ladder.climb.unfinished import Unfinished
 from rung.launch import WorkerFailed
 from rung.measure import Restart
@@ -809,7 +809,7 @@ def test_where_the_fastest_mode_is_wrong_the_next_one_takes_its_place(
         assert record.plain
         tried.append(record.plain.name)
         record.verdict, record.why = "reverted", f"{record.plain.name} is wrong."
-        return None, None
+        return Profile()
 
     def instead(state: State, old: Attempt, name: str, rungs: Sequence[str]) -> Attempt:
         modes.update({timed.name: timed for timed in old.modes or ()})
@@ -1007,7 +1007,7 @@ def test_what_is_rounded_otherwise_is_the_answer_only_where_no_other_mode_is_fas
         wrong = record.plain.name == "compile-and-graph"
         record.verdict, record.why = "reverted" if wrong else "inconclusive", "a gradient is off."
         record.verification = record_of(Verification, {**PASSED, "passed": not wrong, "precisions": ["bf16"]})
-        return None, None
+        return Profile()
 
     def record_of_race(state: State, found: Any) -> Attempt:
         modes = [*found.modes.values()] if found else [fastest, other]

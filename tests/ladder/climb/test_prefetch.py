@@ -17,7 +17,7 @@ from rung.ladder.climb.mode_checks import prefetch_after
 from rung.ladder.climb.mode_timing import Race
 from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.prefetch import prefetch_next, prefetched_rung, verify_while_compiling
-from rung.ladder.climb.state import State
+from rung.ladder.climb.state import Profile, State
 from rung.ladder.climb.unfinished import Unfinished
 from rung.launch import WorkerFailed
 from rung.records.analyze import Breakdown
@@ -56,9 +56,9 @@ def warm(made: State, *found: str) -> None:
 
 def test_it_is_verified_while_it_compiles(climb: tuple[State, Added]) -> None:
     made, pool = climb
-    prefetch_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, Profile())
     warm(made, *MEMBERS)
-    prefetch_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, Profile())
     assert pool.names == ["02-together-verify-exact", "02-together-verify-bf16"]
     assert [task.name for task in made.next_checks] == ["02-together-verify-exact", "02-together-verify-bf16"]
 
@@ -66,20 +66,20 @@ def test_it_is_verified_while_it_compiles(climb: tuple[State, Added]) -> None:
 def test_what_is_verified_before_it_has_the_cores_to_itself(climb: tuple[State, Added]) -> None:
     made, pool = climb
     made.all_checks = [Task("01-plain-verify-bf16", made.side(BEST), [("verify", {})])]
-    prefetch_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, Profile())
     assert pool.names == []
     made.all_checks = [answered("01-plain-verify-bf16", made.side(BEST), verify=PASSED)]
-    prefetch_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, Profile())
     assert "02-together-verify-exact" in pool.names
 
 
 def test_without_the_members_that_did_nothing_it_begins_anew(climb: tuple[State, Added]) -> None:
     made, pool = climb
-    prefetch_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, Profile())
     of_the_best = Task("01-plain-verify-bf16", made.side(BEST), [("verify", {})])
     made.all_checks.append(of_the_best)
     warm(made, "fused-qkv")
-    prefetch_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, Profile())
     assert not of_the_best.ended
     assert {tuple(task.side.rungs) for task in pool.tasks if not task.ended} == {(*BEST, "fused-qkv")}
     assert [task.name.rpartition("-")[2] for task in made.next_checks] == ["exact", "bf16"]
@@ -91,7 +91,7 @@ def test_the_next_candidate_yields_until_it_is_the_one_that_is_tried(climb: tupl
     made.next_worker, made.next_rung = None, None
     pool.add(Task("01-plain-default", made.side(BEST), []))
     made.request = replace(made.request, budget=None)
-    prefetch_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, Profile())
     assert made.next_worker is not None
     assert pool.tasks[0] is made.next_worker
     assert made.next_worker.low_priority
@@ -106,7 +106,7 @@ def test_what_did_nothing_in_a_candidate_is_not_tried_after_it(climb: tuple[Stat
 
     def following(without: list[str]) -> tuple[str, ...]:
         made.next_worker, made.next_rung = None, None
-        prefetch_next(made, BEST, (None, None), without)
+        prefetch_next(made, BEST, Profile(), without)
         return made.next_worker.side.rungs if made.next_worker else ()
 
     first = following([])[-1]

@@ -17,7 +17,7 @@ from rung.ladder.climb.checks import parts_of
 from rung.ladder.climb.mode_timing import Race, time_modes
 from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.prefetch import prefetched_rung
-from rung.ladder.climb.state import OutOfTime, State
+from rung.ladder.climb.state import OutOfTime, Profile, State
 from rung.ladder.climb.unfinished import Unfinished
 from rung.launch import WorkerFailed
 from rung.measure import Restart
@@ -449,13 +449,13 @@ def test_where_no_time_is_left_for_the_next_mode_nothing_stands_on_the_refuted_o
         plain=the_best(modes[0], modes),
     )  # fmt: skip
 
-    def refused(made: State, record: Attempt) -> tuple[None, None]:
+    def refused(made: State, record: Attempt) -> Profile:
         record.verdict, record.why, made.plain = (
             "reverted",
             "it does not compute what the baseline computes.",
             record.plain or None,
         )
-        return None, None
+        return Profile()
 
     def too_late(*_: object) -> Attempt:
         raise OutOfTime

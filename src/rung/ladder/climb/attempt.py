@@ -24,10 +24,10 @@ from rung.ladder.climb.bundles import bundle_of, effective_stack, in_words, inef
 from rung.ladder.climb.busy_cpu import clocks_disagree, with_solo_baseline
 from rung.ladder.climb.checks import checks_of, end_checks, end_checks_of, end_shape_checks, may_pass
 from rung.ladder.climb.on_gpus import further_restarts, report_gpu_differences
-from rung.ladder.climb.prefetch import Profile, note_memory, prefetch_next, verify_while_compiling, worker_of_best
+from rung.ladder.climb.prefetch import note_memory, prefetch_next, verify_while_compiling, worker_of_best
 from rung.ladder.climb.prerequisites import name_missing
 from rung.ladder.climb.schedule import confirmation_seconds, planned_looks, trial_budget
-from rung.ladder.climb.state import WARM, OutOfTime, State
+from rung.ladder.climb.state import WARM, OutOfTime, Profile, State
 from rung.ladder.climb.tamper_checks import reason_to_distrust
 from rung.ladder.climb.unfinished import Unfinished, save, unfinished_of
 from rung.ladder.climb.verdict import (
@@ -93,7 +93,7 @@ def attempt(state: State, rung: Rung) -> None:
     """Tries a rung and writes down how it went; what is kept becomes the best so far."""
     began = time.monotonic()
     record = new_record(state, rung)
-    seen: Profile = None, None
+    profile = Profile()
     if not record.verdict:
         state.say(Planned(record))
         name = f"{record.number:02d}-{rung.name}"
@@ -108,8 +108,9 @@ def attempt(state: State, rung: Rung) -> None:
             if record.busy and found.comparison and found.comparison.speedup.value >= PROVISIONAL_GAIN:
                 state.say(Warned(f"{record.busy}."))
             report_gpu_differences(state, record)
-            seen = state.profiled(name, found.times["candidate"].value) if state.trace(name).exists() else seen
-            _judge(state, rung, record, ab_run, name, seen)
+            if state.trace(name).exists():
+                profile = state.read_profile(name, found.times["candidate"].value)
+            _judge(state, rung, record, ab_run, name, profile)
         except SideFailed as failure:
             mark_failed(state, record, failure.error)
         except WorkerFailed as failure:
@@ -120,7 +121,7 @@ def attempt(state: State, rung: Rung) -> None:
     record.seconds = time.monotonic() - began
     if rung.members:
         record.why = f"{', '.join(name for name in record.stack if name not in state.kept)}: {record.why}"
-    record_verdict(state, record, seen)
+    record_verdict(state, record, profile)
 
 
 def _rehearse(state: State, rung: Rung, candidate: Sequence[str], name: str) -> None:
@@ -161,7 +162,7 @@ def _compare(state: State, rung: Rung, record: Attempt, name: str) -> ABRun:
     decided = decide(ab_run.restarts, looks=unfinished.looks)
     if not (decided and decided.final):  # else what followed was not: the verification
         if state.candidate_checks:
-            prefetch_next(state, unfinished.verified_stack, (None, None), {*stack} - {*unfinished.verified_stack})
+            prefetch_next(state, unfinished.verified_stack, Profile(), {*stack} - {*unfinished.verified_stack})
         try:
             decided = _more_restarts(state, stack, unfinished, name)
         except OutOfTime:
@@ -179,7 +180,7 @@ def _evidence(state: State, rung: Rung, ab_run: ABRun, name: str) -> Evidence:
     names of its kernels."""
     after = None
     if rung.members and state.trace(name).exists():
-        after = state.profiled(name, ab_run.record().times["candidate"].value)[1]
+        after = state.read_profile(name, ab_run.record().times["candidate"].value).counters
     return Evidence(None, after, ab_run.warm[0]["candidate"].applied)
 
 
@@ -328,7 +329,7 @@ def _offer_provisional(state: State, stack: Sequence[str], ab_run: ABRun) -> Non
     offer(state, answer_of(state, stack, "provisional", over, ab_run.record()))
 
 
-def _judge(state: State, rung: Rung, record: Attempt, ab_run: ABRun, name: str, seen: Profile) -> None:
+def _judge(state: State, rung: Rung, record: Attempt, ab_run: ABRun, name: str, profile: Profile) -> None:
     """Three gates: faster with confidence, the effect that it should have, and the same results."""
     assert ab_run.comparison is not None
     speedup = ab_run.comparison.speedup
@@ -342,7 +343,9 @@ def _judge(state: State, rung: Rung, record: Attempt, ab_run: ABRun, name: str, 
         ab_run.comparison.answer == "faster" or speedup.low > 1 - state.request.slower_at_most
     ):
         record.over_shapes = over_shapes(state, record.stack, name)
-    evidence = Evidence(state.counters, seen[1], record.applied or {}, record.over_shapes or {}, record.memory or {})
+    evidence = Evidence(
+        state.counters, profile.counters, record.applied or {}, record.over_shapes or {}, record.memory or {}
+    )
     proof = rung.proof(evidence)
     record.effect = Effect(should=rung.effect, shown=proof.shown, says=proof.says)
     if ab_run.comparison.answer == "faster" and (slowed := slowed_by_others(state, record)):
@@ -366,7 +369,7 @@ def _judge(state: State, rung: Rung, record: Attempt, ab_run: ABRun, name: str, 
         unfinished.verified_stack, unfinished.verified = list(record.stack), {}
     checks = state.candidate_checks or _checks(state, record.stack, name)
     state.candidate_checks = []
-    verify_and_judge(state, record, checks, speedup.value, seen)
+    verify_and_judge(state, record, checks, speedup.value, profile)
     if record.verdict == "kept" and ab_run.comparison.answer != "faster":
         pace = f"{1 - speedup.value:.1%} slower" if speedup.high < 1 else "as fast"
         record.why = f"verified, {pace}, and {secondary_gain(record, rung)}."

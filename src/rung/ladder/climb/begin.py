@@ -94,7 +94,7 @@ def _resume(state: State) -> None:
     state.resume_worker = state.pool.add(Task("resume", state.side([]), calls, state.baseline_bytes()))
     state.resume_worker.ends_when_done = True
     if state.baseline.breakdown:
-        state.take(*state.profiled("baseline", state.baseline.time.value))
+        state.set_profile(state.read_profile("baseline", state.baseline.time.value))
 
 
 def _facts_call(state: State) -> Call:
@@ -372,9 +372,9 @@ def _profile(state: State, worker: Caller, step_ns: float) -> Breakdown | None:
     progress.info("recording a profile")
     try:
         worker.call("profile", state.setup.limits.prepare, path=str(state.trace("baseline")), steps=PROFILED_STEPS)
-        parts, counted = state.profiled("baseline", step_ns)
-        state.take(parts, counted)
-        return parts
+        profile = state.read_profile("baseline", step_ns)
+        state.set_profile(profile)
+        return profile.breakdown
     except RungError as error:
         state.say(Warned(f"no profile of baseline: {error}"))
         return None

@@ -23,7 +23,7 @@ from rung.ladder.climb.checks import (
 from rung.ladder.climb.mode_timing import Race, withdraw
 from rung.ladder.climb.modes import BLOCKS, NAME, mode_of, mode_of_task, the_best
 from rung.ladder.climb.prefetch import is_short, prefetch_next
-from rung.ladder.climb.state import CONTEXT_BYTES, State
+from rung.ladder.climb.state import CONTEXT_BYTES, Profile, State
 from rung.records.climb import Mode
 from rung.records.measured import Figure
 from rung.timing.tasks import Task, end_all
@@ -194,7 +194,7 @@ def prefetch_after(state: State, result: Race) -> None:
     before = state.plain
     state.plain = the_best(base, list(result.modes.values()))  # after which no time is kept for confirming (rule 6)
     try:
-        prefetch_next(state, base.rungs, (None, None))
+        prefetch_next(state, base.rungs, Profile())
     finally:
         state.plain = before
 

@@ -18,10 +18,10 @@ from rung.ladder.climb.checks import checks_of, end_checks
 from rung.ladder.climb.mode_preparation import prepared_mode
 from rung.ladder.climb.mode_timing import Race, ensure_baseline_worker, time_modes, trace_name
 from rung.ladder.climb.modes import NAME, ROUNDED, eager_rounding_variant, the_best, title
-from rung.ladder.climb.prefetch import Profile, worker_of_best
+from rung.ladder.climb.prefetch import worker_of_best
 from rung.ladder.climb.race import race
 from rung.ladder.climb.schedule import verification_seconds
-from rung.ladder.climb.state import OutOfTime, State
+from rung.ladder.climb.state import OutOfTime, Profile, State
 from rung.ladder.climb.tamper_checks import reason_to_distrust
 from rung.ladder.climb.verdict import (
     mark_cut_short,
@@ -46,13 +46,13 @@ def attempt_plain(state: State) -> None:
     """The plain modes as the first attempt, of which the fastest that computes the same is kept. Where none does, the ladder's rungs
     are tried one at a time. An earlier sitting that timed them and had no time to verify is gone on with."""
     began = time.monotonic()
-    seen: Profile = None, None
+    profile = Profile()
     record = next((a for a in state.attempts if a.rung == NAME), None)
     state.attempts = [a for a in state.attempts if a.rung != NAME]
     try:
         if record is None or not record.stack:
             record = _first_record(state, race(state))
-        seen = _verify(state, record)
+        profile = _verify(state, record)
         while record.verdict in ("reverted", "failed") and (other := _replacement(state, record)):
             take_back(state, record.stack, record.why.rstrip("."), wrong=bool(record.verification))
             record.stack = []  # the refuted one has its reason among the modes
@@ -60,7 +60,7 @@ def attempt_plain(state: State) -> None:
             fastest = _fastest(record)
             if fastest and other[0].endswith(ROUNDED) and fastest.name != other[0]:
                 record = _timed_instead(state, record, fastest.name, fastest.rungs)
-            seen = _verify(state, record)
+            profile = _verify(state, record)
     except WorkerFailed as failure:
         if record is None:
             raise
@@ -78,13 +78,13 @@ def attempt_plain(state: State) -> None:
     if record.verdict != "kept" and not record.cut:
         end_checks(state)
     record.seconds = time.monotonic() - began
-    record_verdict(state, record, seen)
+    record_verdict(state, record, profile)
 
 
 def _verify(state: State, record: Attempt) -> Profile:
     """Verifies the fastest mode, unless there is a verdict already; what a trace shows of it."""
     if record.verdict and not record.cut:
-        return None, None
+        return Profile()
     name = f"01-{NAME}"
     record.verdict, record.why, record.cut = "", "", False
     state.plain = record.plain or None
@@ -95,14 +95,14 @@ def _verify(state: State, record: Attempt) -> Profile:
         _profile(state, record, name)
         assert record.times
         assert record.comparison
-        seen: Profile = None, None  # a profile that failed, or had no time, costs the predictions only
+        profile = Profile()  # a profile that failed, or had no time, costs the predictions only
         if state.trace(name).exists():
-            seen = state.profiled(name, record.times["candidate"].value)
-        verify_and_judge(state, record, checks, record.comparison.speedup.value, seen)
+            profile = state.read_profile(name, record.times["candidate"].value)
+        verify_and_judge(state, record, checks, record.comparison.speedup.value, profile)
     except WorkerFailed as failure:
         mark_failed(state, record, failure)
-        return None, None
-    return seen
+        return Profile()
+    return profile
 
 
 def _profile(state: State, record: Attempt, name: str) -> None:

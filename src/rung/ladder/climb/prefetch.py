@@ -20,9 +20,8 @@ from rung.ladder.climb.checks import (
     verifying_bytes,
 )
 from rung.ladder.climb.schedule import fits_budget, may_finish, next_rung
-from rung.ladder.climb.state import CONTEXT_BYTES, WARM, State
-from rung.records.analyze import Breakdown
-from rung.rungs import LADDER, Counters, Evidence, Rung, plan_of
+from rung.ladder.climb.state import CONTEXT_BYTES, WARM, Profile, State
+from rung.rungs import LADDER, Evidence, Rung, plan_of
 from rung.timing.tasks import Task
 from rung.timing.timed import Warmed
 
@@ -30,7 +29,6 @@ from rung.timing.timed import Warmed
 # 46 to 111 s to compile in zoo climbs, and its verification 15 to 40 s more (docs/zoo.md).
 TWO_COMPILATIONS = 150.0
 EXPECTED = 1.005  # times as fast, of a candidate that is verified while it compiles: cores are idle otherwise
-Profile = tuple[Breakdown | None, Counters | None]  # a breakdown, and what a trace counts
 
 
 def worker_of_best(state: State, rungs: Sequence[str], name: str) -> Task:
@@ -57,11 +55,11 @@ def is_short(state: State) -> bool:
     return state.left() < TWO_COMPILATIONS
 
 
-def prefetch_next(state: State, stack: Sequence[str], seen: Profile, without: Collection[str] = ()) -> None:
+def prefetch_next(state: State, stack: Sequence[str], profile: Profile, without: Collection[str] = ()) -> None:
     """Starts to compile the candidate that would come after this one, if cores are idle. Once that is warm, starts to verify it. May be called
     again and again.
 
-    stack: of the present candidate, which is being verified; seen: its profile; without: its members that did nothing, which are not tried
+    stack: of the present candidate, which is being verified; profile: its own; without: its members that did nothing, which are not tried
     after it."""
     if state.next_worker is not None:
         _verify_next(state)
@@ -70,7 +68,7 @@ def prefetch_next(state: State, stack: Sequence[str], seen: Profile, without: Co
         return
     before = state.kept, state.breakdown, state.counters
     state.kept = list(stack)
-    state.take(*seen)
+    state.set_profile(profile)
     try:
         rung = next_rung(state, [rung for rung in LADDER if rung.name not in without])
         if isinstance(rung, Rung) and rung.spares == "step" and not rung.first:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from rung.analysis import breakdown as profile
+from rung.analysis import breakdown as analysis
 from rung.errors import RungError
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.answers import Untouched
@@ -55,6 +55,13 @@ class OutOfTime(Exception):
     """The budget, or the part of it that something may take, is gone."""
 
 
+class Profile(NamedTuple):
+    """What a recorded trace shows of a step; None where it was not recorded, or could not be read."""
+
+    breakdown: Breakdown | None = None
+    counters: Counters | None = None
+
+
 @dataclass(frozen=True)
 class Request:
     """What to climb. numerics: None takes the default of the device (tf32 on a GPU, exact on a CPU);
@@ -91,7 +98,7 @@ def gained(kept: Sequence[Attempt]) -> float:
     return math.prod(a.comparison.speedup.value for a in kept if a.comparison)
 
 
-def counters(trace: Trace, parts: profile.Breakdown, steps: int) -> Counters:
+def counters(trace: Trace, parts: analysis.Breakdown, steps: int) -> Counters:
     """What a trace of a few steps counts, per step, for a rung to be shown in effect. parts: the breakdown of the same trace."""
     seen = trace.events.filter(pl.col("kind").is_in(["kernel", "cpu_op", "runtime"]))
     names = {str(name): count / steps for name, count in seen.group_by("name").len().iter_rows()}
@@ -384,18 +391,17 @@ class State:
     def trace(self, name: str) -> Path:
         return self.run.directory / "traces" / f"{name}.json.gz"
 
-    def profiled(self, name: str, step_ns: float) -> tuple[Breakdown | None, Counters | None]:
-        """What a recorded trace shows of a step of this length; a profile that failed costs the predictions, not
-        the climb."""
+    def read_profile(self, name: str, step_ns: float) -> Profile:
+        """Reads a recorded trace of a step of this length. A profile that failed costs the predictions, not the climb."""
         try:
             trace = read(self.trace(name))
-            parts = profile.breakdown(trace, steps=PROFILED_STEPS, step_ns=step_ns)
+            parts = analysis.breakdown(trace, steps=PROFILED_STEPS, step_ns=step_ns)
         except RungError as error:
             self.say(Warned(f"no breakdown: {error}"))
-            return None, None
-        return record_of(Breakdown, parts), counters(trace, parts, PROFILED_STEPS)
+            return Profile()
+        return Profile(record_of(Breakdown, parts), counters(trace, parts, PROFILED_STEPS))
 
-    def take(self, parts: Breakdown | None, counted: Counters | None) -> None:
-        """What was seen of the new best; what could not be seen stays as it was."""
-        self.breakdown = parts or self.breakdown
-        self.counters = counted
+    def set_profile(self, profile: Profile) -> None:
+        """Sets the profile of the best so far. Without a breakdown, the one before is kept."""
+        self.breakdown = profile.breakdown or self.breakdown
+        self.counters = profile.counters

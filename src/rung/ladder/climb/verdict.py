@@ -25,9 +25,9 @@ from rung.ladder.climb.checks import (
     verified,
 )
 from rung.ladder.climb.modes import the_best
-from rung.ladder.climb.prefetch import Profile, prefetch_next
+from rung.ladder.climb.prefetch import prefetch_next
 from rung.ladder.climb.schedule import OVER, confirmation_seconds, trial_budget
-from rung.ladder.climb.state import OutOfTime, State
+from rung.ladder.climb.state import OutOfTime, Profile, State
 from rung.ladder.climb.tamper_checks import reason_to_distrust
 from rung.ladder.climb.unfinished import discard, save_verified
 from rung.launch import WorkerFailed
@@ -72,7 +72,7 @@ def rejection(record: Attempt, rung: Rung, comparison: Comparison, slower_at_mos
     return "inconclusive", f"the interval includes 1: no gain was shown, so it is not kept{but}{busy_clause(record)}."
 
 
-def verify_and_judge(state: State, record: Attempt, checks: Sequence[Task], gain: float, seen: Profile) -> None:
+def verify_and_judge(state: State, record: Attempt, checks: Sequence[Task], gain: float, profile: Profile) -> None:
     """Waits for the verification, and gives the verdict on a candidate that is faster. gain: over the best so far; where it is large, the
     verification may take the time that was left for confirming (rule 6)."""
     began = time.monotonic()
@@ -92,7 +92,7 @@ def verify_and_judge(state: State, record: Attempt, checks: Sequence[Task], gain
     progress.info("verifying in %s", " and ".join(named(part_of(task)) for task in checks))
 
     def decided() -> bool:
-        prefetch_next(state, record.stack, seen, record.without or ())
+        prefetch_next(state, record.stack, profile, record.without or ())
         save_verified(state, record.stack, {part_of(t): found for t in checks if (found := verified(t))})
         return all(task.done for task in checks) or any(map(refusal, checks))
 
@@ -150,14 +150,14 @@ def mark_cut_short(record: Attempt) -> None:
     record.why = "the budget ended before a verdict; `--resume` continues."
 
 
-def record_verdict(state: State, record: Attempt, seen: Profile) -> None:
+def record_verdict(state: State, record: Attempt, profile: Profile) -> None:
     kind = "attempt" if record.modes is UNSET else "plain"
     if state.best_worker:
         state.best_worker.reclaimable = False  # what is tried next is timed beside it
     if record.verdict == "kept":
         state.kept = list(record.stack)
-        record.breakdown = seen[0]
-        state.take(*seen)
+        record.breakdown = profile.breakdown
+        state.set_profile(profile)
         state.add(record)
         discard(state, kind)
         offer(state, verified_answer(state, record, state.gain_over_baseline()), kept=True)
@@ -225,11 +225,11 @@ def _set_best(state: State, kept: Sequence[Attempt]) -> None:
     """Makes what these attempts kept the best so far."""
     state.kept = list(kept[-1].stack) if kept else []
     if not kept and state.trace("baseline").exists():
-        state.take(*state.profiled("baseline", state.baseline.time.value))
+        state.set_profile(state.read_profile("baseline", state.baseline.time.value))
     for record in reversed(kept):
         name = f"{record.number:02d}-{record.rung}"
         if record.breakdown and record.times and state.trace(name).exists():
-            state.take(*state.profiled(name, record.times["candidate"].value))
+            state.set_profile(state.read_profile(name, record.times["candidate"].value))
             return
 
 
