@@ -17,7 +17,6 @@ from rung.measure import (
     Restart,
     decide,
     rank,
-    until_next_look,
 )
 from rung.measure.futility import FUTILE, chance, needed
 from rung.side import Setup, Side
@@ -39,40 +38,36 @@ def run_interleaved(
     margin: float | None = None,
     seen: Callable[[ABRun], None] = lambda ab_run: None,
 ) -> ABRun:
-    """Restarts all sides, named, until the comparison is decided, or until `left()` seconds are gone. Of two sides with a margin, it ends at a
-    look after which the restarts that fit would hardly decide it.
+    """Restarts all sides until the comparison is decided, or `left()` seconds are over. Two sides with a margin also end at a look after which
+    the restarts that fit would hardly decide.
 
-    looks, margin: as in `rung.measure.decide`; seen: is told after every restart.
-    Raises SideFailed when a worker of one side raises, hangs or dies.
+    looks, margin: as in `rung.measure.decide`; seen: called after every restart. Raises SideFailed when a worker of a side raises, hangs or
+    dies.
     """
     ab_run = ABRun()
-    took: list[float] = []  # by each round of restarts
+    took: list[float] = []  # seconds of each restart
     while True:
         began = time.monotonic()
         with ExitStack() as stack:
-            count = min(setup.together, until_next_look(len(ab_run.restarts), looks))
-            first = len(ab_run.restarts) + 1
-            which = f"restart {first}" if count == 1 else f"restarts {first} to {first + count - 1}"
-            progress.info("%s: loading, compiling and warming up", which)
-            starts = [Start(setup, sides, f"{log}-{first + k}", stack) for k in range(count)]
-            for start in starts:
-                start.warm(setup.limits.prepare)
-            for start in starts:
-                progress.info("restart %d: timing", len(ab_run.restarts) + 1)
-                # That sides are as fast is shown here, which figures nearer to that would make easier.
-                ab_run.restarts.append(replace(start.timed(ab_run), shortest=()))
-                if setup.launcher:
-                    ab_run.ranks = max(len(worker.hosts) for worker in start.workers.values())
-                seen(ab_run)
+            number = len(ab_run.restarts) + 1
+            progress.info("restart %d: loading, compiling and warming up", number)
+            start = Start(setup, sides, f"{log}-{number}", stack)
+            start.warm(setup.limits.prepare)
+            progress.info("restart %d: timing", number)
+            # Without the shortest steps: their ratio lies nearer to 1, which would make it too easy to show that sides are equally fast.
+            ab_run.restarts.append(replace(start.timed(ab_run), shortest=()))
+            if setup.launcher:
+                ab_run.ranks = max(len(worker.hosts) for worker in start.workers.values())
+            seen(ab_run)
         took.append(time.monotonic() - began)
-        # The first round compiles what the next ones find in a cache: it tells only until another was seen.
+        # The first restart compiles what the next ones find in a cache, so it counts only while it is the only one.
         last = left() < 1.2 * max(took[1:] or took)
         if len(sides) == 2:
             ab_run.comparison = decide(ab_run.restarts, looks=looks, margin=margin, last=last)
             if ab_run.comparison and margin:
                 fit = looks[-1][0]
                 if left() < math.inf:
-                    fit = min(fit, len(ab_run.restarts) + math.ceil(count * left() / min(took[1:] or took)))
+                    fit = min(fit, len(ab_run.restarts) + math.ceil(left() / min(took[1:] or took)))
                 _end_in_time(ab_run, looks, margin, fit)
         else:
             ab_run.ranking = rank(log_ratios(list(sides), ab_run.restarts), looks=looks, margin=margin, last=last)

@@ -194,10 +194,10 @@ def test_where_others_are_there_it_is_repeated_on_the_first_gpu(made: Made) -> N
     assert made.said == ["a restart on GPU 1 is repeated on the first GPU: other processes hold 3.0 GiB of it"]
 
 
-def test_several_on_one_gpu_are_timed_one_after_the_other(made: Made) -> None:
+def test_several_on_one_gpu_are_timed_one_after_the_other(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that stand still beside what is timed are no other processes."""
     made.gpus(1.0)
-    made.state.setup = replace(made.state.setup, together=2)
+    monkeypatch.setattr(on_gpus, "parallel_groups", lambda *_: 2)
     made.unfinished.looks = ((5, 0.05),)
     made.restart()
     assert made.unfinished.ab_run.elsewhere == {2: "GPU 1", 4: "GPU 1"}

@@ -26,8 +26,8 @@ from rung.ladder.climb.schedule import (
     gain_per_second,
     next_bundle,
     next_rung,
+    parallel_groups,
     planned_looks,
-    setup_for_pairs,
     trial_budget,
     trial_seconds,
     unreported,
@@ -498,28 +498,28 @@ def test_a_bundle_that_the_budget_cut_is_open_again_once_there_is_more_time(tmp_
 def test_as_many_pairs_load_side_by_side_as_the_memory_allows_and_three_at_most(tmp_path: Path, cores: Cores) -> None:
     cores(16)
     made = on_a_gpu(state(tmp_path))
-    assert setup_for_pairs(made, [GIB] * 2).together == 3
-    assert setup_for_pairs(made, [17 * GIB] * 2).together == 2  # with 2 for each context, into 76
-    assert setup_for_pairs(made, [17 * GIB] * 3).together == 1
-    assert setup_for_pairs(made, [70 * GIB] * 2).together == 1  # then it runs out of memory, and says so
+    assert parallel_groups(made, [GIB] * 2) == 3
+    assert parallel_groups(made, [17 * GIB] * 2) == 2  # with 2 for each context, into 76
+    assert parallel_groups(made, [17 * GIB] * 3) == 1
+    assert parallel_groups(made, [70 * GIB] * 2) == 1  # then it runs out of memory, and says so
 
 
 def test_what_workers_in_the_background_hold_is_not_there_for_pairs(tmp_path: Path, cores: Cores) -> None:
     cores(16)
     made = on_a_gpu(state(tmp_path))
     made.pool = SimpleNamespace(held=lambda: 40.0 * GIB)  # type: ignore[assignment]
-    assert setup_for_pairs(made, [13 * GIB] * 2).together == 1
+    assert parallel_groups(made, [13 * GIB] * 2) == 1
     made.pool = SimpleNamespace(held=lambda: 0.0)  # type: ignore[assignment]
-    assert setup_for_pairs(made, [13 * GIB] * 2).together == 2
+    assert parallel_groups(made, [13 * GIB] * 2) == 2
 
 
 def test_it_is_one_pair_at_a_time_where_cores_are_few_or_the_device_compiles(tmp_path: Path, cores: Cores) -> None:
     made = on_a_gpu(state(tmp_path))
     for count, together in ((1, 1), (4, 1), (8, 2), (64, 3)):
         cores(count)
-        assert setup_for_pairs(made, [GIB] * 2).together == together
+        assert parallel_groups(made, [GIB] * 2) == together
     made.facts.gpu = False
-    assert setup_for_pairs(made, [GIB] * 2).together == 1
+    assert parallel_groups(made, [GIB] * 2) == 1
 
 
 def test_what_is_loaded_side_by_side_is_waited_for_once(tmp_path: Path, cores: Cores) -> None:

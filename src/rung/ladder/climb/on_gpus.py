@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from rung.ladder.climb.busy_cpu import with_solo_baseline
 from rung.ladder.climb.restarts import Group, end_restarts, load_restarts, time_for_blocks
-from rung.ladder.climb.schedule import confirmation_seconds, most_groups, setup_for_pairs
+from rung.ladder.climb.schedule import confirmation_seconds, most_groups, parallel_groups
 from rung.ladder.climb.state import UNSEEN, OutOfTime, State
 from rung.ladder.climb.unfinished import Unfinished, save
 from rung.measure import Restart, until_next_look
@@ -31,7 +31,7 @@ def further_restarts(state: State, sides: Mapping[str, Side], unfinished: Unfini
 
     Raises OutOfTime, and SideFailed where one failed on the first GPU.
     """
-    here = setup_for_pairs(state, [state.peak, UNSEEN * state.peak]).together
+    here = parallel_groups(state, [state.peak, UNSEEN * state.peak])
     wanted = until_next_look(len(unfinished.ab_run.restarts), unfinished.looks)
     most = min(wanted, most_groups(here))
     places = state.pool.reserve(most - 1)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from rung.hardware.limits import usable_cores
 from rung.ladder.climb.answer import PROVISIONAL_GAIN
@@ -31,7 +30,6 @@ from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, State
 from rung.measure import CLIMB, PATIENT, Looks
 from rung.records.climb import Attempt, Mode, Stopped
 from rung.rungs import BY_NAME, Rung, plan_of
-from rung.side import Setup
 from rung.timing.start import blocks_seconds
 
 NEAR = 1.10  # rule 3: times the roofline bound; what is left then is less than most rungs' luck
@@ -164,7 +162,7 @@ def _verification_rounds(state: State, precisions: int) -> int:
 def most_restarts(state: State, others: int) -> int:
     """How many restarts of the untouched model and of others beside it load side by side, where nothing else runs."""
     peaks = [max(state.baseline.memory.values()), *[state.peak] * others]
-    return setup_for_pairs(state, peaks, alone=True).together
+    return parallel_groups(state, peaks, alone=True)
 
 
 def trial_seconds(state: State, rung: Rung) -> float:
@@ -176,7 +174,7 @@ def trial_seconds(state: State, rung: Rung) -> float:
 def _decision_seconds(state: State, prepares: float, precisions: int) -> float:
     """prepares: the rung's guess of what preparing takes on top of the best so far; precisions: at how many it is verified."""
     more, one = _preparation_estimate(state, prepares), _restart_seconds(state)
-    rounds = math.ceil((CLIMB[0][0] - 1) / setup_for_pairs(state, [state.peak] * 2).together)
+    rounds = math.ceil((CLIMB[0][0] - 1) / parallel_groups(state, [state.peak] * 2))
     verifying = _verification_seconds(state, precisions, state.prepared_in + more)
     further = (CLIMB[0][0] - 1) * one + rounds * state.prepared_again
     # On many cores, further restarts load while it is verified.
@@ -214,17 +212,17 @@ def _compile_seconds(state: State) -> float:
     return max((m.prepared_seconds or 0.0 for m in usual), default=0.0)
 
 
-def setup_for_pairs(state: State, peaks: Sequence[float], *, alone: bool = False) -> Setup:
-    """How workers run, with so many groups of them loading side by side. peaks: bytes that the steps of one group take; alone: all
+def parallel_groups(state: State, peaks: Sequence[float], *, alone: bool = False) -> int:
+    """How many groups of workers, one of each side, load side by side on one GPU. peaks: bytes that the steps of one group take; alone: all
     other workers will have ended by then.
 
-    On a CPU the device is what compiles, so there it is one at a time; so it is with the ranks of a job.
+    It is one at a time on a CPU, where the device itself compiles, and with the ranks of a job.
     """
     if not state.facts.gpu or state.request.over_ranks:
-        return state.setup
+        return 1
     free = USABLE * state.gpu_bytes if alone else state.free_bytes()
     fit = free // sum(peak + CONTEXT_BYTES for peak in peaks)
-    return replace(state.setup, together=int(max(1, min(PAIRS, fit, usable_cores() // CORES))))
+    return int(max(1, min(PAIRS, fit, usable_cores() // CORES)))
 
 
 def most_groups(here: int) -> int:
@@ -235,8 +233,8 @@ def most_groups(here: int) -> int:
 def planned_looks(state: State) -> Looks:
     """Rule 10: the planned looks at the restarts of what is about to be compared. Which ones is settled before the first restart, so
     that chance decides nothing about it."""
-    together = setup_for_pairs(state, [state.peak] * 2).together
-    one = blocks_seconds([state.step_ns] * 2, state.facts.gpu) + SETTLING + state.prepared_again / together
+    parallel = parallel_groups(state, [state.peak] * 2)
+    one = blocks_seconds([state.step_ns] * 2, state.facts.gpu) + SETTLING + state.prepared_again / parallel
     return PATIENT if PATIENT[-1][0] * one <= min(PATIENCE, SHARE * trial_budget(state)) else CLIMB
 
 
