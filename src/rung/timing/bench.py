@@ -33,7 +33,7 @@ from rung.timing.function import Function, Here, named
 from rung.timing.over_ranks import RanksSeen
 from rung.timing.saved import held_beside, measured_by_the_climb
 from rung.timing.timed import Opened, TimedBlock, Warmed
-from rung.timing.work import UNTOLD, Told, achieved
+from rung.timing.work import NOTHING_SUPPLIED, SuppliedWork, achieved
 from rung.timing.workers import open_side
 
 progress = logging.getLogger(__name__)
@@ -73,14 +73,14 @@ def bench(
     logs: Path | None = None,
     timer: str = "auto",
     cold: bool = False,
-    work: Told = UNTOLD,
+    work: SuppliedWork = NOTHING_SUPPLIED,
     recipe: Path | None = None,
     launcher: Launcher | None = None,
 ) -> Bench:
     """Times steps after warming up, at least the workload's own number of them, until the 95 % interval of the
     median lies within `precision` (a share) of it, or for `seconds`; to warm up takes no longer than that, either.
 
-    launcher: of the ranks of a job, where it is to be more than one process; timer, cold: `rung.measure.timers`; work: what is told of a step, beside the FLOP that a workload's step is counted to have; recipe:
+    launcher: of the ranks of a job, where it is to be more than one process; timer, cold: `rung.measure.timers`; work: FLOP and bytes of a step that the user supplies; FLOP of a workload's step are counted otherwise; recipe:
     the file that the side came from, whose climb's figures are held beside these (`rung.timing.saved`). With a `trend` the interval is
     wider than 95 %. What raises, hangs or dies raises WorkloadError; samples taken until then are in its `samples`.
     """
@@ -110,7 +110,7 @@ def bench_here(
     device: str | None = None,
     timer: str = "auto",
     cold: bool = False,
-    work: Told = UNTOLD,
+    work: SuppliedWork = NOTHING_SUPPLIED,
 ) -> Bench:
     """The same for a callable, in this process; what it raises is raised as it is."""
     limit = _preset(preset).deadline
@@ -140,7 +140,7 @@ class _Wanted:
     deadline: float
     timer: str
     cold: bool
-    work: Told
+    work: SuppliedWork
 
 
 @dataclass(frozen=True)

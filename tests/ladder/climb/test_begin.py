@@ -146,7 +146,7 @@ def test_a_step_of_half_a_minute_is_timed_and_profiled_within_the_budget_only(
 def test_of_a_tensor_parallel_model_each_rank_computes_a_part(
     parallel: str, share: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beginning, "floor", lambda flops, *_: asked.append(flops))
+    monkeypatch.setattr(beginning, "roofline_bound", lambda flops, *_: asked.append(flops))
     asked: list[float] = []
     facts = {**FACTS, "mode": "train", "ranks": 2, "parallel": parallel}
     made, _ = begun(
@@ -164,7 +164,7 @@ def test_of_a_tensor_parallel_model_each_rank_computes_a_part(
 def test_what_is_known_before_the_survey_is_in_the_manifest_and_the_survey_adds_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beginning, "floor", lambda *_: None)
+    monkeypatch.setattr(beginning, "roofline_bound", lambda *_: None)
     made, warnings = begun(tmp_path)
     before = made.run.read("manifest.json")
     assert (before["status"], before["facts"]["surveyed"], before["facts"]["matches"]) == ("running", False, {})
@@ -177,7 +177,7 @@ def test_what_is_known_before_the_survey_is_in_the_manifest_and_the_survey_adds_
 
 
 def test_why_a_workload_has_one_shape_alone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beginning, "floor", lambda *_: None)
+    monkeypatch.setattr(beginning, "roofline_bound", lambda *_: None)
     made, warnings = begun(tmp_path)
     assert made.survey_task is not None
     made.survey_task.answers["audit"] = {"without_gradient": [], "one_shape": "on another number of rows it raised"}
@@ -187,7 +187,7 @@ def test_why_a_workload_has_one_shape_alone_is_said(tmp_path: Path, monkeypatch:
 
 
 def test_a_forward_that_draws_random_numbers_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beginning, "floor", lambda *_: None)
+    monkeypatch.setattr(beginning, "roofline_bound", lambda *_: None)
     made, warnings = begun(tmp_path)
     assert made.survey_task is not None
     made.survey_task.answers["audit"] = {"without_gradient": [], "one_shape": "", "draws": True}
@@ -252,7 +252,7 @@ def test_a_workload_that_fills_the_gpu_is_surveyed_before_its_modes_begin_and_al
         seen.append("after the survey" if made.measured else "with the baseline")
 
     monkeypatch.setitem(BLOCK, "memory", {"reserved": peak})
-    monkeypatch.setattr(beginning, "floor", lambda *_: None)
+    monkeypatch.setattr(beginning, "roofline_bound", lambda *_: None)
     made, _ = begun(tmp_path, ready=ready, baseline=large(peak), survey=list(survey))
     assert seen == ([] if modes == "later" else [modes])
     assert (made.baseline_worker is None) is (modes == "later")

@@ -20,7 +20,7 @@ from rung.hardware.state import crowded
 from rung.ladder.answers import Audited, Loaded, Surveyed, Untouched
 from rung.ladder.climb.checks import peak_of
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, WARM_SECONDS, OutOfTime, State
-from rung.ladder.floor import floor
+from rung.ladder.roofline import roofline_bound
 from rung.launch import WorkerFailed, quiet
 from rung.launch.process import Caller
 from rung.measure import median_interval
@@ -432,7 +432,7 @@ def _contract(numerics: str) -> Numerics:
 
 
 def _floor(state: State, step_ns: float) -> Floor | None:
-    found = floor(state.run.manifest().workload.flops, state.facts, state.numerics)
+    found = roofline_bound(state.run.manifest().workload.flops, state.facts, state.numerics)
     if found:
         found.share = found.seconds * 1e9 / step_ns
     return found
