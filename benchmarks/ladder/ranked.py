@@ -22,7 +22,7 @@ from rung.runs import to_json, write_whole
 from rung.side import Limits, Setup, Side
 from rung.timing.ab_run import ABRun
 from rung.timing.compare import idle
-from rung.timing.start import SideFailed, Start
+from rung.timing.worker_group import SideFailed, WorkerGroup
 from rung.timing.workers import open_worker
 
 FALSE_ALARMS = 0.05  # all of it at the one look that there is
@@ -106,7 +106,9 @@ class Ranked:
             began = time.monotonic()
             with ExitStack() as stack:
                 group = {name: self.sides[name] for name in names}
-                starts = [Start(setup, group, f"{self.path.stem}-{number + k + 1}", stack) for k in range(len(rows))]
+                starts = [
+                    WorkerGroup(setup, group, f"{self.path.stem}-{number + k + 1}", stack) for k in range(len(rows))
+                ]
                 for start in starts:
                     for name in names:
                         self.ready(start, name, setup.limits)
@@ -121,14 +123,14 @@ class Ranked:
             )
         return True
 
-    def ready(self, start: Start, name: str, limits: Limits) -> None:
+    def ready(self, start: WorkerGroup, name: str, limits: Limits) -> None:
         try:
             start.ready(name, limits.prepare)
         except SideFailed as failure:
             start.drop(name)
             self.fails(name, str(failure))
 
-    def timed(self, start: Start) -> dict[str, Any]:
+    def timed(self, start: WorkerGroup) -> dict[str, Any]:
         """What each side of a group took; without those that fail while they are timed."""
         while start.workers:
             ab_run, names = ABRun(), list(start.workers)

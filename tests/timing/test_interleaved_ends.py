@@ -39,7 +39,7 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ABRu
     """What an interleaved run has seen when it ends. fit: how many restarts there is time for, each of which takes half a second."""
     clock = itertools.count()
     monkeypatch.setattr(interleaved, "time", SimpleNamespace(monotonic=lambda: next(clock) / 2))
-    monkeypatch.setattr(interleaved, "Start", Drawn)
+    monkeypatch.setattr(interleaved, "WorkerGroup", Drawn)
 
     def run(effect: float, scatter: float, fit: float = math.inf) -> ABRun:
         rng, done = random.Random(5), [0]

@@ -26,8 +26,7 @@ from rung.records import measured
 from rung.records.compare import Interleaved
 from rung.rungs import BY_NAME
 from rung.side import Setup, Side
-from rung.timing import interleaved
-from rung.timing import start as starts
+from rung.timing import interleaved, worker_group
 from rung.timing.ab_run import ABRun
 from rung.verify import observe as observing
 from rung.verify import witness
@@ -351,8 +350,8 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Claim
             def receive(self, method: str, deadline: float, waited: float = 0.0) -> Any:
                 return self.answer() if method != "open" else self.served.open()
 
-        monkeypatch.setattr(starts, "open_side", lambda stack, setup, side, log: Stand(log))
-        for module in (starts, interleaved):
+        monkeypatch.setattr(worker_group, "open_side", lambda stack, setup, side, log: Stand(log))
+        for module in (worker_group, interleaved):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: Claims.now))
         sides = {name: Side("x") for name in served}
         return interleaved.run_interleaved(Setup(None, tmp_path), sides, log="x", left=left, looks=CLIMB)

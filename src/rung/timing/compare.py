@@ -31,8 +31,8 @@ from rung.runs import temporary_folder
 from rung.side import Launcher, Limits, Setup, Side
 from rung.timing.ab_run import ABRun
 from rung.timing.interleaved import run_interleaved
-from rung.timing.start import SideFailed
 from rung.timing.timed import Warmed
+from rung.timing.worker_group import SideFailed
 from rung.timing.workers import open_worker
 from rung.verify.verdict import joined
 from rung.workload.load import KERNELBENCH

@@ -21,7 +21,7 @@ from rung.measure import (
 from rung.measure.futility import FUTILE, chance, needed
 from rung.side import Setup, Side
 from rung.timing.ab_run import ABRun
-from rung.timing.start import Start
+from rung.timing.worker_group import WorkerGroup
 
 progress = logging.getLogger(__name__)
 
@@ -51,13 +51,13 @@ def run_interleaved(
         with ExitStack() as stack:
             number = len(ab_run.restarts) + 1
             progress.info("restart %d: loading, compiling and warming up", number)
-            start = Start(setup, sides, f"{log}-{number}", stack)
-            start.warm(setup.limits.prepare)
+            group = WorkerGroup(setup, sides, f"{log}-{number}", stack)
+            group.warm(setup.limits.prepare)
             progress.info("restart %d: timing", number)
             # Without the shortest steps: their ratio lies nearer to 1, which would make it too easy to show that sides are equally fast.
-            ab_run.restarts.append(replace(start.timed(ab_run), shortest=()))
+            ab_run.restarts.append(replace(group.timed(ab_run), shortest=()))
             if setup.launcher:
-                ab_run.ranks = max(len(worker.hosts) for worker in start.workers.values())
+                ab_run.ranks = max(len(worker.hosts) for worker in group.workers.values())
             seen(ab_run)
         took.append(time.monotonic() - began)
         # The first restart compiles what the next ones find in a cache, so it counts only while it is the only one.

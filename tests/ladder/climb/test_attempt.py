@@ -173,7 +173,7 @@ def test_what_is_slower_is_looked_at_no_more_where_the_time_is_limited(
     made.best_worker = ready("best", [])
     monkeypatch.setattr(made, "take_next_worker", lambda stack: ready("candidate", stack))
     monkeypatch.setattr(made, "wait", lambda *tasks, keep: None)
-    monkeypatch.setattr(attempts, "Start", SimpleNamespace(of=lambda setup, tasks: start))
+    monkeypatch.setattr(attempts, "WorkerGroup", SimpleNamespace(of=lambda setup, tasks: start))
     attempts._first_restart(made, FUSED, attempts.new_record(made, FUSED), "01-fused-optimizer")
     assert seen == asked
 

@@ -27,9 +27,9 @@ from rung.records.record import record_of
 from rung.records.workload import Batch
 from rung.runs import Run
 from rung.timing.ab_run import ABRun
-from rung.timing.start import SideFailed
 from rung.timing.tasks import Task
 from rung.timing.timed import Warmed
+from rung.timing.worker_group import SideFailed
 
 WARM = {"memory": {"resident": 1}, "first_run_seconds": 1.0, "runs": 5, "steady": True, "applied": {}}
 Steps = dict[tuple[str, int], float]  # times STEP, by side and shape; what is not in it takes 1; 0 fails
@@ -107,7 +107,7 @@ def made(tmp_path: Path) -> State:
 
 
 def confirmed(made: State, patch: pytest.MonkeyPatch, steps: Steps) -> tuple[Status, tuple[str, ...]] | None:
-    patch.setattr(restarts, "Start", starts(steps))
+    patch.setattr(restarts, "WorkerGroup", starts(steps))
     confirm(made)
     return (made.answer.status, made.answer.kept) if made.answer else None
 
@@ -307,7 +307,7 @@ def test_what_fails_once_is_started_again(made: State, monkeypatch: pytest.Monke
         return restart
 
     monkeypatch.setattr(Timed, "timed", killed_once)
-    monkeypatch.setattr(restarts, "Start", Timed)
+    monkeypatch.setattr(restarts, "WorkerGroup", Timed)
     confirm(made)
     assert made.answer is not None
     assert (made.answer.status, made.answer.kept) == ("confirmed", BOTH)
@@ -333,7 +333,7 @@ def test_the_answer_before_a_refuted_one_is_confirmed_in_its_place(
     slower = starts({("plain", 0): 0.5, ("candidate", 0): 0.55})
     alone = starts({("candidate", 0): 0.5})
     both = type("Both", (), {"of": lambda setup, tasks: (slower if "plain" in tasks else alone).of(setup, tasks)})
-    monkeypatch.setattr(restarts, "Start", both)
+    monkeypatch.setattr(restarts, "WorkerGroup", both)
     confirm(made)
     assert made.answer is not None
     assert (made.answer.status, made.answer.kept) == ("confirmed", ("compile",))
@@ -489,7 +489,7 @@ def test_restarts_of_a_climb_that_was_killed_count(made: State, monkeypatch: pyt
         return restart
 
     monkeypatch.setattr(Timed, "timed", killing)
-    monkeypatch.setattr(restarts, "Start", Timed)
+    monkeypatch.setattr(restarts, "WorkerGroup", Timed)
     with pytest.raises(Killed):
         confirm(made)
     again = State(made.run, made.request, made.say)
@@ -517,7 +517,7 @@ def test_what_fresh_restarts_do_not_show_is_not_claimed(made: State, monkeypatch
         return Restart(((STEP, ns, ns, STEP),) * 8)
 
     monkeypatch.setattr(Timed, "timed", timed)
-    monkeypatch.setattr(restarts, "Start", Timed)
+    monkeypatch.setattr(restarts, "WorkerGroup", Timed)
     confirm(made)
     assert "did not show it to be faster" in made.taken_back[0].why
 
@@ -539,7 +539,7 @@ def test_what_only_noise_hides_is_provisional_again(
         return Restart(((STEP, ns, ns, STEP),) * 8)
 
     monkeypatch.setattr(Timed, "timed", timed)
-    monkeypatch.setattr(restarts, "Start", Timed)
+    monkeypatch.setattr(restarts, "WorkerGroup", Timed)
     confirm(made)
     assert (made.answer.status if made.answer else None) == status
     if made.answer:

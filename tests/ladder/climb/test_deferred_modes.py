@@ -69,7 +69,7 @@ def timed_as(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
             block = STEP / 7, STEP / 7 / ratio
             return Restart(tuple((*block, *reversed(block)) for _ in range(8)))
 
-    monkeypatch.setattr(deferred_modes, "Start", Started)
+    monkeypatch.setattr(deferred_modes, "WorkerGroup", Started)
 
 
 def best_mode(made: State) -> list[str]:

@@ -32,9 +32,9 @@ from rung.report.attempt_words import other_gpus
 from rung.side import Limits, Setup, Side
 from rung.timing import tasks
 from rung.timing.ab_run import ABRun
-from rung.timing.start import SideFailed
 from rung.timing.tasks import Place, Pool, Task
 from rung.timing.timed import Warmed
+from rung.timing.worker_group import SideFailed
 
 HERE = str(Path(__file__).parent)
 PLENTY = 100.0

@@ -1101,7 +1101,7 @@ def test_an_untouched_model_that_something_slowed_is_timed_once_more(
         {"default": ready},
     )
     timed_sides = Restarts(restarts)
-    monkeypatch.setattr(mode_timing.Start, "of", lambda *_: timed_sides)
+    monkeypatch.setattr(mode_timing.WorkerGroup, "of", lambda *_: timed_sides)
     monkeypatch.setattr(mode_timing, "_choose_best", lambda *_: None)
     result = mode_timing.Race()
     mode_timing.time_modes(made, result, {"default": ready})
@@ -1126,7 +1126,7 @@ def test_the_best_mode_is_recorded_before_its_memory_is_given_up(
         answered("baseline", made.side([]), warm=warm({"allocated": 1})),
         {"default": ready},
     )
-    monkeypatch.setattr(mode_timing.Start, "of", lambda *_: started_sides)
+    monkeypatch.setattr(mode_timing.WorkerGroup, "of", lambda *_: started_sides)
     monkeypatch.setattr(mode_timing, "_make_best", took)
     monkeypatch.setattr(mode_timing, "_needs_memory", lambda *_: ended)
     result = mode_timing.Race()

@@ -28,9 +28,9 @@ from rung.records.measured import Figure, Witness
 from rung.records.progress import Answered, Warned
 from rung.records.record import record_of
 from rung.timing.ab_run import ABRun
-from rung.timing.start import SideFailed
 from rung.timing.tasks import Task
 from rung.timing.timed import Warmed
+from rung.timing.worker_group import SideFailed
 
 WRONG = {**PASSED, "passed": False, "failures": ["output is off by 1.0"]}
 
@@ -99,7 +99,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
             def profile(self, trace: Path) -> None:
                 pass
 
-        monkeypatch.setattr(mode_timing, "Start", Start)
+        monkeypatch.setattr(mode_timing, "WorkerGroup", Start)
 
     return is_timed
 
@@ -269,9 +269,9 @@ def test_what_would_be_the_first_answer_is_looked_at_beyond_the_budget(
     """Without one there is nothing to show."""
     timed({"default": 1.9})
     limits: list[float] = []
-    of = mode_timing.Start.of
+    of = mode_timing.WorkerGroup.of
     monkeypatch.setattr(
-        mode_timing.Start, "of", lambda setup, sides: limits.append(setup.limits.block) or of(setup, sides)
+        mode_timing.WorkerGroup, "of", lambda setup, sides: limits.append(setup.limits.block) or of(setup, sides)
     )
     if answered_before:
         offer(made, Answer(("capture",), "provisional", Figure(value=1.2)))

@@ -51,8 +51,8 @@ from rung.records.record import record_of, take
 from rung.rungs import BY_NAME, Evidence, Rung
 from rung.rungs.environment import FILES
 from rung.timing.ab_run import ABRun
-from rung.timing.start import SideFailed, Start, blocks_seconds
 from rung.timing.tasks import Task, end_all
+from rung.timing.worker_group import SideFailed, WorkerGroup, blocks_seconds
 
 progress = logging.getLogger(__name__)
 
@@ -277,13 +277,13 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Unfi
     planned, ab_run = planned_looks(state), ABRun()
     if blocks_seconds([state.step_ns] * 2, state.facts.gpu) > state.left():
         raise OutOfTime
-    start = Start.of(state.setup_within(trial_budget(state)), {"best": best, "candidate": task})
+    group = WorkerGroup.of(state.setup_within(trial_budget(state)), {"best": best, "candidate": task})
     progress.info("timing %s", in_words(rung.name))
-    ab_run.restarts.append(with_solo_baseline(state, start.timed(ab_run), state.kept))
+    ab_run.restarts.append(with_solo_baseline(state, group.timed(ab_run), state.kept))
     given_up = rung.spares == "step" and judge_first_restart(state, ab_run).answer == "slower"
     if not given_up or state.request.budget is None:
-        ab_run.witness = start.witness()
-        start.profile(state.trace(name))
+        ab_run.witness = group.witness()
+        group.profile(state.trace(name))
     task.reclaimable = best.reclaimable = True  # what verifies may have their memory
     members = [member.name for member in rung.members]
     unfinished = Unfinished(name, stack, record.against, ab_run, rung.name, planned, members, task.since_open("warm"))

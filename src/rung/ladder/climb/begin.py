@@ -33,9 +33,9 @@ from rung.records.measured import Environment, Interval
 from rung.records.progress import Begins, Measured, TimesBaseline, Warned
 from rung.records.record import SCHEMA, record_of, take
 from rung.rungs import Rung
-from rung.timing.start import PROFILED_STEPS
 from rung.timing.tasks import Call, Place, Task
 from rung.timing.timed import Opened, TimedBlock
+from rung.timing.worker_group import PROFILED_STEPS
 from rung.workload.saved import forget_saved
 
 progress = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from rung.ladder.climb import other_shapes
 from rung.ladder.climb.answer import Answer, lower_to_provisional, offer, write_result
 from rung.ladder.climb.busy_cpu import doubt_by_cpu_time, with_solo_baseline
 from rung.ladder.climb.checks import end_checks
-from rung.ladder.climb.restarts import Group, begin_restarts, end_restarts, time_for_blocks, wait_until_warm
+from rung.ladder.climb.restarts import TaskGroup, begin_restarts, end_restarts, time_for_blocks, wait_until_warm
 from rung.ladder.climb.schedule import most_restarts, planned_looks
 from rung.ladder.climb.state import OutOfTime, State
 from rung.ladder.climb.unfinished import Unfinished, discard, save, unfinished_of
@@ -23,8 +23,8 @@ from rung.records.progress import Confirms, Warned
 from rung.records.record import record_of
 from rung.side import Side
 from rung.timing.ab_run import ABRun
-from rung.timing.start import SideFailed, Start
 from rung.timing.tasks import end_all
+from rung.timing.worker_group import SideFailed, WorkerGroup
 
 progress = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def _unfinished(state: State, answer: Answer, sides: Mapping[str, Side]) -> Unfi
 
 
 def _confirm_or_refute(
-    state: State, answer: Answer, sides: dict[str, Side], unfinished: Unfinished, ahead: Sequence[Group]
+    state: State, answer: Answer, sides: dict[str, Side], unfinished: Unfinished, ahead: Sequence[TaskGroup]
 ) -> str:
     """Why fresh restarts take the answer back, as a sentence without its end. Otherwise it is confirmed, where there was time for it.
     It was verified on all shapes. ahead: restarts that were begun before."""
@@ -122,7 +122,7 @@ def _confirm_or_refute(
 
 
 def _run_until_decided(
-    state: State, sides: dict[str, Side], unfinished: Unfinished, ahead: Sequence[Group]
+    state: State, sides: dict[str, Side], unfinished: Unfinished, ahead: Sequence[TaskGroup]
 ) -> dict[str, Comparison]:
     """Fresh restarts until it is clear how the last side stands to each of the others, and every shape was run. Raises SideFailed, and
     OutOfTime also where a worker was stopped because the budget was over."""
@@ -137,15 +137,15 @@ def _run_until_decided(
             decided, lacking = _is_clear(found), _lacking(state, unfinished)
             if decided and not lacking:
                 return found
-            starts = _restarts(state, sides, unfinished, decided, ahead)
+            groups = _restarts(state, sides, unfinished, decided, ahead)
             ahead = []
             if not decided:
-                for start in starts:
+                for group in groups:
                     time_for_blocks(state, len(sides))
                     progress.info("confirming: restart %d", len(ab_run.restarts) + 1)
-                    ab_run.restarts.append(with_solo_baseline(state, start.timed(ab_run)))
+                    ab_run.restarts.append(with_solo_baseline(state, group.timed(ab_run)))
                 save(state, "confirm", unfinished)
-            _on_shapes(state, starts, unfinished, lacking)
+            _on_shapes(state, groups, unfinished, lacking)
             save(state, "confirm", unfinished)
             end_restarts(state)
     except SideFailed as failure:
@@ -166,8 +166,8 @@ def end_warm_workers(state: State) -> None:
 
 
 def _restarts(
-    state: State, sides: Mapping[str, Side], unfinished: Unfinished, decided: bool, ahead: Sequence[Group]
-) -> list[Start]:
+    state: State, sides: Mapping[str, Side], unfinished: Unfinished, decided: bool, ahead: Sequence[TaskGroup]
+) -> list[WorkerGroup]:
     """Fresh workers of all sides: those that were begun ahead, unless one failed, or as many restarts as fit side by side."""
     progress.info("confirming: loading")
     tasks = [task for group in ahead for task in group.tasks.values()]
@@ -182,7 +182,7 @@ def _restarts(
 
 def _begin(
     state: State, sides: Mapping[str, Side], unfinished: Unfinished, decided: bool = False, at_once: bool = False
-) -> list[Group]:
+) -> list[TaskGroup]:
     """decided: one is enough, for other shapes."""
     count = 1 if decided else until_next_look(len(unfinished.ab_run.restarts), unfinished.looks)
     names = []
@@ -198,20 +198,20 @@ def _lacking(state: State, unfinished: Unfinished) -> list[int]:
     return [n for n in others if n not in unfinished.failed and len(unfinished.shapes.get(n, ())) < CLIMB[0][0]]
 
 
-def _on_shapes(state: State, starts: list[Start], unfinished: Unfinished, shapes: list[int]) -> None:
+def _on_shapes(state: State, groups: list[WorkerGroup], unfinished: Unfinished, shapes: list[int]) -> None:
     """The same workers on other shapes; the plain mode is left out of it."""
     for shape in shapes:
         progress.info("confirming: another shape")
-        for start in starts:
-            if "plain" in start.workers:
-                start.drop("plain")
+        for group in groups:
+            if "plain" in group.workers:
+                group.drop("plain")
         if state.left() <= 0:
             raise OutOfTime
-        for start in [start for start in starts if _goes_to_shape(start, shape)]:
+        for group in [group for group in groups if _goes_to_shape(group, shape)]:
             try:
                 time_for_blocks(state, 2)
-                start.at_shape(min(state.setup.limits.prepare, max(1.0, state.left())))
-                unfinished.shapes.setdefault(shape, []).append(start.timed(ABRun()))
+                group.at_shape(min(state.setup.limits.prepare, max(1.0, state.left())))
+                unfinished.shapes.setdefault(shape, []).append(group.timed(ABRun()))
             except SideFailed as failure:
                 if state.left() <= 1:
                     raise OutOfTime from failure
@@ -224,10 +224,10 @@ def _looks(state: State, answer: Answer, plain: bool) -> Looks:
     return planned_looks(state) if min(claimed) < SMALL else CLIMB
 
 
-def _goes_to_shape(start: Start, shape: int) -> bool:
+def _goes_to_shape(group: WorkerGroup, shape: int) -> bool:
     """Whether its workers go to another shape; not where one of them ended on the shape before."""
     try:
-        start.go_to_shape(shape)
+        group.go_to_shape(shape)
     except SideFailed:
         return False
     return True

@@ -24,8 +24,8 @@ from rung.records.climb import Mode
 from rung.records.measured import Figure
 from rung.records.progress import Raced
 from rung.timing.ab_run import ABRun
-from rung.timing.start import SideFailed, Start
 from rung.timing.tasks import Task
+from rung.timing.worker_group import SideFailed, WorkerGroup
 
 progress = logging.getLogger(__name__)
 
@@ -89,8 +89,8 @@ def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
         if not task.ready:
             mode.error = GAVE_WAY
             return
-        start = Start.of(state.setup_within(state.left()), {"best": best, "candidate": task})
-        ratio = math.exp(start.timed(ab_run).log_ratio())
+        group = WorkerGroup.of(state.setup_within(state.left()), {"best": best, "candidate": task})
+        ratio = math.exp(group.timed(ab_run).log_ratio())
     except SideFailed as failure:
         if state.left() <= 1:
             raise OutOfTime from failure

@@ -23,8 +23,8 @@ from rung.records.climb import Mode
 from rung.records.measured import Figure
 from rung.records.progress import Raced, Warned
 from rung.timing.ab_run import ABRun, pair_of
-from rung.timing.start import SideFailed, Start, blocks_seconds
 from rung.timing.tasks import Task
+from rung.timing.worker_group import SideFailed, WorkerGroup, blocks_seconds
 
 progress = logging.getLogger(__name__)
 
@@ -84,9 +84,9 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
         return
     progress.info("timing %s", "; ".join(map(title, ready)))
     # Without an answer there is nothing to show: the first one may take a moment more than the budget has.
-    start = Start.of(state.setup_within(state.left() if state.answer else max(state.left(), GRACE)), sides)
+    group = WorkerGroup.of(state.setup_within(state.left() if state.answer else max(state.left(), GRACE)), sides)
     try:
-        ab_run = _time_undisturbed(state, start, briefly)
+        ab_run = _time_undisturbed(state, group, briefly)
     except SideFailed as failure:
         failed = failure.side
         if state.left() <= 1:
@@ -118,7 +118,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
             state.say(Raced(record))
             if record.speedup >= PROVISIONAL_GAIN and (doubt := ab_run.doubt(0, k)):
                 state.say(Warned(f"{doubt}."))
-    _choose_best(state, result, names[1:], ab_run, start)
+    _choose_best(state, result, names[1:], ab_run, group)
     for name, task in ready.items():
         if name != result.best:
             task.end()
@@ -127,22 +127,22 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
         save(state, "plain", Unfinished(result.best, stack, "baseline", result.ab_run, modes=result.modes))
     if result.task and _needs_memory(state, result):
         if result.task.ready:  # its verdict needs no worker of it then
-            start = Start.of(state.setup_within(state.left()), {result.best: result.task})
-            start.profile(state.trace(trace_name(result.best)))
+            group = WorkerGroup.of(state.setup_within(state.left()), {result.best: result.task})
+            group.profile(state.trace(trace_name(result.best)))
         result.task.end()
 
 
-def _time_undisturbed(state: State, start: Start, briefly: bool) -> ABRun:
+def _time_undisturbed(state: State, group: WorkerGroup, briefly: bool) -> ABRun:
     """One restart. On a host that others keep busy the untouched model waits for its launches or its cores. A graph of launches does not, and would look
     too good. So all are timed once more where the untouched model took much longer than alone, or where usual and shortest steps disagree. The
     restart counts in which it was faster, or in which they disagree less."""
     began = time.monotonic()
-    ab_run = _one_restart(state, start, briefly)
+    ab_run = _one_restart(state, group, briefly)
     took = time.monotonic() - began
     waited = _disagreement(ab_run) > math.log(SLOWED)
     if took >= state.left() or not (waited or _baseline_step(ab_run) > SLOWED * state.baseline.time.value):
         return ab_run
-    again = _one_restart(state, start, briefly)
+    again = _one_restart(state, group, briefly)
     found = min(ab_run, again, key=_disagreement if waited else _baseline_step)
     both = [one.restarts[-1].shortest for one in (ab_run, again)]
     if all(both):  # of the same processes
@@ -156,9 +156,9 @@ def _disagreement(ab_run: ABRun) -> float:
     return max((abs(restart.usual(0, k) - restart.least(0, k)) for k in others if restart.shortest), default=0.0)
 
 
-def _one_restart(state: State, start: Start, briefly: bool) -> ABRun:
+def _one_restart(state: State, group: WorkerGroup, briefly: bool) -> ABRun:
     ab_run = ABRun()
-    ab_run.restarts.append(with_solo_baseline(state, start.timed(ab_run, briefly=briefly)))
+    ab_run.restarts.append(with_solo_baseline(state, group.timed(ab_run, briefly=briefly)))
     return ab_run
 
 
@@ -204,7 +204,7 @@ def withdraw(state: State, result: Race, name: str, why: str, *, wrong: bool = F
     take_back(state, record.rungs, why.rstrip("."), wrong=wrong)
 
 
-def _choose_best(state: State, result: Race, timed: list[str], ab_run: ABRun, start: Start) -> None:
+def _choose_best(state: State, result: Race, timed: list[str], ab_run: ABRun, group: WorkerGroup) -> None:
     """Makes the fastest of those that were timed the best so far, unless the best is; the next fastest where its process fails as its outputs
     are checked."""
     beside = result.best in timed
@@ -213,7 +213,7 @@ def _choose_best(state: State, result: Race, timed: list[str], ab_run: ABRun, st
             break
         if result.best and not _replaces(result.modes[name], result.modes[result.best], beside):
             continue
-        if _make_best(state, result, name, ab_run, start, beat=beside):
+        if _make_best(state, result, name, ab_run, group, beat=beside):
             return
     if beside:  # so that its gain and that of the others are of the same blocks
         again = pair_of(ab_run, result.best)
@@ -250,13 +250,13 @@ def _needs_memory(state: State, result: Race) -> bool:
     return state.pool.held() + state.mode_bytes > state.pool.memory or (replaced and state.pool.lacks_memory())
 
 
-def _make_best(state: State, result: Race, name: str, ab_run: ABRun, start: Start, beat: bool) -> bool:
+def _make_best(state: State, result: Race, name: str, ab_run: ABRun, group: WorkerGroup, beat: bool) -> bool:
     """Makes a mode the best so far: its outputs are checked in the process that was timed. beat: the best took turns with it. False where
     that process failed, or is not believed."""
     task, of_two = state.mode_workers[name], pair_of(ab_run, name)
     record = result.modes[name]
     try:
-        of_two.witness = start.witness(name)
+        of_two.witness = group.witness(name)
     except SideFailed as failure:
         withdraw(state, result, name, failure.error.sentence)
         return False

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from rung.ladder.climb.busy_cpu import with_solo_baseline
-from rung.ladder.climb.restarts import Group, end_restarts, load_restarts, time_for_blocks
+from rung.ladder.climb.restarts import TaskGroup, end_restarts, load_restarts, time_for_blocks
 from rung.ladder.climb.schedule import confirmation_seconds, most_groups, parallel_groups
 from rung.ladder.climb.state import UNSEEN, OutOfTime, State
 from rung.ladder.climb.unfinished import Unfinished, save
@@ -21,7 +21,7 @@ from rung.side import Side
 from rung.timing.ab_run import ABRun
 from rung.timing.other_gpus import differs
 from rung.timing.side_by_side import Taken, alone, side_by_side
-from rung.timing.start import SideFailed
+from rung.timing.worker_group import SideFailed
 
 progress = logging.getLogger(__name__)
 
@@ -78,29 +78,31 @@ def _load_and_time(
     return len(places) + first - 1 - len(unfinished.ab_run.restarts)
 
 
-def _first_of_each_gpu(state: State, groups: Sequence[Group]) -> list[Group]:
+def _first_of_each_gpu(state: State, groups: Sequence[TaskGroup]) -> list[TaskGroup]:
     """Of each GPU the first group."""
-    first: dict[int, Group] = {}
+    first: dict[int, TaskGroup] = {}
     for group in groups:
         if group.place not in state.pool.unfit:
             first.setdefault(group.place, group)
     return list(first.values())
 
 
-def _time_together(state: State, groups: Sequence[Group], unfinished: Unfinished, there: Sequence[Group]) -> None:
+def _time_together(
+    state: State, groups: Sequence[TaskGroup], unfinished: Unfinished, there: Sequence[TaskGroup]
+) -> None:
     """Times restarts, each on another GPU. What fails elsewhere is left out. there: they, and those that stand still beside them."""
-    starts = [group.start(state) for group in groups]
+    workers = [group.workers(state) for group in groups]
     if len(groups) == 1 and not groups[0].place:
-        unfinished.ab_run.restarts.append(with_solo_baseline(state, starts[0].timed(unfinished.ab_run), state.kept))
+        unfinished.ab_run.restarts.append(with_solo_baseline(state, workers[0].timed(unfinished.ab_run), state.kept))
         save(state, "attempt", unfinished)
         return
     ab_runs = [ABRun() for _ in groups]
     timings = [
-        alone(start, ab_run, _other_bytes(group, there)) if group.place else start.timing(ab_run)
-        for group, start, ab_run in zip(groups, starts, ab_runs, strict=True)
+        alone(timed, ab_run, _other_bytes(group, there)) if group.place else timed.timing(ab_run)
+        for group, timed, ab_run in zip(groups, workers, ab_runs, strict=True)
     ]
-    failed: list[tuple[Group, SideFailed | Taken]] = []
-    for group, ab_run, found in zip(groups, ab_runs, side_by_side(starts, timings), strict=True):
+    failed: list[tuple[TaskGroup, SideFailed | Taken]] = []
+    for group, ab_run, found in zip(groups, ab_runs, side_by_side(workers, timings), strict=True):
         if isinstance(found, Restart):
             ab_run.restarts.append(found)
             unfinished.ab_run.add(ab_run, _gpu(state, group))
@@ -111,12 +113,12 @@ def _time_together(state: State, groups: Sequence[Group], unfinished: Unfinished
         _give_up(state, group, why)
 
 
-def _other_bytes(group: Group, there: Sequence[Group]) -> float:
+def _other_bytes(group: TaskGroup, there: Sequence[TaskGroup]) -> float:
     """Bytes of its GPU that other restarts hold there."""
     return sum(other.memory for other in there if other.place == group.place and other is not group)
 
 
-def _give_up(state: State, group: Group, why: SideFailed | Taken) -> None:
+def _give_up(state: State, group: TaskGroup, why: SideFailed | Taken) -> None:
     """Nothing is timed on this GPU again, and what was is repeated on the first, which is said. What failed there is raised."""
     if not group.place:
         raise why
@@ -139,7 +141,7 @@ def report_gpu_differences(state: State, record: Attempt) -> None:
             )
 
 
-def _gpu(state: State, group: Group) -> str:
+def _gpu(state: State, group: TaskGroup) -> str:
     return state.pool.elsewhere[group.place - 1].name if group.place else ""
 
 

@@ -35,7 +35,7 @@ from rung.launch import WorkerFailed
 from rung.measure import CLIMB, judge
 from rung.records.climb import Attempt, Mode, Plain
 from rung.records.record import take
-from rung.timing.start import Start
+from rung.timing.worker_group import WorkerGroup
 
 progress = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def _profile(state: State, record: Attempt, name: str) -> None:
     state.wait(best)
     if best.error:
         raise best.error
-    Start.of(state.setup_within(state.left()), {"candidate": best}).profile(state.trace(name))
+    WorkerGroup.of(state.setup_within(state.left()), {"candidate": best}).profile(state.trace(name))
     best.reclaimable = True
 
 

@@ -30,7 +30,7 @@ from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, State
 from rung.measure import CLIMB, PATIENT, Looks
 from rung.records.climb import Attempt, Mode, Stopped
 from rung.rungs import BY_NAME, Rung, plan_of
-from rung.timing.start import blocks_seconds
+from rung.timing.worker_group import blocks_seconds
 
 NEAR = 1.10  # rule 3: times the roofline bound; what is left then is less than most rungs' luck
 LATE = (

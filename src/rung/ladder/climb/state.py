@@ -28,9 +28,9 @@ from rung.records.workload import Facts
 from rung.rungs import Context, Counters, Rung, plan_of
 from rung.runs import Run
 from rung.side import Launcher, Limits, Setup, Side
-from rung.timing.start import PROFILED_STEPS
 from rung.timing.tasks import Pool, Task
 from rung.timing.timed import Warmed
+from rung.timing.worker_group import PROFILED_STEPS
 from rung.trace import read
 from rung.trace.table import Trace
 
