@@ -1,4 +1,4 @@
-"""One rung: does it apply; predict, measure in fresh pairs of processes, prove that it is in effect, verify, keep or revert."""
+"""One attempt at a rung: predict, measure in fresh pairs of processes, prove that it is in effect, verify, and keep or revert it."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ from rung.timing.worker_group import SideFailed, WorkerGroup, blocks_seconds
 
 progress = logging.getLogger(__name__)
 
-# Of one restart: processes of one program differ by 1 to 3 % (docs/internals/measurement.md), so the one is given up and the other needs no
-# more. The second is by whether it is on a GPU: on a CPU other programs take cores, too.
+# Speedups in one restart, below which a candidate is given up, and from which on one restart is enough. Processes of one program differ by
+# 1 to 3 % (docs/internals/measurement.md). The second is by whether it is on a GPU: on a CPU other programs take cores, too.
 GIVE_UP, CLEAR = 0.97, {True: 1.12, False: 1.20}
 
 
 def new_record(state: State, rung: Rung, planned: bool = False) -> Attempt:
-    """The record of an attempt before anything is measured; with a verdict where the rung does not apply. planned: of a plan, in
+    """The record of an attempt before anything is measured. It has a verdict where the rung does not apply. planned: it is part of a plan, in
     which nothing was tried yet."""
     context = state.context()
     no = rung.applies(context)
@@ -90,7 +90,7 @@ def new_record(state: State, rung: Rung, planned: bool = False) -> Attempt:
 
 
 def attempt(state: State, rung: Rung) -> None:
-    """Tries a rung and writes down how it went; what is kept becomes the best so far."""
+    """Tries a rung, and records the verdict. If it is kept, it becomes the best so far."""
     began = time.monotonic()
     record = new_record(state, rung)
     profile = Profile()
@@ -125,7 +125,7 @@ def attempt(state: State, rung: Rung) -> None:
 
 
 def _rehearse(state: State, rung: Rung, candidate: Sequence[str], name: str) -> None:
-    """The run that comes before, in a worker of its own with its own variables; what it finds is left in files."""
+    """Runs what a rung needs first, in a worker with variables of its own. It leaves its results in files."""
     if not rung.first:
         return
     env = {key: value.replace(FILES, str(state.setup.files.resolve())) for key, value in rung.first}
@@ -138,8 +138,8 @@ def _rehearse(state: State, rung: Rung, candidate: Sequence[str], name: str) -> 
 
 
 def _compare(state: State, rung: Rung, record: Attempt, name: str) -> ABRun:
-    """The best so far and the candidate, interleaved. The first restart decides alone where the answer is clear; then fresh pairs
-    follow. Restarts of an earlier sitting, which ended amid the attempt, count."""
+    """An interleaved A/B run of the best so far and the candidate. The first restart decides alone where the answer is clear. Otherwise fresh
+    pairs follow. Restarts of an earlier sitting that ended during the attempt count."""
     stack = record.stack
     unfinished = unfinished_of(state, "attempt", stack, record.against)
     if unfinished is None:
@@ -176,8 +176,8 @@ def _compare(state: State, rung: Rung, record: Attempt, name: str) -> ABRun:
 
 
 def _evidence(state: State, rung: Rung, ab_run: ABRun, name: str) -> Evidence:
-    """What the first restart shows of a candidate: what its worker says of itself and, of a bundle, whose members may have done nothing, the
-    names of its kernels."""
+    """Evidence from the first restart: what the candidate's worker reports, and, for a bundle, whose members may have done nothing, the names
+    of its kernels."""
     after = None
     if rung.members and state.trace(name).exists():
         after = state.read_profile(name, ab_run.record().times["candidate"].value).counters
@@ -185,15 +185,15 @@ def _evidence(state: State, rung: Rung, ab_run: ABRun, name: str) -> Evidence:
 
 
 def _gain_suffices(state: State, ab_run: ABRun, seen: Comparison) -> bool:
-    """Whether the restarts that the budget allowed show as much as a verified answer claims; on a CPU one is too few. Fresh ones confirm
-    it, or not."""
+    """Whether the restarts that the budget allowed show the gain that a verified answer claims. On a CPU, one restart is too few. Fresh restarts
+    confirm it later, or not."""
     slowest = min(math.exp(restart.log_ratio()) for restart in ab_run.restarts)
     gained = seen.speedup.value >= VERIFIED_GAIN and slowest >= PROVISIONAL_GAIN
     return gained and not clocks_disagree(ab_run) and (state.facts.gpu or len(ab_run.restarts) > 1)
 
 
 def _more_restarts(state: State, stack: Sequence[str], unfinished: Unfinished, name: str) -> Comparison:
-    """Further restarts of the best so far and the candidate, until it is clear which is faster, or the time does not suffice for more."""
+    """Further restarts of the best so far and the candidate, until it is clear which one is faster, or there is no time for more."""
     sides = {"best": state.side(state.kept), "candidate": state.side(stack)}
     restarts, took = unfinished.ab_run.restarts, 0.0
     while True:
@@ -206,7 +206,7 @@ def _more_restarts(state: State, stack: Sequence[str], unfinished: Unfinished, n
 
 
 def judge_one_restart(restart: Restart, gpu: bool) -> Comparison:
-    """What the first restart says alone: the answer where it is clear, else `undecided`."""
+    """The answer of the first restart alone: `undecided` unless it is clear."""
     seen = judge([restart.log_ratio()], looks=CLIMB, last=True)
     assert seen is not None
     gain = seen.speedup.value
@@ -217,17 +217,19 @@ def judge_one_restart(restart: Restart, gpu: bool) -> Comparison:
 
 
 def _spread(restart: Restart) -> float:
-    """How far the middle half of its rounds lies apart, as a logarithm: on a CPU both sides may jump between two paces, and each median may
-    lie on another of them."""
+    """The interquartile range of a restart's rounds, as a logarithm. On a CPU, both sides may jump between two paces, and their medians may lie on
+    different ones."""
     low, _, high = statistics.quantiles(restart.log_ratios(), n=4) if len(restart.rounds) > 1 else (0.0, 0.0, 0.0)
     return high - low
 
 
 def judge_first_restart(state: State, ab_run: ABRun) -> Comparison:
-    """The same of the first restart. It is `undecided`, too, where its two clocks disagree, and where the candidate is clearly faster than the
-    best so far in this restart, but not than that was when it was measured before: then processes differ by more than they usually do, as
-    those do whose GPU waits for the host. And it is where the best took far longer beside it than before: how much faster it is, other
-    restarts have to say."""
+    """The same for the first restart of an attempt. It is also `undecided` in three cases:
+
+    - Wall time and CPU time disagree.
+    - The candidate is clearly faster than the best in this restart, but not than the best was when it was measured before. Then processes
+      differ by more than usual, as they do where the GPU waits for the host.
+    - The best took far longer in this restart than before. Then other restarts have to show how much faster the candidate is."""
     gpu = state.facts.gpu
     seen = judge_one_restart(ab_run.restarts[0], gpu)
     beside = state.step_ns < CLEAR[gpu] * _step_of(ab_run.restarts[0])
@@ -241,12 +243,12 @@ def _step_of(restart: Restart) -> float:
 
 
 def _implausible_gain(state: State, restart: Restart, gain: float) -> bool:
-    """Whether a gain is far more than the time that the best took before leaves room for: something held the best up in this restart."""
+    """Whether a gain is far larger than the earlier time of the best allows: something held the best up in this restart."""
     return gain > DISTURBED * state.step_ns / _step_of(restart)
 
 
 def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Unfinished:
-    """Uses the worker of the best that is warm already, and checks and profiles the candidate once it was timed."""
+    """Times the candidate against the worker of the best that is warm already. Then checks and profiles the candidate."""
     stack = record.stack
     best = worker_of_best(state, state.kept, name)
     task = state.take_next_worker(stack) or state.pool.add(
@@ -292,7 +294,7 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Unfi
 
 
 def _carry_over(state: State, unfinished: Unfinished, name: str) -> None:
-    """Gives what was begun under another number its name now. It may have no profile, as what is slower."""
+    """Renames an unfinished attempt that was begun under another number. It may have no profile, as a slower candidate has none."""
     with contextlib.suppress(FileNotFoundError):
         state.trace(unfinished.name).replace(state.trace(name))
     unfinished.name = name
@@ -300,7 +302,7 @@ def _carry_over(state: State, unfinished: Unfinished, name: str) -> None:
 
 
 def unfinished_rung(state: State) -> Rung | None:
-    """What an earlier sitting was trying against the best when it ended."""
+    """The rung that an earlier sitting was trying against the best when it ended."""
     unfinished = state.unfinished.get("attempt")
     if (
         unfinished is None
@@ -330,14 +332,14 @@ def _offer_provisional(state: State, stack: Sequence[str], ab_run: ABRun) -> Non
 
 
 def _judge(state: State, rung: Rung, record: Attempt, ab_run: ABRun, name: str, profile: Profile) -> None:
-    """Three gates: faster with confidence, the effect that it should have, and the same results."""
+    """Applies three gates: it is faster with confidence, it has the effect that it should have, and it gives the same results."""
     assert ab_run.comparison is not None
     speedup = ab_run.comparison.speedup
     # A budget that ended before a planned look leaves the question open; resuming asks it again.
     record.cut = ab_run.comparison.cut and ab_run.comparison.answer == "undecided"
-    off, told = prediction_error(record), prediction_of(record)
-    if off is not None and told:
-        record.forecast, record.prediction_error = told.judge(speedup.value), off
+    error, predicted = prediction_error(record), prediction_of(record)
+    if error is not None and predicted:
+        record.forecast, record.prediction_error = predicted.judge(speedup.value), error
     record.pay_back = pay_back(record)
     if rung.spares == "graphs" and (
         ab_run.comparison.answer == "faster" or speedup.low > 1 - state.request.slower_at_most
@@ -380,7 +382,7 @@ def _judge(state: State, rung: Rung, record: Attempt, ab_run: ABRun, name: str, 
 
 
 def _end_workers(state: State) -> None:
-    """Ends what an attempt had started and nobody needs any more; what was begun of the next candidate goes on."""
+    """Ends the workers and checks of an attempt. Those of the next candidate go on."""
     if state.next_worker is None:
         state.next_checks = []  # of the candidate itself, which had not come to its verification
     of_next = [*([state.next_worker] if state.next_worker else []), *state.next_checks]

@@ -1,7 +1,7 @@
 """The beginning of a climb: what the workload is, whether it can be verified, and how long it takes as it is.
 
-One worker runs the untouched workload, which is timed as soon as it is warm, and one surveys it. Where there are many cores, both
-begin at once. The plain modes of torch.compile need the first alone; the graph rewrites need the survey.
+One worker runs the untouched workload, which is timed as soon as it is warm. Another one surveys it. With many cores, both start at once. The
+plain modes of torch.compile need only the first; the graph rewrites need the survey.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
 
 
 def _resume(state: State) -> None:
-    """What an earlier sitting measured is taken over. A first worker tells what this machine is, and saves the model."""
+    """Resumes with what an earlier sitting measured. A first worker reports what this machine is, and saves the model."""
     _set_limits(state, max(state.baseline.memory.values()))
     if state.many_cores:
         state.pool.keep_spares(state.side([]), SPARES)
@@ -102,7 +102,8 @@ def _facts_call(state: State) -> Call:
 
 
 def use_other_gpus(state: State, found: Loaded) -> None:
-    """Has further restarts, and what is not timed, run on the other GPUs of the request. found: by the worker of the untouched workload."""
+    """Lets further restarts, and what is not timed, run on the other GPUs of the request. found: what the worker of the untouched workload
+    reported."""
     asked = state.request.devices
     numbers = found.idle_gpus if asked == AUTO else [int(number) for number in asked.split(",")[1:]] if asked else []
     if not (numbers and found.facts.gpu):
@@ -124,13 +125,13 @@ def use_other_gpus(state: State, found: Loaded) -> None:
 
 
 def warn_of_another_machine(state: State) -> None:
-    """Says so, once, when what was measured so far ran on something else."""
+    """Warns once where the earlier measurements ran on another machine."""
     if state.resume_worker and "facts" in state.resume_worker.answers and not state.pool.elsewhere:
         use_other_gpus(state, state.resume_worker.answer("facts", Loaded))
     if state.resume_worker is None or "open" not in state.resume_worker.answers:
         return
     if (state.request.devices or state.request.over_ranks) and not state.resume_worker.done:
-        return  # what it says of the GPUs is still to come
+        return  # it has not reported its GPUs yet
     worker = state.resume_worker.worker
     now, state.resume_worker = state.resume_worker.answer("open", Opened).environment, None
     if worker and worker.hosts and len(worker.hosts) != state.facts.ranks:
@@ -145,7 +146,7 @@ def warn_of_another_machine(state: State) -> None:
 
 
 def _set_limits(state: State, peak: float) -> None:
-    """How many workers run side by side, and how much of the GPU they may take together. peak: bytes of the untouched workload."""
+    """Sets how many workers run side by side, and how much of the GPU's memory they share. peak: bytes of the untouched workload."""
     if state.facts.gpu:
         state.pool.memory = USABLE * state.gpu_bytes
         for task in (state.baseline_worker, state.survey_task):
@@ -160,8 +161,8 @@ def _fills(state: State, peak: float) -> bool:
 
 
 def _survey_first(state: State, untouched: Task) -> None:
-    """Waits for the survey of a workload that takes much of the GPU: beside the untouched workload, or alone where that lacks memory. Then
-    the modes may begin."""
+    """Waits for the survey of a workload that takes much of the GPU's memory. It runs beside the untouched workload, or alone where memory is
+    short. Then the modes may start."""
     survey = _survey(state)
     if not _wait_for_survey(state, survey):
         return
@@ -174,13 +175,13 @@ def _survey_first(state: State, untouched: Task) -> None:
 
 
 def _wait_for_survey(state: State, survey: Task) -> bool:
-    """Waits until the survey is done or has failed; False where the time is over, which others will notice."""
+    """Waits until the survey is done or has failed; False where the time is over; whatever waits next notices it."""
     progress.info("looking at its graph")
     return state.pool.wait(lambda: survey.done, state.left)
 
 
 def _survey(state: State) -> Task:
-    """The survey, which begins unless it has."""
+    """The survey. It is started unless it was before."""
     if state.survey_task is None:
         memory = state.baseline_bytes() if state.measured else 0.0  # not known before
         survey = Task(
@@ -192,7 +193,7 @@ def _survey(state: State) -> Task:
 
 
 def finish_survey(state: State, *, wait: bool = True) -> bool:
-    """Takes in what the survey found; False where it goes on, and is not waited for. Raises what it refuses the workload for."""
+    """Applies the results of the survey. False where it is not done and `wait` is false. Raises why the workload is refused."""
     task = state.survey_task
     if task is None:
         return True
@@ -239,7 +240,8 @@ def finish_survey(state: State, *, wait: bool = True) -> bool:
 
 
 def wait_for_audit(state: State) -> None:
-    """Waits until it is known that the workload can be verified. Takes in on which shapes it runs, and Inductor's settings."""
+    """Waits until the audit has shown that the workload can be verified. Applies its results: the shapes on which the workload runs, and Inductor's
+    settings."""
     task = state.survey_task
     if task is None:  # an earlier sitting did it
         state.audited = True
@@ -253,7 +255,7 @@ def wait_for_audit(state: State) -> None:
 
 
 def _refuse(state: State, error: WorkerFailed) -> None:
-    """Ends the climb, of which nothing is left where nothing but the untouched workload was measured."""
+    """Ends the climb with this error. Removes its files where nothing but the untouched workload was measured."""
     why: RungError = error
     if error.lacked_memory and state.measured and state.facts.gpu:
         takes, has = (count / 2**30 for count in (state.baseline_bytes(), state.gpu_bytes))
@@ -267,7 +269,7 @@ def _refuse(state: State, error: WorkerFailed) -> None:
 
 
 def _leave_nothing(state: State) -> None:
-    """Of a climb that is not begun. `Run.drop_if_empty` removes the run directory later, which may have been announced."""
+    """Removes the files of a climb that cannot begin. `Run.drop_if_empty` removes the run directory later, which may have been announced."""
     if state.run.has("manifest.json"):
         state.say(Warned("the run directory is not kept, since this climb cannot go on"))
     for name in ("manifest.json", "recipe.toml", "result.json"):
@@ -381,7 +383,7 @@ def _profile(state: State, worker: Caller, step_ns: float) -> Breakdown | None:
 
 
 def _write_manifest(state: State, rungs: Sequence[Rung], environment: Environment, found: Loaded) -> None:
-    """What is known of the workload before it is surveyed."""
+    """Writes the manifest with what is known of the workload before the survey."""
     request = state.request
     state.numerics = _contract(request.numerics or ("tf32" if found.facts.gpu else "exact"))
     state.known = found.facts

@@ -1,4 +1,7 @@
-"""The answer once more, in fresh restarts that chose nothing: against the untouched model and the best plain mode, on other shapes too."""
+"""Confirmation: the answer is timed again in fresh restarts, which played no part in choosing it.
+
+It is compared with the untouched model and the best plain mode, on the other input shapes, too.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,8 @@ AS_FAST = 0.99  # times the best plain mode: what is slower by less counts as as
 
 
 def confirm(state: State) -> None:
-    """Raises the answer's status to `confirmed`, or takes it back, and then looks at the one before it in the same way. Where the
-    budget ends before, it stays what it is."""
+    """Confirms the answer, or withdraws it and then does the same with the answer before it. Where the budget ends first, the status stays as it
+    is."""
     while (answer := state.answer) and answer.status != "confirmed" and list(answer.kept) == state.kept:
         end_warm_workers(state)
         sides = _sides(state, answer)
@@ -66,7 +69,7 @@ def _sides(state: State, answer: Answer) -> dict[str, Side]:
 
 
 def _unfinished(state: State, answer: Answer, sides: Mapping[str, Side]) -> Unfinished:
-    """What an earlier sitting timed of it, if any."""
+    """The confirmation that an earlier sitting began, or a new one."""
     against = " + ".join(sides["plain"].rungs) if "plain" in sides else ""
     unfinished = unfinished_of(state, "confirm", answer.kept, against)
     return unfinished or Unfinished("final", list(answer.kept), against, looks=_looks(state, answer, "plain" in sides))
@@ -75,8 +78,8 @@ def _unfinished(state: State, answer: Answer, sides: Mapping[str, Side]) -> Unfi
 def _confirm_or_refute(
     state: State, answer: Answer, sides: dict[str, Side], unfinished: Unfinished, ahead: Sequence[TaskGroup]
 ) -> str:
-    """Why fresh restarts take the answer back, as a sentence without its end. Otherwise it is confirmed, where there was time for it.
-    It was verified on all shapes. ahead: restarts that were begun before."""
+    """Why fresh restarts refute the answer, as a sentence without its end. Otherwise it is empty, and the answer is confirmed if there was time.
+    The answer is verified on all shapes. ahead: restarts that were begun before."""
     state.say(Confirms(list(answer.kept), state.plain_is_another))
     try:
         try:
@@ -124,7 +127,7 @@ def _confirm_or_refute(
 def _run_until_decided(
     state: State, sides: dict[str, Side], unfinished: Unfinished, ahead: Sequence[TaskGroup]
 ) -> dict[str, Comparison]:
-    """Fresh restarts until it is clear how the last side stands to each of the others, and every shape was run. Raises SideFailed, and
+    """Runs fresh restarts until the comparison of the answer with each other side is decided, and every shape was run. Raises SideFailed, and
     OutOfTime also where a worker was stopped because the budget was over."""
     names, ab_run = list(sides), unfinished.ab_run
     found: dict[str, Comparison] = {}
@@ -132,7 +135,7 @@ def _run_until_decided(
         while True:
             for k, name in enumerate(names[:-1]):
                 seen = _judge(unfinished, k, len(names) - 1)
-                if seen and not (name in found and found[name].final):  # what was told once is not asked again
+                if seen and not (name in found and found[name].final):  # what is decided is not judged again
                     found[name] = seen
             decided, lacking = _is_clear(found), _lacking(state, unfinished)
             if decided and not lacking:
@@ -157,7 +160,7 @@ def _run_until_decided(
 
 
 def end_warm_workers(state: State) -> None:
-    """Gives up the workers that are warm: what chose a candidate is not to confirm it."""
+    """Ends all warm workers. What chose a candidate must not confirm it."""
     warm = (state.best_worker, state.candidate_worker, state.baseline_worker, state.next_worker)
     end_all([*(task for task in warm if task is not None), *state.mode_workers.values()])
     end_checks(state)
@@ -193,13 +196,13 @@ def _begin(
 
 
 def _lacking(state: State, unfinished: Unfinished) -> list[int]:
-    """The workload's other shapes that were not run often enough yet."""
+    """Numbers of the other shapes that were not run often enough yet."""
     others = range(1, len(state.facts.shapes or [0]))
     return [n for n in others if n not in unfinished.failed and len(unfinished.shapes.get(n, ())) < CLIMB[0][0]]
 
 
 def _on_shapes(state: State, groups: list[WorkerGroup], unfinished: Unfinished, shapes: list[int]) -> None:
-    """The same workers on other shapes; the plain mode is left out of it."""
+    """Times the same workers on other shapes, without the plain mode."""
     for shape in shapes:
         progress.info("confirming: another shape")
         for group in groups:
@@ -219,13 +222,13 @@ def _on_shapes(state: State, groups: list[WorkerGroup], unfinished: Unfinished, 
 
 
 def _looks(state: State, answer: Answer, plain: bool) -> Looks:
-    """Many restarts where a small gain is claimed, over the untouched model or the plain mode; few show a large one."""
+    """The planned looks: many restarts where the claimed gain over the untouched model or the plain mode is small, few where it is large."""
     claimed = [answer.speedup.value, *([answer.over_plain.value] if plain and answer.over_plain else [])]
     return planned_looks(state) if min(claimed) < SMALL else CLIMB
 
 
 def _goes_to_shape(group: WorkerGroup, shape: int) -> bool:
-    """Whether its workers go to another shape; not where one of them ended on the shape before."""
+    """Sends its workers to another shape; False where one of them has ended."""
     try:
         group.go_to_shape(shape)
     except SideFailed:
@@ -234,7 +237,7 @@ def _goes_to_shape(group: WorkerGroup, shape: int) -> bool:
 
 
 def _update_figures(state: State, answer: Answer, over: Comparison, plain: Comparison | None) -> None:
-    """Has the answer tell what fresh restarts showed, at the status that it has."""
+    """Gives the answer the figures of the fresh restarts, without changing its status."""
     seen = replace(
         answer,
         speedup=record_of(Ratio, over.speedup),
@@ -246,14 +249,14 @@ def _update_figures(state: State, answer: Answer, over: Comparison, plain: Compa
 
 
 def _is_clear(found: Mapping[str, Comparison]) -> bool:
-    """Whether the untouched model is told apart, and the plain mode, too, where it seems to be faster. That the answer is faster than the
-    plain mode is not claimed, so that nothing more is asked for where it is as fast."""
+    """Whether the comparison with the untouched model is decided, and that with the plain mode, where it seems to be faster. The answer is not
+    claimed to be faster than the plain mode, so being as fast is enough."""
     plain = found.get("plain")
     return "best" in found and found["best"].final and (plain is None or plain.final or plain.speedup.value >= AS_FAST)
 
 
 def _plain_is_verified(state: State) -> bool:
-    """Whether the best plain mode passed all checks once; what was timed later, or was no faster, was not asked."""
+    """Whether the best plain mode passed all checks. A mode that was timed later, or was no faster, was not verified."""
     return any(a.verdict == "kept" and state.plain and a.stack == list(state.plain.rungs) for a in state.attempts)
 
 

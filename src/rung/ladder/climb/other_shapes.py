@@ -1,7 +1,7 @@
-"""The verification of an answer on the workload's other input shapes.
+"""Verification of an answer on the workload's other input shapes.
 
-A candidate is verified on the measured shape first, and its recipe leaves other inputs to the untouched model. They are verified in the
-background once nothing else waits, and at the latest before the answer is confirmed: then its recipe is for all of them.
+A candidate is first verified on the measured shape, and its recipe leaves other inputs to the untouched model. The other shapes are verified in
+the background once nothing else waits, and at the latest before the answer is confirmed. Then the recipe is for all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FEW = 2  # workers, one a precision, for which cores must be idle before it is b
 
 
 def advance(state: State) -> None:
-    """Begins to verify the answer on its other shapes where cores are idle, and takes in what was found. May be called again and again."""
+    """Starts to verify the answer on its other shapes where cores are idle, or applies the results. May be called again and again."""
     _end_outdated(state)
     kept = _unverified_stack(state)
     if state.shape_checks:
@@ -39,8 +39,8 @@ def advance(state: State) -> None:
 
 
 def is_under_way(state: State) -> bool:
-    """Begins to verify the answer on its other shapes where that is left, and waits until all that do so have begun. Whether they are
-    still at it then."""
+    """Starts to verify the answer on its other shapes where that is left to do, and waits until all workers of that have started. Returns whether
+    they are still at work."""
     if not _begin_if_left(state):
         return False
 
@@ -51,8 +51,8 @@ def is_under_way(state: State) -> bool:
 
 
 def wait_until_verified(state: State) -> bool:
-    """Waits until the answer is verified on its other shapes, as long as there is time; False where the budget ended before, or they
-    could not be verified. What computes something else there is taken back: then there is another answer, or none."""
+    """Waits until the answer is verified on its other shapes. False where the budget ended before, or they could not be verified. An answer that
+    computes something else there is withdrawn. Then there is another answer, or none."""
     kept = _begin_if_left(state)
     if not kept:
         return True
@@ -70,7 +70,7 @@ def wait_until_verified(state: State) -> bool:
 
 
 def _begin_if_left(state: State) -> Stack:
-    """What is left to verify, as of `_unverified_stack`. That is begun where it is not under way."""
+    """Starts the verification of what is left, unless that runs already, and returns its rungs."""
     _end_outdated(state)
     kept = _unverified_stack(state)
     if kept:
@@ -81,7 +81,7 @@ def _begin_if_left(state: State) -> Stack:
 
 
 def _unverified_stack(state: State) -> Stack:
-    """The answer's rungs where it was kept, is verified on the measured shape alone, and the workload runs on others; else none."""
+    """The answer's rungs, where it was kept, is verified on the measured shape alone, and the workload runs on others; else none."""
     kept = tuple(state.kept)
     verified = state.answer is not None and state.answer.kept == kept
     return kept if verified and not state.on_all_shapes(kept) else ()
@@ -108,7 +108,7 @@ def _call(precision: str, **more: Any) -> Call:
 
 
 def _end_outdated(state: State) -> None:
-    """Gives up what was begun of an answer that has been replaced."""
+    """Ends the verification of an answer that was replaced."""
     kept = state.answer.kept if state.answer else ()
     if any(task.side.rungs != kept for task in state.shape_checks):
         end_all(state.shape_checks)
@@ -120,7 +120,7 @@ def _decided(tasks: list[Task]) -> bool:
 
 
 def _apply_results(state: State) -> None:
-    """What was found of the answer."""
+    """Ends the verification, and refutes or extends the answer by its results."""
     tasks, kept = state.shape_checks, state.shape_checks[0].side.rungs
     end_all(tasks)
     state.shape_checks = []
@@ -141,7 +141,7 @@ def _apply_results(state: State) -> None:
 
 
 def _retry_failed(state: State) -> None:
-    """What failed once more, with the GPU for itself, as long as there is time: memory may have been short beside others, and an
-    out-of-memory killer ends whom it likes."""
+    """Repeats what failed, with the GPU to itself, as long as there is time. Memory may have been short beside others, and an out-of-memory killer
+    ends any process."""
     with contextlib.suppress(OutOfTime):
         state.shape_checks = once_more(state, state.shape_checks, _call)

@@ -1,4 +1,4 @@
-"""The verdict on a candidate, what it may be kept for at the same step, and what it does to the answer."""
+"""The verdict on a candidate, its secondary gains, and what it does to the answer."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ WORTH_MORE = 1.02
 
 
 def rejection(record: Attempt, rung: Rung, comparison: Comparison, slower_at_most: float) -> tuple[str, str] | None:
-    """The verdict and its reason where neither the times speak for the rung, nor what it spares at a step that is slower
-    by no more than this share."""
+    """The verdict and its reason, where a rung is rejected for its times: it is not faster, and has no secondary gain at a step that is slower by
+    no more than this share. None where it may be kept."""
     answer, speedup = comparison.answer, comparison.speedup
     if answer == "faster":
         why = reason_to_distrust(record, speedup.value)
@@ -73,8 +73,8 @@ def rejection(record: Attempt, rung: Rung, comparison: Comparison, slower_at_mos
 
 
 def verify_and_judge(state: State, record: Attempt, checks: Sequence[Task], gain: float, profile: Profile) -> None:
-    """Waits for the verification, and gives the verdict on a candidate that is faster. gain: over the best so far; where it is large, the
-    verification may take the time that was left for confirming (rule 6)."""
+    """Waits for the verification of a candidate that is faster, and gives the verdict. gain: over the best so far. Where it is large, the
+    verification may take the time that was kept for confirming (rule 6)."""
     began = time.monotonic()
 
     def reserved() -> float:
@@ -126,8 +126,8 @@ def verify_and_judge(state: State, record: Attempt, checks: Sequence[Task], gain
 
 
 def _one_at_a_time(state: State, checks: Sequence[Task], reserved: float) -> list[Task]:
-    """What failed for lack of memory, or of its code, once more, with the machine's memory for each of its workers alone. reserved: seconds of the
-    budget that must be left."""
+    """Repeats checks that failed for lack of memory, or whose code could not be loaded. Each has the machine's memory alone. reserved: seconds of
+    the budget that must be left."""
     end_all(
         held for held in (state.best_worker, state.candidate_worker, state.baseline_worker, state.next_worker) if held
     )
@@ -138,7 +138,7 @@ def _one_at_a_time(state: State, checks: Sequence[Task], reserved: float) -> lis
 
 
 def mark_failed(state: State, record: Attempt, error: WorkerFailed) -> None:
-    """A worker that was stopped because the budget was over did not fail."""
+    """Records why an attempt failed. A worker that was stopped because the budget was over did not fail."""
     if error.kind == "hung" and trial_budget(state) <= 1:
         mark_cut_short(record)
     else:
@@ -174,8 +174,10 @@ def record_verdict(state: State, record: Attempt, profile: Profile) -> None:
 
 
 def restore_best(state: State) -> None:
-    """Goes on from what the attempts in the run directory kept. Where a kill came between the record of an attempt and the answer, or
-    between the refutation of an answer and the records of its attempts, the second follows now."""
+    """Restores the best so far from the attempts in the run directory.
+
+    A climb may have been killed between recording an attempt and offering its answer, or between refuting an answer and correcting its
+    attempts. Then the second step follows now."""
     for record in state.attempts:
         if record.plain and record.plain.rungs:
             state.plain = record.plain
@@ -197,7 +199,7 @@ def restore_best(state: State) -> None:
 
 
 def refute(state: State, stack: Sequence[str], why: str) -> None:
-    """Takes back an answer that was kept, with the attempts that led to it from the one before: the climb stands on that again."""
+    """Withdraws an answer that was kept, and the attempts since the answer before it, which becomes the best so far again."""
     take_back(state, stack, why)
     before = list(state.answer.kept) if state.answer else []
     kept = state.kept_attempts
@@ -210,7 +212,7 @@ def refute(state: State, stack: Sequence[str], why: str) -> None:
 
 
 def _without_mode(state: State, record: Attempt, why: str) -> None:
-    """Where a plain mode was taken back, answers are held against the next fastest."""
+    """Where a plain mode was withdrawn, answers are compared with the next fastest."""
     if not record.modes:
         return
     for mode in record.modes:
@@ -234,7 +236,7 @@ def _set_best(state: State, kept: Sequence[Attempt]) -> None:
 
 
 def warn_if_disturbed(state: State, record: Attempt) -> None:
-    """Of an attempt whose `best` is the untouched workload."""
+    """Warns where the untouched workload, the `best` of this attempt, took another time than alone."""
     assert record.times
     if said := disturbed(state.baseline.time.value, record.times["best"].value):
         record.warnings = [*(record.warnings or ()), said]
@@ -242,9 +244,9 @@ def warn_if_disturbed(state: State, record: Attempt) -> None:
 
 
 def slowed_by_others(state: State, record: Interleaved | Attempt) -> str:
-    """Why a candidate that looks faster than the untouched model, its `best` while nothing is kept, may not be so, as a sentence: that took much
-    longer beside it than alone, and alone it was as fast. Empty where nothing is to be said, and where the shortest steps, which no others
-    slow, bound the speedup, so that it is doubtful and not refused."""
+    """Why a candidate that looks faster than the untouched model may not be so, as a sentence. The untouched model took much longer beside the
+    candidate than alone, and alone it was as fast. Empty where that is not so. Empty, too, where the record is marked busy: then the shortest
+    steps, which other programs do not slow, bound the speedup, so it is only doubtful."""
     if state.kept or record.busy:
         return ""
     assert record.times
@@ -258,7 +260,7 @@ def slowed_by_others(state: State, record: Interleaved | Attempt) -> str:
 
 
 def disturbed(alone: float, beside: float) -> str:
-    """What to say where the untouched workload takes another time beside a candidate than it took alone; empty where it does not."""
+    """A warning where the untouched workload takes another time beside a candidate than alone; empty where it does not."""
     ratio = alone / beside
     if max(ratio, 1 / ratio) < DISTURBED:
         return ""
@@ -270,7 +272,7 @@ def disturbed(alone: float, beside: float) -> str:
 
 
 def pay_back(record: Attempt) -> PayBack:
-    """What preparing the candidate takes longer in the first run, and after how many steps its faster steps have made up for it."""
+    """How much longer the candidate's first run takes, and after how many steps its faster steps have made up for it."""
     assert record.first_run_seconds
     assert record.times
     firsts, times = record.first_run_seconds, record.times
@@ -286,8 +288,7 @@ SIDES = ("best", "candidate")
 
 
 def secondary_gain(record: Attempt, rung: Rung) -> str | None:
-    """What the candidate of an attempt spares, in words; None where that is too little, or the rung is there for the
-    step alone."""
+    """The secondary gain of a candidate in words, such as less memory; None where it is too small, or the rung is only for the step."""
     if rung.spares == "first run":
         assert record.first_run_seconds
         best, mine = (record.first_run_seconds[side] for side in SIDES)
@@ -309,7 +310,7 @@ def secondary_gain(record: Attempt, rung: Rung) -> str | None:
 
 
 def over_shapes(state: State, candidate: list[str], name: str) -> dict[str, OverShapes]:
-    """By side, what compiling takes for all shapes that the workload offers, in a fresh worker each (`Candidate.over_shapes`)."""
+    """By side, what compiling for all shapes of the workload takes, each in a fresh worker (`Candidate.over_shapes`)."""
     found = {}
     for side, rungs in zip(SIDES, (state.kept, candidate), strict=True):
         with ExitStack() as stack:
