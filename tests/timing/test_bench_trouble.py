@@ -15,7 +15,7 @@ from attempt_records import attempt
 
 import rung
 from rung.cli.main import main
-from rung.engine.disturbed import not_finite, of_the_process
+from rung.engine.disturbed import not_finite, process_warnings
 from rung.errors import WorkloadError
 from rung.ladder.climb.answer import prediction_error
 from rung.ladder.climb.verdict import rejection
@@ -92,8 +92,8 @@ def test_a_side_that_is_compiled_anew_is_named() -> None:
 def test_what_measuring_keeps_of_each_sample_is_no_leak() -> None:
     quiet: dict[str, Any] = {"compiled": 0}
     grown = [300 << 20, 310 << 20, 330 << 20, 350 << 20]
-    assert of_the_process(quiet, grown, 800_000) == []
-    (note,) = of_the_process(quiet, grown, 100_000)
+    assert process_warnings(quiet, grown, 800_000) == []
+    (note,) = process_warnings(quiet, grown, 100_000)
     assert "grew by 17%" in note
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rung.engine.disturbed import of_the_gpu, of_the_process, of_the_samples
+from rung.engine.disturbed import gpu_warnings, process_warnings, sample_warnings
 from rung.errors import UsageError
 from rung.hardware.sensors import Watch, sensor_for
 from rung.launch import Caller, Team, log_folder
@@ -230,10 +230,10 @@ def _enough(
     waited = waiting(total(cores).share_waited)
     notes = [
         *warm.doubts,
-        *([too_few(len(found.samples))] if len(found.samples) < TELLING else of_the_samples(found, moved)),
+        *([too_few(len(found.samples))] if len(found.samples) < TELLING else sample_warnings(found, moved)),
         *([f"{waited}."] if waited else []),
-        *of_the_process(disturbed, in_use, len(samples)),
-        *of_the_gpu(sensors),
+        *process_warnings(disturbed, in_use, len(samples)),
+        *gpu_warnings(sensors),
     ]
     # Last, because the ranks' weights go apart.
     over_ranks = team.summary(ask, count, median_interval(found.kept), found.begin or 0) if team else None
