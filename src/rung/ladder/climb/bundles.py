@@ -1,4 +1,4 @@
-"""Several rungs as one, where the budget is too short to try them one at a time: which they are, and which of them did anything."""
+"""Bundles: several rungs are tried as one where the budget is too short to test them one at a time."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ STRONGER = (CONTRACTS[0], "reassociated", *CONTRACTS[1:])  # what a rung may do 
 
 
 def in_words(rung: str) -> str:
-    """What a line of progress calls a rung."""
+    """The name of a rung in a line of progress."""
     return IN_WORDS if rung == NAME else rung
 
 
 def best_bundle(
     context: Context, kept: Sequence[str], rungs: Sequence[Rung], seconds: Callable[[float], float]
 ) -> Rung | None:
-    """Those of the rungs that are not kept yet and raise the expected gain per second of deciding them all at once, as one;
-    None where fewer than two do. A step is compiled, timed and verified once for all of them, so their gains add up at the price
-    of one; what each gives alone is not known then.
+    """The bundle with the largest expected gain per second; None where fewer than two rungs would be in it.
 
-    rungs: the most promising first; seconds: what deciding takes, by what preparing takes on top of the best.
+    A step is compiled, timed and verified once for all members. So their gains add up at the cost of one, but the gain of each is not known.
+    rungs: the most promising first; seconds: of deciding a bundle, from the seconds of preparing it on top of the best.
     """
     members: list[Rung] = []
     worth = 0.0
@@ -52,8 +51,8 @@ def best_bundle(
 
 
 def ineffective_members(rung: Rung, e: Evidence) -> list[str]:
-    """Members of a bundle that did nothing, by what the candidate's worker says of itself and by the names of kernels. How many
-    kernels there were before and are now is the work of all."""
+    """Members of a bundle that did nothing, by what the candidate's worker reports and by the names of kernels. The number of kernels does not
+    count, because it depends on all members."""
     alone = Evidence(None, e.after, e.worker)
     return [member.name for member in rung.members if member.proof(alone).shown is False]
 
@@ -65,13 +64,13 @@ def effective_stack(rung: Rung, stack: Sequence[str], e: Evidence) -> list[str]:
 
 
 def stack_with(kept: Sequence[str], rung: Rung) -> list[str]:
-    """The best so far with the rung, or with all its members, in it."""
+    """The rungs of the best so far with this one, or with all members of this bundle, added."""
     return reduce(added, rung.members or (rung,), list(kept))
 
 
 def _can_join(rung: Rung, others: Sequence[Rung]) -> bool:
-    """Whether it can be one of several: it is for the step and takes the place of none. A setting, of the environment, of Inductor or of
-    the exchange between ranks, as often costs as it gives, and is tried alone."""
+    """Whether a rung can be a member of a bundle: it speeds up the step and replaces no other. Settings of the environment, of Inductor or of the
+    exchange between ranks slow a step down as often as not, so they are tried alone."""
     apart = any(rung.name in other.replaces or other.name in rung.replaces for other in others)
     change = rung.change(Plan())
     alone = rung.first or change.env or change.inductor or change.exchange.is_setting or apart
@@ -114,7 +113,7 @@ def bundle_of(context: Context, members: Sequence[Rung]) -> Rung:
 
 
 def _changed_nothing(rung: Rung, e: Evidence) -> bool:
-    """Whether all that it changes is passes on graphs, none of which found anything: without it the step is the one that was timed."""
+    """Whether the rung only adds graph passes, none of which found anything. Then the step without it is the one that was timed."""
     change = rung.change(Plan())
     found = e.worker.get("matches", {})
     passes_alone = change == Plan(passes=change.passes, within=change.within)

@@ -1,7 +1,7 @@
-"""Plain modes that are still compiled once the best one is verified: the first rungs are tried meanwhile, and what is ready is timed after.
+"""Deferred plain modes: those that still compile once the best one is verified. Rungs are tried meanwhile.
 
-A mode is timed against the best so far, whose gain over the untouched model is known. One that is faster than the best plain mode takes
-its place: all answers are held against it from then on.
+A mode that is ready is timed against the best so far, whose gain over the untouched model is known. If it is faster than the best plain mode,
+it becomes that, and all answers are compared with it from then on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_TIME = "not timed, because the budget left no time for it"
 
 
 def time_deferred_modes(state: State, *, wait: bool = False) -> None:
-    """Times those that are ready. wait: first waits for the others, as long as the answer can be confirmed afterwards; those that are
+    """Times the deferred modes that are ready. wait: first waits for the others, as long as time is left for confirming the answer. Those that are
     not ready then are given up."""
     if wait and state.deferred_modes:
         progress.info("preparing %s", "; ".join(map(title, state.deferred_modes)))
@@ -61,7 +61,7 @@ def time_deferred_modes(state: State, *, wait: bool = False) -> None:
 
 
 def give_up_deferred_modes(state: State) -> None:
-    """Says of those that are left that there was no time for them."""
+    """Ends the modes that are left, and records that there was no time for them."""
     for name, task in state.deferred_modes.items():
         task.end()
         _tell(state, mode_of_task(name, task, error="it was not ready in time"))
@@ -69,8 +69,8 @@ def give_up_deferred_modes(state: State) -> None:
 
 
 def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
-    """Notes what one restart shows of a mode, beside the best so far; or its error. Raises OutOfTime where only the time for confirming the
-    answer is left."""
+    """Times a mode in one restart beside the best so far, and notes its speedup or its error. Raises OutOfTime where only the time for confirming
+    the answer is left."""
     if task.error:
         mode.error = task.error.sentence
         return
@@ -102,7 +102,7 @@ def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
 
 
 def _tell(state: State, mode: Mode) -> None:
-    """Writes down what was seen of a mode, and takes it for the best plain one where it is."""
+    """Records a mode, and makes it the best plain mode where it is faster."""
     record = next((a for a in state.attempts if a.rung == NAME), None)
     if record is None or not state.plain:  # no mode was timed, or the one that was computes something else
         return

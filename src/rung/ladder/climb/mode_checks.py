@@ -1,4 +1,4 @@
-"""What is verified while the plain modes compile and take turns: the likely one ahead, the best one meanwhile."""
+"""Verification while the plain modes are compiled and timed: first of modes that are likely to become the answer, then of the best one."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ LIKELY = (BLOCKS, "compile-and-graph", "default", "channels-last", "eager")
 
 
 def can_verify_now(state: State, mode: float) -> bool:
-    """Whether a mode can be verified while others compile: there are cores, and the GPU has room for it beside the untouched workload and
-    the mode itself, or another GPU is there for it. The pool starts it when there is room. mode: bytes that its worker is taken to need."""
+    """Whether a mode can be verified while others compile. There must be enough cores, and memory on the GPU beside the untouched workload and
+    the mode itself, or another GPU. The pool starts it when there is room. mode: bytes that its worker is taken to need."""
     peak = peak_of(state)
     beside = 0.0 if state.pool.elsewhere else peak + CONTEXT_BYTES + mode
     needed = beside + sum(verifying_bytes(state, peak))
@@ -65,7 +65,7 @@ def verify_likely(state: State, names: Sequence[str]) -> None:
 
 
 def verify_remaining_parts(state: State, name: str) -> None:
-    """Begins what is left of the verification of a mode that has just become ready."""
+    """Starts the remaining parts of the verification of a mode that has just become ready."""
     rungs = state.mode_workers[name].side.rungs
     begun = {part_of(task) for task in _checks_of_mode(state, rungs)}
     left = [part for part in parts_of(state, rungs) if part not in begun]
@@ -73,7 +73,7 @@ def verify_remaining_parts(state: State, name: str) -> None:
 
 
 def end_mode_checks(state: State, name: str) -> None:
-    """Ends the verification of a mode that will not be the answer."""
+    """Ends the verification of a mode that will not become the answer."""
     if name in state.likely_modes:
         state.likely_modes.remove(name)
     rungs = state.mode_workers[name].side.rungs
@@ -82,7 +82,7 @@ def end_mode_checks(state: State, name: str) -> None:
 
 
 def note_likely(state: State, done: Mapping[str, Task], open_: Mapping[str, Task]) -> None:
-    """Once a mode that is verified ahead is ready, it is likely no more. Where it failed, the next one is verified in its place."""
+    """Handles likely modes that are ready now: the rest of their verification starts. Where one failed, the next one is verified in its place."""
     for name in [name for name in state.likely_modes if name in done]:
         state.likely_modes.remove(name)
         if done[name].error:
@@ -94,7 +94,7 @@ def note_likely(state: State, done: Mapping[str, Task], open_: Mapping[str, Task
 
 
 def advance_checks(state: State, result: Race) -> None:
-    """While further modes compile: what is verified is said, then the best is verified; the candidate after it is begun."""
+    """While further modes compile: offers what is verified, starts to verify the best, and prefetches the candidate after it."""
     _offer_verified(state, result)
     best = result.modes.get(result.best)
     if best is None or mode_of(result.best) not in LIKELY or (best.speedup or 0.0) < PROVISIONAL_GAIN:
@@ -111,8 +111,8 @@ def advance_checks(state: State, result: Race) -> None:
 
 
 def _offer_verified(state: State, result: Race) -> None:
-    """Offers the best mode once all checks of it have passed; one that was the best for a while, too, as long as nothing else is verified:
-    that is worth more than a faster answer which is not."""
+    """Offers the best mode once all its checks have passed. A mode that was the best for a while is offered, too, as long as nothing else is
+    verified: that is worth more than a faster answer that is not."""
     if not state.audited:
         return
     # Without those that failed when they were timed once more.
@@ -135,7 +135,7 @@ def _offer_verified(state: State, result: Race) -> None:
 
 
 def withdraw_wrong(state: State, result: Race) -> bool:
-    """Takes back each mode that the verification refuses; whether there was one."""
+    """Withdraws each mode that the verification refuses. Returns whether there was one."""
     refused = False
     for answer in _answers_in_verification(state, result) if state.audited else ():
         refusing = [task for task in _checks_of_mode(state, answer.kept) if refusal(task)]
@@ -157,18 +157,18 @@ def _over_plain(answer: Answer, result: Race) -> Figure:
 
 
 def _checks_of_mode(state: State, rungs: Sequence[str]) -> list[Task]:
-    """The verification of this mode, as far as it was begun ahead."""
+    """The tasks that verify this mode, as far as they were started."""
     return [task for task in state.mode_checks if list(task.side.rungs) == list(rungs)]
 
 
 def _is_verified(state: State, rungs: Sequence[str] | None = None) -> bool:
-    """Whether the answer is verified; rungs: and is this one."""
+    """Whether the answer is verified and, with `rungs`, has these."""
     answer = state.answer
     return answer is not None and answer.status != "provisional" and (rungs is None or list(answer.kept) == list(rungs))
 
 
 def _nearly_verified(state: State, result: Race) -> bool:
-    """Whether an answer is being checked, and there is none yet that was: it comes first, even where another is faster by now."""
+    """Whether an answer is being verified while none is verified yet. It comes first, even where another one is faster by now."""
     checking = (
         task for answer in _answers_in_verification(state, result) for task in _checks_of_mode(state, answer.kept)
     )
@@ -176,14 +176,14 @@ def _nearly_verified(state: State, result: Race) -> bool:
 
 
 def _answers_in_verification(state: State, result: Race) -> list[Answer]:
-    """The answer, and what was one for a while, as far as their verification was begun."""
+    """The answer and earlier answers whose verification was started."""
     answers = {answer.kept: answer for answer in [*result.answers, *([state.answer] if state.answer else [])]}
     return [answer for kept, answer in answers.items() if _checks_of_mode(state, kept)]
 
 
 def prefetch_after(state: State, result: Race) -> None:
-    """Begins the candidate after the best mode, and its verification; where the time is short, that after the model compiled as a whole, while
-    this still compiles itself. It is given up where the whole does not become the best."""
+    """Prefetches the candidate after the best mode. Where the time is short, it is the one after the model compiled as a whole, while that still
+    compiles. It is ended where the whole does not become the best."""
     base = _compiled_best(result) or _likely_whole(state)
     if state.next_worker and state.next_rung:
         after = stack_with(base.rungs, state.next_rung) if base else []

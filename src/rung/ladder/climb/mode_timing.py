@@ -1,4 +1,4 @@
-"""The plain modes under the clock, and which of them is the best so far."""
+"""Timing of the plain modes, and the choice of the best so far."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import math
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from msgspec import UNSET
@@ -23,7 +24,7 @@ from rung.records.climb import Mode
 from rung.records.measured import Figure
 from rung.records.progress import Raced, Warned
 from rung.timing.ab_run import ABRun, pair_of
-from rung.timing.tasks import Task
+from rung.timing.tasks import Task, end_all
 from rung.timing.worker_group import SideFailed, WorkerGroup, blocks_seconds
 
 progress = logging.getLogger(__name__)
@@ -40,8 +41,8 @@ WHOLE = 1.02  # so much faster have compiled blocks to be than the model compile
 
 @dataclass
 class Race:
-    """What was seen of the modes, by name: the speedup over the untouched model is of one restart. best: the name of the fastest; ab_run:
-    with the best as candidate."""
+    """What was measured of the modes, by name. Speedups over the untouched model are of one restart. best: the name of the fastest mode;
+    ab_run: the A/B run with the best as candidate."""
 
     modes: dict[str, Mode] = field(default_factory=dict)
     best: str = ""
@@ -59,28 +60,18 @@ class Race:
 
 
 def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
+    """Times modes that are ready against the untouched model and the best mode so far, in one restart, and chooses the best. done: modes that
+    are ready or have failed."""
     before = dict(result.modes)
-    for name, task in done.items():
-        record = result.modes[name] = mode_of_task(name, task)
-        record.ready_seconds = state.spent()
-        if task.error:
-            record.error = task.error.sentence
-            state.say(Raced(record))
-    ready = {name: task for name, task in done.items() if not task.error}
+    ready = _record_done(state, result, done)
     if not ready:
         return
-    untouched = state.baseline_worker
-    assert untouched is not None
-    sides = {"best": untouched, **({result.best: result.task} if result.task and result.task.ready else {}), **ready}
+    assert state.baseline_worker is not None
+    best = {result.best: result.task} if result.task and result.task.ready else {}
+    sides = {"best": state.baseline_worker, **best, **ready}
     briefly = state.left() < BRIEFLY
     if result.best and _too_long(state, result, list(sides), briefly):
-        for name, task in ready.items():
-            task.end()
-            if name in before and before[name].speedup:  # it was to be timed again
-                result.modes[name] = before[name]
-                continue
-            result.modes[name].error = "too little time was left to time it"
-            state.say(Raced(result.modes[name]))
+        _skip(state, result, ready, before)
         return
     progress.info("timing %s", "; ".join(map(title, ready)))
     # Without an answer there is nothing to show: the first one may take a moment more than the budget has.
@@ -88,28 +79,79 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
     try:
         ab_run = _time_undisturbed(state, group, briefly)
     except SideFailed as failure:
-        failed = failure.side
-        if state.left() <= 1:
-            raise OutOfTime from failure
-        if failed == "best" and result.died:
-            raise failure.error from None
-        if failed == "best":  # it has run before: what hit it is chance (an out-of-memory killer), so once more
-            result.died = True
-            state.say(Warned(f"the untouched model failed ({failure}); it is started again"))
-            untouched.end()
-            ensure_baseline_worker(state)
-        else:
-            withdraw(state, result, failed, failure.error.sentence)
-        time_modes(state, result, {name: task for name, task in ready.items() if name != failed})
+        _drop_failed(state, result, failure)
+        time_modes(state, result, {name: task for name, task in ready.items() if name != failure.side})
         return
-    names = list(sides)
+    _note_memory(state, ready)
+    _record_times(state, result, sides, ready, ab_run)
+    _choose_best(state, result, list(sides)[1:], ab_run, group)
+    end_all(task for name, task in ready.items() if name != result.best)
+    if result.best:
+        stack = list(result.modes[result.best].rungs)
+        save(state, "plain", Unfinished(result.best, stack, "baseline", result.ab_run, modes=result.modes))
+    if result.task and _needs_memory(state, result):
+        if result.task.ready:  # its verdict needs no worker of it once it is profiled
+            group = WorkerGroup.of(state.setup_within(state.left()), {result.best: result.task})
+            group.profile(state.trace(trace_name(result.best)))
+        result.task.end()
+
+
+def _record_done(state: State, result: Race, done: Mapping[str, Task]) -> dict[str, Task]:
+    """Makes a record of each mode, and returns those that are ready to be timed."""
+    for name, task in done.items():
+        record = result.modes[name] = mode_of_task(name, task)
+        record.ready_seconds = state.spent()
+        if task.error:
+            record.error = task.error.sentence
+            state.say(Raced(record))
+    return {name: task for name, task in done.items() if not task.error}
+
+
+def _skip(state: State, result: Race, ready: Mapping[str, Task], before: Mapping[str, Mode]) -> None:
+    """Ends modes for which no time is left. before: the records as they were: one that was to be timed again keeps its own."""
+    for name, task in ready.items():
+        task.end()
+        if name in before and before[name].speedup:
+            result.modes[name] = before[name]
+            continue
+        result.modes[name].error = "too little time was left to time it"
+        state.say(Raced(result.modes[name]))
+
+
+def _drop_failed(state: State, result: Race, failure: SideFailed) -> None:
+    """Withdraws a mode that failed while it was timed. The untouched model is started again, once. Raises OutOfTime, and the error of the
+    untouched model where that fails twice."""
+    if state.left() <= 1:
+        raise OutOfTime from failure
+    if failure.side != "best":
+        withdraw(state, result, failure.side, failure.error.sentence)
+        return
+    if result.died:
+        raise failure.error from None
+    result.died = True  # it has run before: what hit it is chance (an out-of-memory killer), so once more
+    state.say(Warned(f"the untouched model failed ({failure}); it is started again"))
+    if state.baseline_worker:
+        state.baseline_worker.end()
+    ensure_baseline_worker(state)
+
+
+def _note_memory(state: State, ready: Mapping[str, Task]) -> None:
+    """Replaces guesses of the memory that modes take: of these by what they took, of those that wait or compile by the largest of these."""
     for task in ready.values():
         note_memory(state, task)
     state.mode_bytes = min(state.mode_bytes, UNSEEN * max(task.memory for task in ready.values()))
-    for task in state.mode_workers.values():  # those that still wait or compile
+    for task in state.mode_workers.values():
         if not task.done:
             task.memory = min(task.memory, state.mode_bytes)
-    for k, name in enumerate(names[1:], start=1):
+
+
+def _record_times(
+    state: State, result: Race, sides: Mapping[str, Task], ready: Mapping[str, Task], ab_run: ABRun
+) -> None:
+    """Records what a restart shows of the modes in it. sides: the untouched model and after it the modes, of which some were timed before."""
+    for k, name in enumerate(sides):
+        if not k:
+            continue
         record = result.modes[name]
         record.speedup = math.exp(ab_run.restarts[-1].log_ratio(0, k))
         record.step_ns = statistics.median_high(ab_run.samples[-1][name])
@@ -118,18 +160,6 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
             state.say(Raced(record))
             if record.speedup >= PROVISIONAL_GAIN and (doubt := ab_run.doubt(0, k)):
                 state.say(Warned(f"{doubt}."))
-    _choose_best(state, result, names[1:], ab_run, group)
-    for name, task in ready.items():
-        if name != result.best:
-            task.end()
-    if result.best:
-        stack = list(result.modes[result.best].rungs)
-        save(state, "plain", Unfinished(result.best, stack, "baseline", result.ab_run, modes=result.modes))
-    if result.task and _needs_memory(state, result):
-        if result.task.ready:  # its verdict needs no worker of it then
-            group = WorkerGroup.of(state.setup_within(state.left()), {result.best: result.task})
-            group.profile(state.trace(trace_name(result.best)))
-        result.task.end()
 
 
 def _time_undisturbed(state: State, group: WorkerGroup, briefly: bool) -> ABRun:
@@ -151,7 +181,7 @@ def _time_undisturbed(state: State, group: WorkerGroup, briefly: bool) -> ABRun:
 
 
 def _disagreement(ab_run: ABRun) -> float:
-    """How much usual and shortest steps disagree about the untouched model and another one, as a logarithm; 0 where no threads waited."""
+    """How far usual and shortest steps disagree on the ratio of the untouched model to another side, as a logarithm; 0 where no threads waited."""
     restart, others = ab_run.restarts[-1], range(1, len(ab_run.samples[-1]))
     return max((abs(restart.usual(0, k) - restart.least(0, k)) for k in others if restart.shortest), default=0.0)
 
@@ -168,7 +198,7 @@ def _baseline_step(ab_run: ABRun) -> float:
 
 
 def _too_long(state: State, result: Race, sides: list[str], briefly: bool) -> bool:
-    """Whether there is no time for the blocks of one more restart. What was not timed yet is taken to be as fast as the best mode."""
+    """Whether there is no time for the blocks of one more restart. Modes that were not timed yet are taken to be as fast as the best."""
     usual = state.baseline.time.value
     best = result.modes[result.best].step_ns or usual
     steps = [usual, *((result.modes[name].step_ns or best) for name in sides[1:])]
@@ -176,7 +206,7 @@ def _too_long(state: State, result: Race, sides: list[str], briefly: bool) -> bo
 
 
 def ensure_baseline_worker(state: State) -> None:
-    """A warm worker of the untouched model: the one that is there, or a new one."""
+    """Starts a worker of the untouched model and waits until it is warm, unless there is one."""
     if state.baseline_worker is None or not state.baseline_worker.ready:
         name, memory = f"01-{NAME}-untouched-{time.monotonic_ns()}", state.baseline_bytes()
         state.baseline_worker = state.pool.add(Task(name, state.side([]), WARM, memory))
@@ -186,7 +216,7 @@ def ensure_baseline_worker(state: State) -> None:
 
 
 def withdraw(state: State, result: Race, name: str, why: str, *, wrong: bool = False) -> None:
-    """A mode whose process failed, or is not believed, or that computes something else (`wrong`), is none any more, and no answer."""
+    """Withdraws a mode, and the answer with its rungs. Its process failed or is not believed, or it computes something else (`wrong`)."""
     record = result.modes[name]
     record.error, record.speedup = why, UNSET
     state.say(Raced(record))
@@ -205,8 +235,7 @@ def withdraw(state: State, result: Race, name: str, why: str, *, wrong: bool = F
 
 
 def _choose_best(state: State, result: Race, timed: list[str], ab_run: ABRun, group: WorkerGroup) -> None:
-    """Makes the fastest of those that were timed the best so far, unless the best is; the next fastest where its process fails as its outputs
-    are checked."""
+    """Makes the fastest of the timed modes the best so far, or the next fastest where its process fails while its outputs are checked."""
     beside = result.best in timed
     for name in sorted(timed, key=lambda name: -_merit(result.modes[name].speedup or 0.0, result.modes[name])):
         if name == result.best:
@@ -226,7 +255,7 @@ def trace_name(mode: str) -> str:
 
 
 def _merit(speed: float, mode: Mode) -> float:
-    """A mode's speed, in which blocks compiled one by one have to be ahead of the whole by more than a little."""
+    """A mode's speed for comparisons. Blocks compiled one by one are discounted, so they must be clearly faster than the whole."""
     return speed / (WHOLE if "compile-regions" in mode.rungs else 1.0)
 
 

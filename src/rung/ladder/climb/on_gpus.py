@@ -1,4 +1,4 @@
-"""Further restarts of an attempt, on all GPUs that are free for them.
+"""Further restarts of an attempt, on all free GPUs.
 
 A restart runs the best so far and a candidate on one GPU, so each ratio is of one GPU. How many restarts there are, and when they are looked at, does not
 depend on the GPUs: they are spread over those that nobody has, and what fails elsewhere is repeated on the first.
@@ -27,7 +27,7 @@ progress = logging.getLogger(__name__)
 
 
 def further_restarts(state: State, sides: Mapping[str, Side], unfinished: Unfinished, name: str) -> None:
-    """As many restarts as are loaded at once, and no more than to the next planned look. Each is kept as soon as it was timed.
+    """Runs as many restarts as load at once, but at most up to the next planned look. Each is saved as soon as it was timed.
 
     Raises OutOfTime, and SideFailed where one failed on the first GPU.
     """
@@ -50,8 +50,8 @@ def further_restarts(state: State, sides: Mapping[str, Side], unfinished: Unfini
 
 
 def spread(most: int, here: int, places: Sequence[int]) -> list[int]:
-    """On which place each of at most so many restarts runs: as many on each, and one after the other there. here: how many the first GPU
-    has room for; the others, which are empty, have no less."""
+    """The place of each of at most `most` restarts: equally many on each GPU, where they are timed one after the other. here: how many the first
+    GPU has room for. The others are empty and have room for as many."""
     devices = [0, *places]
     turns = min(here, -(-most // len(devices)))
     return (devices * turns)[:most]
@@ -60,7 +60,7 @@ def spread(most: int, here: int, places: Sequence[int]) -> list[int]:
 def _load_and_time(
     state: State, sides: Mapping[str, Side], unfinished: Unfinished, name: str, places: Sequence[int]
 ) -> int:
-    """Loads all of these at once; those of different GPUs are timed at the same time. Returns how many were lost elsewhere."""
+    """Loads all of these at once, and times those of different GPUs at the same time. Returns how many failed on other GPUs than the first."""
     first = len(unfinished.ab_run.restarts) + 1
     progress.info("loading %s%s", _numbers(first, len(places)), _over(places))
     names = {f"{name}-{first + k}": place for k, place in enumerate(places)}
@@ -79,7 +79,7 @@ def _load_and_time(
 
 
 def _first_of_each_gpu(state: State, groups: Sequence[TaskGroup]) -> list[TaskGroup]:
-    """Of each GPU the first group."""
+    """The first group of each GPU."""
     first: dict[int, TaskGroup] = {}
     for group in groups:
         if group.place not in state.pool.unfit:
@@ -90,7 +90,7 @@ def _first_of_each_gpu(state: State, groups: Sequence[TaskGroup]) -> list[TaskGr
 def _time_together(
     state: State, groups: Sequence[TaskGroup], unfinished: Unfinished, there: Sequence[TaskGroup]
 ) -> None:
-    """Times restarts, each on another GPU. What fails elsewhere is left out. there: they, and those that stand still beside them."""
+    """Times restarts, each on another GPU. Those that fail on other GPUs than the first are left out. there: all groups that are loaded."""
     workers = [group.workers(state) for group in groups]
     if len(groups) == 1 and not groups[0].place:
         unfinished.ab_run.restarts.append(with_solo_baseline(state, workers[0].timed(unfinished.ab_run), state.kept))
@@ -114,12 +114,12 @@ def _time_together(
 
 
 def _other_bytes(group: TaskGroup, there: Sequence[TaskGroup]) -> float:
-    """Bytes of its GPU that other restarts hold there."""
+    """Bytes that other restarts hold on the GPU of this group."""
     return sum(other.memory for other in there if other.place == group.place and other is not group)
 
 
 def _give_up(state: State, group: TaskGroup, why: SideFailed | Taken) -> None:
-    """Nothing is timed on this GPU again, and what was is repeated on the first, which is said. What failed there is raised."""
+    """Gives up a GPU after a failure, and warns that its restart is repeated on the first GPU. Raises a failure on the first GPU."""
     if not group.place:
         raise why
     if state.left() <= 1:  # it was stopped because the budget was over
@@ -130,7 +130,7 @@ def _give_up(state: State, group: TaskGroup, why: SideFailed | Taken) -> None:
 
 
 def report_gpu_differences(state: State, record: Attempt) -> None:
-    """Says once of each GPU that differs by how much; the records of all attempts have it."""
+    """Warns once for each GPU whose speed differs from the first. The records of all attempts have the figures."""
     for gpu in record.other_gpus or ():
         if differs(gpu) and gpu.gpu not in state.reported_gpus:
             state.reported_gpus.add(gpu.gpu)
