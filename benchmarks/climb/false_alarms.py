@@ -3,7 +3,7 @@
     python benchmarks/climb/false_alarms.py [--climbs 400] [--candidates 10] [--seed 1]
     python benchmarks/climb/false_alarms.py --gain 2       # how often a rung that truly gives 2 % is kept
 
-It drives the climb's own decisions (`attempt.of_one_restart`, `measure.decide`, `confirm.refuted`) with the simulated streams of
+It drives the climb's own decisions (`attempt.judge_one_restart`, `measure.decide`, `confirm.refutation`) with the simulated streams of
 benchmarks/measurement/machine.py. Every candidate computes the same and takes as long as the untouched model. `kept` is a rung that was
 decided to be faster, with the looks of a climb and with those of one whose restarts are cheap; `verified` a recipe that claims 8 % before it is confirmed; `confirmed` one that fresh restarts confirm. Shares are of climbs, with Clopper-Pearson intervals at 95 %.
 """
@@ -24,8 +24,8 @@ from machine import STREAMS, Machine, Stream
 from rules import _restart
 
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, VERIFIED_GAIN
-from rung.ladder.climb.attempt import of_one_restart
-from rung.ladder.climb.confirm import refuted
+from rung.ladder.climb.attempt import judge_one_restart
+from rung.ladder.climb.confirm import refutation
 from rung.measure import CLIMB, PATIENT, Comparison, Looks, Restart, decide
 
 LAYOUT = {"layout, 2 %": Stream(layout=0.02)}
@@ -43,10 +43,10 @@ class Climbed:
 
 def climb(machine: Machine, candidates: int) -> Climbed:
     """A plain mode and so many rungs, none of which changes anything; then the confirmation."""
-    plain = of_one_restart(pair(machine), True).speedup.value
+    plain = judge_one_restart(pair(machine), True).speedup.value
     gains = [gain for gain in (attempted(machine) for _ in range(candidates)) if gain > 1]
     claimed = math.prod(gains) * (plain if plain >= PROVISIONAL_GAIN else 1.0)
-    confirmed = claimed > 1 and not refuted(decided([pair(machine)], machine), None, "")
+    confirmed = claimed > 1 and not refutation(decided([pair(machine)], machine), None, "")
     return Climbed(len(gains), claimed >= VERIFIED_GAIN, confirmed)
 
 
@@ -57,7 +57,7 @@ def pair(machine: Machine, factor: float = 1.0) -> Restart:
 def attempted(machine: Machine, looks: Looks = CLIMB, factor: float = 1.0) -> float:
     """What a rung is seen to give where it is kept, else 1. factor: its step's time, of the one without it."""
     first = pair(machine, factor)
-    seen = of_one_restart(first, True)
+    seen = judge_one_restart(first, True)
     found = seen if seen.answer != "undecided" else decided([first], machine, looks, factor)
     return found.speedup.value if found.answer == "faster" else 1.0
 

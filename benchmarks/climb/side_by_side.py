@@ -27,9 +27,9 @@ from rung.hardware.neighbours import shown_alone
 from rung.measure import Restart
 from rung.measure.stats import STUDENT
 from rung.side import Limits, Setup, Side
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.side_by_side import side_by_side
-from rung.timing.start import Asked, Start, Timing
+from rung.timing.worker_group import Asked, Timing, WorkerGroup
 
 
 def clocked(timing: Timing, delays: list[float]) -> Timing:
@@ -84,13 +84,13 @@ def main() -> None:
         for k in range(given.restarts):
             with ExitStack() as stack:
                 on = [replace(setup, variables=variables) for variables in shown]
-                starts = [Start(its, sides, f"{k}-{n}", stack) for n, its in enumerate(on)]
-                for start in starts:
-                    start.warm(setup.limits.prepare)
+                groups = [WorkerGroup(its, sides, f"{k}-{n}", stack) for n, its in enumerate(on)]
+                for group in groups:
+                    group.warm(setup.limits.prepare)
                 for way in lots.sample(list(ratios), 2):
-                    batches = [[start] for start in starts] if way == "alone" else [starts]
+                    batches = [[group] for group in groups] if way == "alone" else [groups]
                     for batch in batches:
-                        timings = [clocked(start.timing(Duel()), delays[way]) for start in batch]
+                        timings = [clocked(group.timing(ABRun()), delays[way]) for group in batch]
                         for found in side_by_side(batch, timings):
                             assert isinstance(found, Restart), found
                             ratios[way].append(found.log_ratio())

@@ -20,9 +20,9 @@ from rung.measure import Restart, judge, median_interval
 from rung.records.record import plain
 from rung.runs import to_json, write_whole
 from rung.side import Limits, Setup, Side
+from rung.timing.ab_run import ABRun
 from rung.timing.compare import idle
-from rung.timing.duel import Duel
-from rung.timing.start import SideFailed, Start
+from rung.timing.worker_group import SideFailed, WorkerGroup
 from rung.timing.workers import open_worker
 
 FALSE_ALARMS = 0.05  # all of it at the one look that there is
@@ -106,7 +106,9 @@ class Ranked:
             began = time.monotonic()
             with ExitStack() as stack:
                 group = {name: self.sides[name] for name in names}
-                starts = [Start(setup, group, f"{self.path.stem}-{number + k + 1}", stack) for k in range(len(rows))]
+                starts = [
+                    WorkerGroup(setup, group, f"{self.path.stem}-{number + k + 1}", stack) for k in range(len(rows))
+                ]
                 for start in starts:
                     for name in names:
                         self.ready(start, name, setup.limits)
@@ -121,24 +123,24 @@ class Ranked:
             )
         return True
 
-    def ready(self, start: Start, name: str, limits: Limits) -> None:
+    def ready(self, start: WorkerGroup, name: str, limits: Limits) -> None:
         try:
             start.ready(name, limits.prepare)
         except SideFailed as failure:
             start.drop(name)
             self.fails(name, str(failure))
 
-    def timed(self, start: Start) -> dict[str, Any]:
+    def timed(self, start: WorkerGroup) -> dict[str, Any]:
         """What each side of a group took; without those that fail while they are timed."""
         while start.workers:
-            duel, names = Duel(), list(start.workers)
+            ab_run, names = ABRun(), list(start.workers)
             try:
-                visits = start.timed(duel).rounds
+                visits = start.timed(ab_run).rounds
             except SideFailed as failure:
                 start.drop(failure.side)
                 self.fails(failure.side, str(failure))
                 continue
-            self.record["environment"] = plain(list(duel.environments.values())[-1])
+            self.record["environment"] = plain(list(ab_run.environments.values())[-1])
             for line in idle(self.sides, start.state) if not self.record["restarts"] else ():
                 self.say(line)
             warm = {name: plain(state) for name, state in start.state.items()}
@@ -146,7 +148,7 @@ class Ranked:
                 name: {
                     "visits": [[r[k], r[-1 - k]] for r in visits],
                     **{key: warm[name][key] for key in ("memory", "first_run_seconds", "steady", "applied")},
-                    "hidden": duel.hidden[name],
+                    "hidden": ab_run.hidden[name],
                 }
                 for k, name in enumerate(names)
             }

@@ -21,7 +21,7 @@ from rung.recipes.recipe import side_of
 from rung.renamed import current_name
 from rung.results import Comparison, Measurement
 from rung.side import Side, named
-from rung.timing.work import Told
+from rung.timing.work import SuppliedWork
 
 __all__ = ["Comparison", "Measurement", "bench", "compare"]
 
@@ -88,7 +88,7 @@ def bench(
     _check_times(seconds=seconds, deadline=deadline)
     _check_share("precision", precision)
     how: dict[str, Any] = {"preset": preset, "precision": precision, "seconds": seconds, "device": device,
-                           "timer": timer, "cold": cold, "work": Told(flops, flops_in, nbytes)}  # fmt: skip
+                           "timer": timer, "cold": cold, "work": SuppliedWork(flops, flops_in, nbytes)}  # fmt: skip
     if callable(what):
         if options or rungs or recipe or call:
             raise UsageError("a callable takes no options, rungs or recipe; pass it as `lambda: f(x)`.")

@@ -64,14 +64,13 @@ class Launcher:
 
 @dataclass(frozen=True)
 class Setup:
-    """How workers run. together: how many restarts may be loaded at once; files: where variables of a plan that name
+    """How workers run. files: where variables of a plan that name
     a file of the climb's own find it (`{files}`), the current folder where there is no climb; variables: of every worker;
     launcher: of the ranks of a side, where that is more than one process; until: by `time.monotonic`, when the budget of the command ends."""
 
     device: str | None
     logs: Path
     limits: Limits = Limits()
-    together: int = 1
     files: Path = Path()
     variables: dict[str, str] = field(default_factory=dict)
     launcher: Launcher | None = None

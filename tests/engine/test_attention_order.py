@@ -25,7 +25,9 @@ from rung.workload import seeded_model
 CPU, RUNG = pick("cpu"), BY_NAME["cudnn-attention"]
 CUDNN, FLASH = int(SDPBackend.CUDNN_ATTENTION), int(SDPBackend.FLASH_ATTENTION)
 
-pytestmark = pytest.mark.skipif(not attention.can_be_told(), reason="this torch takes no order of attention kernels")
+pytestmark = pytest.mark.skipif(
+    not attention.takes_backend_order(), reason="this torch takes no order of attention kernels"
+)
 
 
 def order() -> list[int]:
@@ -72,7 +74,7 @@ def test_backends_that_are_switched_off_stay_off_and_caches_are_kept_apart() -> 
     tag, flash = compiler_config().cache_key_tag, torch.backends.cuda.flash_sdp_enabled()
     torch.backends.cuda.enable_flash_sdp(False)
     try:
-        with attention.asked_first("cudnn"):
+        with attention.prefer_backend("cudnn"):
             assert not torch.backends.cuda.flash_sdp_enabled()
             assert torch.backends.cuda.math_sdp_enabled()
             assert compiler_config().cache_key_tag != tag
@@ -84,7 +86,7 @@ def test_backends_that_are_switched_off_stay_off_and_caches_are_kept_apart() -> 
 def test_where_cudnn_takes_nothing_the_others_do() -> None:
     found = verify(WORKLOAD, Plan(attention="cudnn"), CPU).record()
     assert found.passed, found.failures
-    choices = attention.choices(CPU)
+    choices = attention.chosen_backends(CPU)
     assert choices["default"] == choices["cudnn first"] != "CUDNN_ATTENTION"
 
 

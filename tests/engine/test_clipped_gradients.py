@@ -12,7 +12,7 @@ from torch import nn
 
 import rung
 from rung.engine import step as steps
-from rung.engine.optimizer import not_captured, not_fused
+from rung.engine.optimizer import why_not_capturable, why_not_fused
 from rung.engine.step import Step
 from rung.errors import UsageError, WorkloadError
 from rung.hardware import pick
@@ -114,10 +114,10 @@ def test_a_recipe_clips_in_its_step_and_tells_the_norm() -> None:
 
 def test_no_rung_is_left_out_for_it_as_for_a_hook_that_clips() -> None:
     made = adam(net().parameters())
-    assert not_fused(made) == not_captured(made) == ""
+    assert why_not_fused(made) == why_not_capturable(made) == ""
     made.register_step_pre_hook(lambda *_: None)
-    assert "give max_grad_norm= instead" in not_fused(made)
-    assert "give max_grad_norm= instead" in not_captured(made)
+    assert "give max_grad_norm= instead" in why_not_fused(made)
+    assert "give max_grad_norm= instead" in why_not_capturable(made)
 
 
 def test_what_trains_as_the_workload_does_is_verified() -> None:

@@ -13,7 +13,7 @@ from torch import nn
 
 import rung
 from rung.engine.cuda_graph import PROOFS, WARM_CALLS, GraphedStep, why_not
-from rung.engine.optimizer import remade
+from rung.engine.optimizer import rebuild
 from rung.errors import WorkloadError
 from rung.hardware import pick
 
@@ -104,7 +104,7 @@ def trainer(
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)).cuda()
     optimizer = kind(model.parameters(), lr=1e-2)  # type: ignore[call-arg]
-    optimizer = remade(optimizer, fused=False, capturable=captured)
+    optimizer = rebuild(optimizer, fused=False, capturable=captured)
 
     def step(x: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
@@ -147,7 +147,7 @@ def test_gradients_of_what_is_not_stepped_are_added_up_until_they_are_cleared(cl
     def trained(captured: bool) -> list[torch.Tensor]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 4)).cuda()
-        optimizer = remade(torch.optim.AdamW(model[1].parameters()), fused=False, capturable=captured)
+        optimizer = rebuild(torch.optim.AdamW(model[1].parameters()), fused=False, capturable=captured)
 
         def step(x: torch.Tensor) -> None:
             optimizer.zero_grad()

@@ -168,7 +168,7 @@ def test_a_model_that_is_switched_back_and_forth_is_not_read_anew(monkeypatch: p
         assert seen.check() == (int(not training), False)
 
 
-@pytest.mark.skipif(dynamo.alike([torch.zeros(1)]) is None, reason="this torch has no check of tensors in C++")
+@pytest.mark.skipif(dynamo.tensor_guards([torch.zeros(1)]) is None, reason="this torch has no check of tensors in C++")
 def test_weights_that_are_tied_are_looked_at_by_torchs_own_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds two tensors that are one for changed; then all would be read in Python, before every replay."""
     model = Gated(scripted=False)
@@ -176,7 +176,7 @@ def test_weights_that_are_tied_are_looked_at_by_torchs_own_check(monkeypatch: py
     model.layers[2].weight = model.layers[0].weight
     seen = ModelGuards(model)
     with monkeypatch.context() as patched:
-        patched.setattr(dynamo, "alike", lambda tensors: pytest.fail("it was made anew"))
+        patched.setattr(dynamo, "tensor_guards", lambda tensors: pytest.fail("it was made anew"))
         assert seen.check() == (0, False)
     model.layers[2].weight = nn.Parameter(model.layers[0].weight.detach().clone())
     assert seen.check()[1]
@@ -191,7 +191,7 @@ def test_what_only_saving_and_loading_reads_is_no_change() -> None:
     assert seen.check() == (0, False)
 
 
-@pytest.mark.parametrize("told", ["versions", "alike"])
+@pytest.mark.parametrize("told", ["dict_versions", "tensor_guards"])
 def test_without_what_torch_tells_in_c_all_is_compared(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamo, told, lambda objects: None)
     model = Gated(scripted=False)
@@ -211,7 +211,7 @@ def test_without_what_torch_tells_in_c_all_is_compared(told: str, monkeypatch: p
 def test_numbers_of_tables_are_taken_where_they_tell_of_attributes(sees: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of Python 3.13.0 change with items alone, so `model.eval()` would go unseen."""
     monkeypatch.setattr(dynamo, "_dict_version", lambda table: table.get("training") if sees else 7)
-    assert dynamo.versions([{"training": 1}]) == ([1] if sees else None)
+    assert dynamo.dict_versions([{"training": 1}]) == ([1] if sees else None)
 
 
 def test_inference_mode_is_no_change_and_needs_no_reading_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from torch import nn, optim
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rung.engine.optimizer import can_be_captured, remade
+from rung.engine.optimizer import can_be_captured, rebuild
 
 RATE = 0.1
 # Adagrad, LBFGS and others have no capturable form; ASGD's and Rprop's make tensors where there is no GPU.
@@ -32,7 +32,7 @@ def ready(kind: type[optim.Optimizer], device: str, **options: Any) -> tuple[lis
     parameters = [nn.Parameter(torch.ones(4, 4, device=device)) for _ in range(3)]
     made = kind(parameters, lr=RATE, **options)  # type: ignore[call-arg]
     assert can_be_captured(made)
-    made = remade(made, fused=False, capturable=True)
+    made = rebuild(made, fused=False, capturable=True)
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
     made.step()
@@ -62,4 +62,4 @@ def test_no_other_asks_for_the_value_of_its_rate(kind: type[optim.Optimizer]) ->
 def test_an_optimizer_keeps_its_own_forms_where_it_is_not_captured() -> None:
     parameters = [nn.Parameter(torch.ones(4))]
     made = optim.SGD(parameters, lr=RATE, foreach=True)
-    assert remade(made, fused=False, capturable=False) is made
+    assert rebuild(made, fused=False, capturable=False) is made

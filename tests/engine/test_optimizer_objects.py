@@ -19,7 +19,7 @@ import rung
 from rung.engine import cuda_graph
 from rung.engine.compiled import Renewed
 from rung.engine.input_guards import Inputs
-from rung.engine.optimizer import carried, is_fused, not_captured, not_fused, own_step, remade
+from rung.engine.optimizer import custom_state, is_fused, own_step, rebuild, why_not_capturable, why_not_fused
 from rung.engine.optimizer_guards import OptimizerGuards
 from rung.errors import WorkloadError
 from rung.hardware import pick
@@ -86,30 +86,30 @@ HANGING: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 @pytest.mark.parametrize("what", HANGING)
 def test_what_hangs_on_an_optimizer_keeps_it_from_being_made_anew(what: str) -> None:
     made = adam([nn.Parameter(torch.ones(4))])
-    assert not_fused(made) == not_captured(made) == carried(made) == ""
+    assert why_not_fused(made) == why_not_capturable(made) == custom_state(made) == ""
     kept = HANGING[what](made)
-    for why in (not_fused(made), not_captured(made)):
+    for why in (why_not_fused(made), why_not_capturable(made)):
         instead = " (if it clips gradients, give max_grad_norm= instead)" if what == "a hook before each step" else ""
         assert why == f"its optimizer has {what}, which an optimizer made anew would lose{instead}"
     for forms in ({"fused": True, "capturable": False}, {"fused": False, "capturable": True}):
         with pytest.raises(WorkloadError, match=r"made anew would lose.*; leave .* out"):
-            remade(made, **forms)
-    assert remade(made, fused=False, capturable=False) is made
+            rebuild(made, **forms)
+    assert rebuild(made, fused=False, capturable=False) is made
     del kept
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adagrad, torch.optim.Adam, torch.optim.SGD])
 def test_nothing_hangs_on_one_that_was_just_made(kind: type[torch.optim.Optimizer]) -> None:
     made = kind([nn.Parameter(torch.ones(4))], lr=0.1)  # type: ignore[call-arg]
-    assert carried(made) == ""
-    assert is_fused(remade(made, fused=True, capturable=False))
+    assert custom_state(made) == ""
+    assert is_fused(rebuild(made, fused=True, capturable=False))
 
 
 def test_one_that_is_fused_already_stays_what_it_is_with_its_hooks() -> None:
     made = torch.optim.SGD([nn.Parameter(torch.ones(4))], lr=0.1, fused=True)
     made.register_step_pre_hook(clip)
-    assert not_fused(made) == ""
-    assert remade(made, fused=True, capturable=False) is made
+    assert why_not_fused(made) == ""
+    assert rebuild(made, fused=True, capturable=False) is made
 
 
 def test_the_survey_tells_and_the_rungs_do_not_apply() -> None:
@@ -140,7 +140,7 @@ def test_complex_parameters_have_no_fused_step() -> None:
     assert found == Inapplicable("fused steps take floating-point parameters alone, and one is complex64.")
     assert facts.optimizer_not_captured == ""
     sgd = torch.optim.SGD(Waves().parameters())  # captured in its fused form alone
-    assert "one is complex64" in not_captured(sgd)
+    assert "one is complex64" in why_not_capturable(sgd)
     with pytest.warns(UserWarning, match="fused-optimizer is not in effect: fused steps take floating-point"):
         assert rung.apply(trained_by(adam, Waves), "fused-optimizer").pending == ("fused-optimizer",)
 
@@ -180,7 +180,7 @@ def test_a_state_that_is_loaded_leaves_the_switches_and_trains_on(capturable: bo
 
     step(plain, before)
     made.load_state_dict(plain.state_dict())
-    after = remade(adam(made.parameters()), fused=True, capturable=capturable)
+    after = rebuild(adam(made.parameters()), fused=True, capturable=capturable)
     after.load_state_dict(copy.deepcopy(before.state_dict()))
     assert is_fused(after)
     assert after.param_groups[0]["capturable"] == capturable

@@ -17,8 +17,8 @@ WITHOUT_GPU = {
 }  # what is told of a climb is told of one on a CPU
 SHORT = """
 from rung.cli.main import command
-from rung.timing import start, tasks
-start.ROUNDS_SECONDS["cpu"] = 0
+from rung.timing import tasks, worker_group
+worker_group.ROUNDS_SECONDS["cpu"] = 0
 tasks.Task.fresh = property(lambda task: False, lambda task, fresh: None)
 command()
 """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rung.ladder.candidate import Candidate
-from rung.timing import duel, start, workers
+from rung.timing import ab_run, worker_group, workers
 
 STEPS: dict[tuple[str, ...], float] = {}  # milliseconds that a step takes, by the rungs that it runs under
 
@@ -67,5 +67,5 @@ def in_this_process(patch: pytest.MonkeyPatch, steps: dict[tuple[str, ...], floa
     """From now on a climb's workers are here, and their steps take these milliseconds, by the rungs under which they run."""
     patch.setitem(globals(), "STEPS", steps)
     patch.setattr(workers, "Worker", Here)
-    patch.setattr(start, "WARM_SECONDS", 0.2)
-    patch.setattr(duel.Duel, "hidden", {"best": 0.0, "candidate": 0.0})
+    patch.setattr(worker_group, "WARM_SECONDS", 0.2)
+    patch.setattr(ab_run.ABRun, "hidden", {"best": 0.0, "candidate": 0.0})

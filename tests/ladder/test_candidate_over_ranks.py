@@ -14,7 +14,7 @@ from rung.ladder.answers import Loaded, Untouched, Verified
 from rung.launch import Team
 from rung.records.measured import Witness
 from rung.records.record import record_of
-from rung.timing.together import together
+from rung.timing.merge_answers import merge_answers
 from rung.timing.workers import WORKLOAD
 from rung.trace import read
 
@@ -26,7 +26,7 @@ class Asked:
     """Two ranks with a workload open."""
 
     def __init__(self, folder: Path, rungs: list[str], parallel: str) -> None:
-        self.folder, self.team = folder, Team(WORKLOAD, folder / "log", ranks(2), together)
+        self.folder, self.team = folder, Team(WORKLOAD, folder / "log", ranks(2), merge_answers)
         options = {"parallel": parallel, "blocks": 3 if parallel == "fsdp2" else 0}
         self.ask("open", target=TARGET, options=options, rungs=rungs, device="cpu")
 

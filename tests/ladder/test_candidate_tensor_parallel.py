@@ -13,7 +13,7 @@ from rung.launch import Team, WorkerFailed
 from rung.records.record import record_of
 from rung.side import Side
 from rung.timing.bench import bench
-from rung.timing.together import together
+from rung.timing.merge_answers import merge_answers
 from rung.timing.workers import WORKLOAD
 from rung.trace import read
 
@@ -26,7 +26,7 @@ OPTIONS = {"width": str(WIDTH), "rows": str(ROWS), "dtype": "float32"}
 
 
 def opened(folder: Path, device: str | None, *rungs: str) -> Team:
-    team = Team(WORKLOAD, folder / "log", ranks(2), together)
+    team = Team(WORKLOAD, folder / "log", ranks(2), merge_answers)
     team.call("open", 120, target=TARGET, options=OPTIONS, rungs=list(rungs), device=device)
     return team
 

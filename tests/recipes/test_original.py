@@ -10,7 +10,7 @@ from torch import nn
 
 import rung
 from rung.cli.main import main
-from rung.engine.disturbed import of_the_process
+from rung.engine.disturbed import process_warnings
 from rung.ladder.candidate import Candidate
 from rung.plan import Original
 from rung.recipes.recipe import Recipe
@@ -60,10 +60,10 @@ def test_a_worker_leaves_them_to_the_workload_and_says_so() -> None:
     for mine, theirs in zip(worker.step.model.parameters(), plain.step.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
     worker.timer("auto", False)
-    (note,) = of_the_process(worker.disturbances(), [1, 1], 2)
+    (note,) = process_warnings(worker.disturbances(), [1, 1], 2)
     assert "leaves inputs of this size (144 elements) to the model" in note
     worker.plan = replace(worker.plan, original=Original(elements_at_most=143))
-    assert of_the_process(worker.disturbances(), [1, 1], 2) == []
+    assert process_warnings(worker.disturbances(), [1, 1], 2) == []
 
 
 def test_bench_and_compare_start_their_workers_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from known_facts import facts_of
 from torch import nn
 
 from rung import Workload
-from rung.engine.dynamo import open_sizes
+from rung.engine.dynamo import data_dependent_sizes
 from rung.engine.step import Step
 from rung.hardware import pick
 from rung.ladder.survey import captured_graphs
@@ -175,7 +175,7 @@ def check(model, passes=("grouped-experts",), tolerance=1e-5, x=None):
     model = model.eval()
     x = batch(1) if x is None else x
     surgeon = Surgeon(passes, "eager")
-    with torch.no_grad(), open_sizes():
+    with torch.no_grad(), data_dependent_sizes():
         want = model(x)
         state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         got = torch.compile(model, backend=surgeon, dynamic=False, fullgraph=True)(x)

@@ -211,7 +211,7 @@ def optimizer(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> Ca
         theirs.param_groups[0].update({k: v for k, v in said.items() if k not in ("params", *SLIPPED)})
         return theirs
 
-    return lambda patch: patch.setattr(step, "remade", remade)
+    return lambda patch: patch.setattr(step, "rebuild", remade)
 
 
 SLIPPED = ("betas", "eps", "weight_decay", "decoupled_weight_decay", "amsgrad")

@@ -8,7 +8,7 @@ import pytest
 
 from rung.cli.main import main
 from rung.errors import InputError
-from rung.ladder.climb.begun import FILE, read_begun
+from rung.ladder.climb.unfinished import FILE, read_unfinished
 from rung.recipes.recipe import Recipe, side_of
 from rung.renamed import REMOVED, RENAMED, with_current_names
 from rung.rungs import BY_NAME, chosen, plan_of
@@ -75,7 +75,7 @@ def test_a_run_directory_is_read_in_todays_names(earlier: Path) -> None:
     assert not [old for old in RENAMED if f'"{old}"' in text]
     assert Run.open_(earlier).data()["result"]["kept"] == ["sdpa-no-mask"]
     assert "lean-sdpa" in (earlier / FILE).read_text()
-    assert read_begun(Run.open_(earlier))["plain"].stack == ["sdpa-no-mask"]
+    assert read_unfinished(Run.open_(earlier))["plain"].stack == ["sdpa-no-mask"]
 
 
 def test_its_recipe_is_still_known_for_that_of_its_climb(earlier: Path) -> None:

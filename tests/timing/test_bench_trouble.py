@@ -15,10 +15,10 @@ from attempt_records import attempt
 
 import rung
 from rung.cli.main import main
-from rung.engine.disturbed import not_finite, of_the_process
+from rung.engine.disturbed import not_finite, process_warnings
 from rung.errors import WorkloadError
 from rung.ladder.climb.answer import prediction_error
-from rung.ladder.climb.verdict import no_gain
+from rung.ladder.climb.verdict import rejection
 from rung.measure import Collected, Comparison, Interval, collect
 from rung.recipes.recipe import Recipe, side_of
 from rung.rungs import BY_NAME
@@ -83,7 +83,7 @@ def test_a_side_that_is_compiled_anew_is_named() -> None:
     comparison = Comparison("slower", Interval(0.1, 0.05, 0.2), 3, 0.98, None, 0.01, True)
     told = {"low": 1.0, "high": 1.1, "shares": {}}
     record = attempt(compiled_while_timed={"best": 0, "candidate": 4}, comparison=comparison, prediction=told)
-    verdict, why = no_gain(record, BY_NAME["compile"], comparison, 0.01) or ("", "")
+    verdict, why = rejection(record, BY_NAME["compile"], comparison, 0.01) or ("", "")
     assert verdict == "reverted"
     assert "slower than the best so far (4 graphs were compiled while it was timed" in why
     assert prediction_error(record) == 100
@@ -92,8 +92,8 @@ def test_a_side_that_is_compiled_anew_is_named() -> None:
 def test_what_measuring_keeps_of_each_sample_is_no_leak() -> None:
     quiet: dict[str, Any] = {"compiled": 0}
     grown = [300 << 20, 310 << 20, 330 << 20, 350 << 20]
-    assert of_the_process(quiet, grown, 800_000) == []
-    (note,) = of_the_process(quiet, grown, 100_000)
+    assert process_warnings(quiet, grown, 800_000) == []
+    (note,) = process_warnings(quiet, grown, 100_000)
     assert "grew by 17%" in note
 
 

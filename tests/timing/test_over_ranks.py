@@ -26,8 +26,8 @@ from rung.report.bench import bench_lines
 from rung.report.over_ranks import over_ranks_lines, scaling_lines
 from rung.report.samples_page import bench_page
 from rung.runs.entries import Call, entry_of
+from rung.timing.merge_answers import merge_answers
 from rung.timing.over_ranks import RanksSeen
-from rung.timing.together import together
 from rung.workload import of_rank, seeded_model
 
 HERE = Path(__file__).parent
@@ -173,18 +173,18 @@ def test_more_ranks_than_gpus_are_refused() -> None:
 @given(st.lists(st.lists(st.floats(1, 1e9), min_size=3, max_size=3), min_size=1, max_size=5))
 def test_a_step_of_a_job_takes_as_long_as_that_of_its_slowest_rank(samples: list[list[float]]) -> None:
     answers = [{"samples": s, "outside": 0.0, "calls": 3, "compiled": 0, "cores": None} for s in samples]
-    joined = together("block", answers)
+    joined = merge_answers("block", answers)
     assert joined["samples"] == [max(s[k] for s in samples) for k in range(3)]
     assert all(joined["samples"][k] >= s[k] for s in samples for k in range(3))
 
 
 def test_memory_is_that_of_the_rank_that_takes_most_and_doubts_are_told_once() -> None:
-    assert together("memory", [{"allocated": 1, "reserved": 5}, {"allocated": 3, "reserved": 4}]) == {
+    assert merge_answers("memory", [{"allocated": 1, "reserved": 5}, {"allocated": 3, "reserved": 4}]) == {
         "allocated": 3,
         "reserved": 5,
     }
-    assert together("doubts", [["a"], ["b", "a"]]) == ["a", "b"]
-    assert together("open", ["first", "second"]) == "first"
+    assert merge_answers("doubts", [["a"], ["b", "a"]]) == ["a", "b"]
+    assert merge_answers("open", ["first", "second"]) == "first"
 
 
 class Answers:

@@ -137,12 +137,12 @@ def test_what_yields_takes_no_room_from_what_waits_before_it(pool: Pool, started
     file = tmp_path / "go on"
     held = pool.add(told("held", "until", path=str(file), memory=6))
     large, small = told("large", memory=6), told("small", memory=3)
-    small.yielding = True
+    small.low_priority = True
     pool.add(large)
     pool.add(small)
     assert started == ["held"]
     assert pool.lacks_memory()
-    assert (pool.waiting(), pool.waiting(yielding=False)) == (["large", "small"], ["large"])
+    assert (pool.waiting(), pool.waiting(low_priority=False)) == (["large", "small"], ["large"])
     held.end()
     done(pool, large, small)
     assert not pool.lacks_memory()
@@ -156,15 +156,15 @@ def test_what_yields_starts_where_room_comes_back_for_what_waits(
     pool.most, pool.memory = 4, 10
     file = tmp_path / "go on"
     passing, waits = told("passing", "until", path=str(file), memory=6), told("waits", memory=6)
-    passing.passing = True
+    passing.ends_when_done = True
     small, large = told("small", "add", a=1, b=1, memory=3), told("large", memory=5)
-    small.yielding = large.yielding = True
+    small.low_priority = large.low_priority = True
     pool.add(passing)
     pool.add(waits)
     pool.add(large)
     pool.add(small, first=True)  # of those that yield it is the first one, then
     assert started == ["passing", "small"]
-    assert pool.waiting(yielding=False) == ["waits"]
+    assert pool.waiting(low_priority=False) == ["waits"]
     assert not pool.fits(waits)
     done(pool, small)
     file.touch()
@@ -181,7 +181,7 @@ def test_what_yields_leaves_room_for_what_another_needs_in_its_turns(pool: Pool,
     waits.in_turns = 9
     pool.add(waits)
     for task in (passing, other):
-        task.passing = task.yielding = True
+        task.ends_when_done = task.low_priority = True
         pool.add(task)
     assert [task.worker is not None for task in (held, waits, passing, other)] == [True, False, False, False]
     held.end()
@@ -247,7 +247,7 @@ def test_what_is_kept_for_later_use_is_given_up_where_its_memory_is_needed(pool:
     pool.memory = 10
     kept, wanted = pool.add(told("kept", memory=4)), pool.add(told("wanted", memory=4))
     done(pool, kept, wanted)
-    kept.spare = True
+    kept.reclaimable = True
     small = pool.add(told("small", memory=2))
     done(pool, small)
     assert kept.ready  # there is room for both
@@ -267,15 +267,15 @@ def test_for_what_runs_elsewhere_nothing_is_given_up_here(pool: Pool, started: l
     file = tmp_path / "go on"
     timed = pool.add(told("timed", "until", path=str(file), memory=4))
     kept = pool.add(told("kept", "until", path=str(file), memory=4))
-    kept.spare = True
+    kept.reclaimable = True
     there, waits = (told(name, "until", path=str(file), memory=8) for name in ("there", "waits"))
-    there.apart = waits.apart = True
+    there.untimed = waits.untimed = True
     pool.add(there)
     pool.add(waits)
     assert started == ["timed", "kept", "there"]
     assert not kept.ended
     yields = told("yields", memory=2)
-    yields.yielding = True
+    yields.low_priority = True
     pool.add(yields)
     assert started[-1] == "yields"
     file.touch()
@@ -288,7 +288,7 @@ def test_where_nothing_goes_on_what_does_not_yield_starts_before_what_does(pool:
     held = pool.add(told("held", memory=6))
     done(pool, held)
     yields, wanted = told("yields", memory=5), told("wanted", memory=6)
-    yields.yielding = True
+    yields.low_priority = True
     pool._tasks += [yields, wanted]
     done(pool, wanted)
     assert started[:2] == ["held", "wanted"]
@@ -301,7 +301,7 @@ def test_what_is_ready_gives_way_before_what_still_works(pool: Pool, tmp_path: P
     ready = pool.add(told("ready", memory=3))
     done(pool, ready)
     works = pool.add(told("works", "until", path=str(file), memory=3))
-    ready.spare = works.spare = True
+    ready.reclaimable = works.reclaimable = True
     pool.add(told("wanted", memory=5), at_once=True)
     assert (ready.ended, works.ended) == (True, False)
     file.touch()
@@ -316,9 +316,9 @@ def test_what_is_kept_for_later_use_gives_way_while_others_run_but_not_to_what_y
     kept = [pool.add(told(name, "until", path=str(file), memory=3)) for name in ("a", "b")]
     busy = pool.add(told("busy", "until", path=str(file), memory=2))
     for task in kept:
-        task.spare = True
+        task.reclaimable = True
     large, yields = told("large", memory=5), told("yields", memory=5)
-    yields.yielding = True
+    yields.low_priority = True
     pool.add(yields)
     assert pool.fits(large)
     assert not any(task.ended for task in kept)
@@ -425,7 +425,7 @@ def test_spare_workers_load_the_target_once_that_is_known_to_be_safe(
 
 def test_one_task_alone_asks_how_the_machine_is_set_up(pool: Pool) -> None:
     one, other = told("one"), told("other")
-    one.describes = True
+    one.reports_machine = True
     pool.add(one)
     pool.add(other)
     done(pool, one, other)
@@ -468,7 +468,7 @@ def test_what_is_not_timed_runs_elsewhere_and_leaves_its_memory_there(pool: Pool
     timed = pool.add(told("timed", "until", path=str(tmp_path / "go"), memory=8.0))
     apart = [told(name, "until", path=str(tmp_path / "go"), memory=6.0) for name in ("first", "second", "third")]
     for task in apart:
-        task.apart = task.passing = True
+        task.untimed = task.ends_when_done = True
         pool.add(task)
     assert [task.place for task in (timed, *apart[:2])] == [0, 1, 2]
     assert pool.waiting() == ["third"]  # no other GPU has room for it
@@ -484,7 +484,7 @@ def test_what_is_not_timed_never_lies_beside_what_is(pool: Pool, tmp_path: Path)
     timed = pool.add(told("timed", "until", path=str(tmp_path / "go"), memory=1.0))
     first, second = (told(name, "until", path=str(tmp_path / "go"), memory=6.0) for name in ("first", "second"))
     for task in (first, second):
-        task.apart = task.passing = True
+        task.untimed = task.ends_when_done = True
         pool.add(task)
     assert pool.waiting() == ["second"]
     (tmp_path / "go").touch()
@@ -514,7 +514,7 @@ def test_where_something_is_reserved_nothing_else_starts(pool: Pool, tmp_path: P
     assert places == [1, 2]
     assert pool.reserve(1) == []
     check, timed = told("check", "until", path=str(file)), told("timed")
-    check.apart = check.passing = True
+    check.untimed = check.ends_when_done = True
     timed.place = 2
     pool.add(check)
     done(pool, pool.add(timed, at_once=True))
@@ -538,7 +538,7 @@ def test_what_waits_to_be_verified_is_left_a_gpu(pool: Pool, tmp_path: Path) -> 
     pool.most = 1
     pool.elsewhere = tuple(Place("cuda", {"GPU": str(n)}) for n in (1, 2, 3))
     here, check, helper = (told(name, "until", path=str(tmp_path / "go")) for name in ("here", "check", "helper"))
-    check.apart = helper.apart = helper.yielding = True
+    check.untimed = helper.untimed = helper.low_priority = True
     for task in (here, check, helper):
         pool.add(task)  # for the last two there is no core
     assert pool.reserve(9) == [1, 2]
@@ -583,7 +583,7 @@ def test_elsewhere_has_its_own_device_and_variables(tmp_path: Path, monkeypatch:
     with Pool(Setup("cuda:3", tmp_path, Limits(prepare=PLENTY), variables={"A": "b"}), most=2) as pool:
         pool.elsewhere = (Place("cuda", {"GPU": "1"}),)
         task = told("apart", "add", a=1, b=2)
-        task.apart = True
+        task.untimed = True
         done(pool, pool.add(task))
     assert (setups[0].device, setups[0].variables) == ("cuda", {"A": "b", "GPU": "1"})
 

@@ -21,7 +21,7 @@ from rung.records.measured import Interval
 from rung.records.record import plain
 from rung.report.bench import bench_lines, markdown_lines, samples_csv, sweep_lines
 from rung.report.samples_page import bench_page
-from rung.timing.work import UNTOLD, Told, achieved, roof
+from rung.timing.work import NOTHING_SUPPLIED, SuppliedWork, achieved, work_with_peaks
 from rung.workload import Workload
 
 H100 = Device("cuda", 0, "nvidia", "NVIDIA H100 80GB HBM3", "sm90", 80 << 30, 132)
@@ -35,7 +35,7 @@ def nap() -> Bench:
 
 
 def test_told_work_becomes_rates_and_shares_of_the_chip_it_ran_on() -> None:
-    found = achieved(roof(H100, "bf16"), Told(flops=1e12, flops_in="bf16", nbytes=1e9), 2e6)
+    found = achieved(work_with_peaks(H100, "bf16"), SuppliedWork(flops=1e12, flops_in="bf16", nbytes=1e9), 2e6)
     assert found.flops_per_second == pytest.approx(5e14)
     assert found.of_peak == pytest.approx(5e14 / 989.4e12, rel=1e-3)
     assert found.bytes_per_second == pytest.approx(5e11)
@@ -66,14 +66,16 @@ def test_a_step_is_held_against_the_rate_of_the_precision_that_it_runs_in(
 
 
 def test_counted_work_stays_unless_it_is_told_and_nothing_is_made_up() -> None:
-    counted = replace(roof(H100, "fp32"), flops=1e9)
-    assert achieved(counted, UNTOLD, 1e6).flops_per_second == pytest.approx(1e12)
-    assert achieved(counted, Told(flops=2e9), 1e6).flops == 2e9
-    unknown = achieved(roof(H100, None), Told(flops=1e9), 1e6)
+    counted = replace(work_with_peaks(H100, "fp32"), flops=1e9)
+    assert achieved(counted, NOTHING_SUPPLIED, 1e6).flops_per_second == pytest.approx(1e12)
+    assert achieved(counted, SuppliedWork(flops=2e9), 1e6).flops == 2e9
+    unknown = achieved(work_with_peaks(H100, None), SuppliedWork(flops=1e9), 1e6)
     assert unknown.of_peak is None
     assert unknown.bytes_per_second is UNSET
-    assert not {"flops_per_second", "bytes_per_second"} & set(plain(achieved(roof(CPU, None), UNTOLD, 1e6)))
-    assert achieved(roof(CPU, None), Told(nbytes=1), 1e6).of_bandwidth is None
+    assert not {"flops_per_second", "bytes_per_second"} & set(
+        plain(achieved(work_with_peaks(CPU, None), NOTHING_SUPPLIED, 1e6))
+    )
+    assert achieved(work_with_peaks(CPU, None), SuppliedWork(nbytes=1), 1e6).of_bandwidth is None
 
 
 def test_a_narrow_interval_is_not_said_to_miss_its_width(nap: Bench) -> None:
@@ -106,12 +108,15 @@ def test_few_samples_are_not_said_to_hold_the_median_95_times_of_100(nap: Bench)
 
 def test_it_is_in_every_form_of_the_report(nap: Bench) -> None:
     on_chip = replace(
-        nap, work=achieved(roof(H100, "bf16"), Told(1e12, "bf16", 1e9), 2e6), point={"n": "1"}, samples_per_step=8
+        nap,
+        work=achieved(work_with_peaks(H100, "bf16"), SuppliedWork(1e12, "bf16", 1e9), 2e6),
+        point={"n": "1"},
+        samples_per_step=8,
     )
     for text in ("\n".join(bench_lines(on_chip)), "\n".join(markdown_lines(on_chip)), unescape(bench_page([on_chip]))):
         assert "500 TFLOP/s, 50.5% of the chip's bf16 rate" in text
         assert "500 GB/s, 14.9% of the chip's memory bandwidth" in text
-    over = replace(nap, work=achieved(roof(H100, None), Told(nbytes=1e10), 2e6))
+    over = replace(nap, work=achieved(work_with_peaks(H100, None), SuppliedWork(nbytes=1e10), 2e6))
     assert "149.3% of the chip's memory bandwidth: caches served the rest" in "\n".join(bench_lines(over))
 
     failed = Failed(
@@ -133,7 +138,7 @@ def test_what_is_not_known_is_not_printed(nap: Bench) -> None:
     assert "FLOP/s" in told
     assert "B/s" in told
     assert "chip's" not in told  # no peaks of a CPU are known
-    silent = replace(nap, work=achieved(roof(CPU, None), UNTOLD, 2e6), point={})
+    silent = replace(nap, work=achieved(work_with_peaks(CPU, None), NOTHING_SUPPLIED, 2e6), point={})
     for text in ("\n".join(bench_lines(silent)), "\n".join(markdown_lines(silent)), samples_csv([silent])):
         assert "B/s" not in text
         assert "per_second" not in text

@@ -18,17 +18,16 @@ from torch import nn
 from rung.engine.step import Step
 from rung.hardware import pick
 from rung.ladder.candidate import Candidate
-from rung.ladder.climb.trust import distrusted
-from rung.ladder.climb.verdict import no_gain
+from rung.ladder.climb.tamper_checks import reason_to_distrust
+from rung.ladder.climb.verdict import rejection
 from rung.measure import CLIMB
 from rung.plan import Plan
 from rung.records import measured
 from rung.records.compare import Interleaved
 from rung.rungs import BY_NAME
 from rung.side import Setup, Side
-from rung.timing import fight as fights
-from rung.timing import start as starts
-from rung.timing.duel import Duel
+from rung.timing import interleaved, worker_group
+from rung.timing.ab_run import ABRun
 from rung.verify import observe as observing
 from rung.verify import witness
 from rung.verify.observe import observe
@@ -171,7 +170,7 @@ def test_a_cheat_that_is_honest_where_it_is_verified_is_refused_by_how_it_was_ti
     if mode == "infer":
         assert verified(cheat, mode).passed
     # Of one that is told by how long steps take, others on the cores may hide it once.
-    assert any(re.search(says, str(distrusted(timed(cheat, mode), 4.0))) for _ in range(3))
+    assert any(re.search(says, str(reason_to_distrust(timed(cheat, mode), 4.0))) for _ in range(3))
 
 
 @pytest.mark.parametrize("mode", ["infer", "train"])
@@ -196,7 +195,7 @@ def test_a_candidate_is_not_failed_by_the_copies_that_looking_at_it_takes(
     monkeypatch.setattr(witness, where, full)
     found = timed(honest, "train")
     assert "no memory for copies" in str(found.witness.left)
-    assert distrusted(found, 2.0) is None
+    assert reason_to_distrust(found, 2.0) is None
 
 
 def test_new_inputs_are_timed_behind_a_step_as_the_same_ones_again_are() -> None:
@@ -337,8 +336,8 @@ class Claims:
 
 
 @pytest.fixture
-def fought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Claims, Claims], Duel]:
-    def fight(best: Claims, candidate: Claims, left: Callable[[], float] = lambda: 0.0) -> Duel:
+def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Claims, Claims], ABRun]:
+    def run(best: Claims, candidate: Claims, left: Callable[[], float] = lambda: 0.0) -> ABRun:
         served = {"best": best, "candidate": candidate}
 
         class Stand:
@@ -351,13 +350,13 @@ def fought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Claims,
             def receive(self, method: str, deadline: float, waited: float = 0.0) -> Any:
                 return self.answer() if method != "open" else self.served.open()
 
-        monkeypatch.setattr(starts, "open_side", lambda stack, setup, side, log: Stand(log))
-        for module in (starts, fights):
+        monkeypatch.setattr(worker_group, "open_side", lambda stack, setup, side, log: Stand(log))
+        for module in (worker_group, interleaved):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: Claims.now))
         sides = {name: Side("x") for name in served}
-        return fights.fight(Setup(None, tmp_path), sides, log="x", left=left, looks=CLIMB)
+        return interleaved.run_interleaved(Setup(None, tmp_path), sides, log="x", left=left, looks=CLIMB)
 
-    return fight
+    return run
 
 
 @pytest.mark.parametrize(
@@ -371,18 +370,18 @@ def fought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Claims,
     ids=["an eighth", "two thirds", "the truth", "the truth, and faster"],
 )
 def test_a_clock_that_was_tampered_with_is_seen_by_the_one_who_waits(
-    takes: float, says: float, why: str | None, fought: Any
+    takes: float, says: float, why: str | None, compared: Any
 ) -> None:
-    found = fought(Claims(0.004, 0.004), Claims(takes, says))
+    found = compared(Claims(0.004, 0.004), Claims(takes, says))
     record = attempt(hidden=found.hidden)
     found.comparison = SimpleNamespace(answer="faster", speedup=SimpleNamespace(value=0.004 / says, low=1.0))
-    verdict = no_gain(record, BY_NAME["compile"], found.comparison, 0.01)
+    verdict = rejection(record, BY_NAME["compile"], found.comparison, 0.01)
     assert (verdict is None) is (why is None)
     if verdict and why:
         assert why in verdict[1]
 
 
-def test_a_first_restart_that_compiled_does_not_spend_the_budget_of_the_ones_that_find_it_done(fought: Any) -> None:
+def test_a_first_restart_that_compiled_does_not_spend_the_budget_of_the_ones_that_find_it_done(compared: Any) -> None:
     class Compiles(Claims):
         compiled = False
 
@@ -392,25 +391,25 @@ def test_a_first_restart_that_compiled_does_not_spend_the_budget_of_the_ones_tha
             return super().warm(seconds)
 
     end = Claims.now + 4550.0
-    found = fought(Claims(0.004, 0.004), Compiles(0.002, 0.002), lambda: end - Claims.now)
+    found = compared(Claims(0.004, 0.004), Compiles(0.002, 0.002), lambda: end - Claims.now)
     assert len(found.restarts) == 3
     assert not found.comparison.cut
     end = Claims.now + 4000.0  # as long as the first took once more, with a margin, is all that is known after it
-    found = fought(Claims(0.004, 0.004), Compiles(0.002, 0.002), lambda: end - Claims.now)
+    found = compared(Claims(0.004, 0.004), Compiles(0.002, 0.002), lambda: end - Claims.now)
     assert len(found.restarts) == 1
     assert found.comparison.cut
 
 
 @pytest.mark.parametrize(("waited", "rounds"), [(0.2e6, 8), (4e6, 23)], ids=["calm", "busy"])
 def test_where_steps_wait_for_a_core_there_are_more_rounds_and_it_is_said(
-    waited: float, rounds: int, fought: Any
+    waited: float, rounds: int, compared: Any
 ) -> None:
     class Shared(Claims):
         def block(self, count: int) -> dict[str, Any]:
             calls = super().block(count)
             return {**calls, "cores": {"ran": count * self.takes * 2e9, "waited": count * waited}}
 
-    found = fought(Shared(0.004, 0.004), Shared(0.002, 0.002))
+    found = compared(Shared(0.004, 0.004), Shared(0.002, 0.002))
     assert [len(restart.rounds) for restart in (*found.restarts, *found.cpu_restarts)] == [rounds] * 2
     assert found.cpu_restarts[0].log_ratio() == pytest.approx(math.log(2))
     assert found.waited == {
@@ -427,7 +426,7 @@ def test_where_steps_wait_for_a_core_there_are_more_rounds_and_it_is_said(
     ("honest", "delayed", "believed"), [(6, 0, False), (1, 6, True)], ids=["a lie", "a busy machine"]
 )
 def test_a_clock_that_is_right_now_and_then_is_not_right(
-    honest: int, delayed: int, believed: bool, fought: Any
+    honest: int, delayed: int, believed: bool, compared: Any
 ) -> None:
     """In one of so many blocks the truth is told; after one of so many the machine was busy for longer than the block."""
 
@@ -440,15 +439,15 @@ def test_a_clock_that_is_right_now_and_then_is_not_right(
             Claims.now += 2 * count * self.takes if delayed and self.blocks % delayed == 0 else 0.0
             return {**said, "samples": [1e9 * self.takes] * count} if self.blocks % honest == 0 else said
 
-    hidden = fought(Claims(0.004, 0.004), Now(0.004, 0.004 if delayed else 0.0005)).hidden
-    why = distrusted(attempt(hidden=hidden), 8.0)
+    hidden = compared(Claims(0.004, 0.004), Now(0.004, 0.004 if delayed else 0.0005)).hidden
+    why = reason_to_distrust(attempt(hidden=hidden), 8.0)
     assert (why is None) is believed, hidden
 
 
 def test_that_it_was_timed_is_said_once() -> None:
     said = [f"3 parameters get no gradient ({witness.CASE})"]
     found = attempt(hidden={"best": 0.0, "candidate": 0.0}, witness=measured.Witness(failures=said))
-    assert distrusted(found, 2.0) == (
+    assert reason_to_distrust(found, 2.0) == (
         "while it was timed, its results differed from the baseline's: 3 parameters get no gradient."
     )
 

@@ -12,7 +12,7 @@ from sharding import NEEDS_SHARDS
 from rung.launch import Team, WorkerFailed
 from rung.rungs import plan_of
 from rung.rungs.ranks import EXCHANGE
-from rung.timing.together import together
+from rung.timing.merge_answers import merge_answers
 
 PATH = importable(__file__)
 
@@ -47,7 +47,7 @@ def teams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], 
         @cache
         def of(count: int) -> Team:
             log = tmp_path_factory.mktemp("ranks") / "log"
-            return stack.enter_context(Team("wrong_ranks:Verified", log, ranks(count), together, PATH))
+            return stack.enter_context(Team("wrong_ranks:Verified", log, ranks(count), merge_answers, PATH))
 
         yield of
 
@@ -176,11 +176,11 @@ def test_all_ranks_have_to_agree() -> None:
         "memory": {"rss": 1},
     }
     bad = {**good, "passed": False, "failures": ["a", "b"], "memory": {"rss": 5}}
-    found = together("verify", [good, bad])
+    found = merge_answers("verify", [good, bad])
     assert not found["passed"]
     assert found["failures"] == ["rank 1: a", "rank 1: b"]
     assert found["memory"] == {"rss": 5}
-    assert together("verify", [{**bad, "failures": ["a"]}, bad])["failures"] == ["a", "rank 1: b"]
+    assert merge_answers("verify", [{**bad, "failures": ["a"]}, bad])["failures"] == ["a", "rank 1: b"]
 
 
 def test_a_rank_that_fails_ends_the_others(team: Team) -> None:

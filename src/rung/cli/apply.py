@@ -79,14 +79,14 @@ def _differs(parsed: argparse.Namespace, recipe: Any) -> list[str]:
     device, model, optimizer, mode = pick(parsed.device), None, None, ""
     here = {"device": device.name, "torch": str(torch.__version__)}
     if parsed.target:
-        from rung.engine.optimizer import made_by
+        from rung.engine.optimizer import make_optimizer
         from rung.workload import load, seeded_model
 
         options = recipe.options_for(parsed.target, target_options(parsed))
         with target_here(parsed.target):
             workload = load(parsed.target, options)
             model = seeded_model(workload)
-            mode, optimizer = workload.mode, made_by(workload, model)
+            mode, optimizer = workload.mode, make_optimizer(workload, model)
         here |= {"mode": mode, "model": described(model)}
     elif parsed.rest:
         raise UsageError(f"unexpected argument {parsed.rest[0]!r}; options belong to a TARGET.")

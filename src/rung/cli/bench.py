@@ -129,7 +129,7 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.records.record import plain
     from rung.timing.bench import bench
     from rung.timing.sweep import over_ranks, sweep
-    from rung.timing.work import Told
+    from rung.timing.work import SuppliedWork
 
     if parsed.recipe and parsed.rungs:
         raise UsageError("give --recipe or --rungs, not both.")
@@ -151,7 +151,7 @@ def run(parsed: argparse.Namespace) -> int:
         deadline=parsed.deadline,
         timer=parsed.timer,
         cold=parsed.cold,
-        work=Told(parsed.flops, parsed.flops_in, parsed.bytes),
+        work=SuppliedWork(parsed.flops, parsed.flops_in, parsed.bytes),
         recipe=parsed.recipe,
     )
     if len(parsed.nproc_per_node) > 1:

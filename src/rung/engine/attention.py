@@ -17,13 +17,13 @@ from rung.hardware.torch_versions import compiler_config
 from rung.rewrites.attention.short import first
 
 
-def can_be_told() -> bool:
+def takes_backend_order() -> bool:
     """Whether this torch takes an order, and keeps code compiled under another one apart in its caches (2.6 does both)."""
     ordered = "set_priority" in inspect.signature(attention.sdpa_kernel).parameters
     return ordered and hasattr(compiler_config(), "cache_key_tag")
 
 
-def asked_first(name: str) -> contextlib.AbstractContextManager[None]:
+def prefer_backend(name: str) -> contextlib.AbstractContextManager[None]:
     """cuDNN is asked before all others where name is `cudnn`; whom it refuses goes to the others, those that are
     switched off left out. No name: as it was."""
     return _in_order(name) if name else contextlib.nullcontext()
@@ -41,15 +41,15 @@ def _in_order(name: str) -> Iterator[None]:
         yield
 
 
-def choices(device: Device) -> dict[str, str]:
+def chosen_backends(device: Device) -> dict[str, str]:
     """The backend that torch takes for a plain causal call in bfloat16 on this device: by itself (`default`), and where
     cuDNN is asked first (`cudnn first`). Empty where it cannot be told."""
     choice = getattr(torch, "_fused_sdp_choice", None)  # torch's own name for the question; it has no public one
-    if choice is None or not can_be_told():
+    if choice is None or not takes_backend_order():
         return {}
     query = torch.empty(1, 8, 128, 128, dtype=torch.bfloat16, device=device.torch_name)
     found = {}
     for what, name in (("default", ""), ("cudnn first", "cudnn")):
-        with asked_first(name):
+        with prefer_backend(name):
             found[what] = attention.SDPBackend(choice(query, query, query, is_causal=True)).name
     return found

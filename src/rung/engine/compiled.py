@@ -12,17 +12,17 @@ from typing import Any, Literal
 
 import torch
 
-from rung.engine.attention import asked_first
+from rung.engine.attention import prefer_backend
 from rung.engine.channels_last import ChannelsLast
 from rung.engine.dynamo import (
-    Watched,
+    WatchedBackend,
+    data_dependent_sizes,
+    drop_compiled,
+    dynamic_dimensions,
+    dynamic_sizes,
     fixed_sizes,
-    forget,
-    of_its_own,
-    open_sizes,
-    sizes_vary,
     skipped_replays,
-    varying,
+    with_own_code,
 )
 from rung.engine.linears import EightBits
 from rung.engine.parts import Shapes, ranks, shapes_of, sizes, tensors_of
@@ -59,7 +59,7 @@ class _Graphs:
     calls for which it has compiled: torch.compile(dynamic=False) would change Dynamo's settings at every call, in 7 µs."""
 
     def __init__(self, function: Callable[..., Any], surgeon: Surgeon, on_symbolic: Callable[[], Any] = tuple) -> None:
-        self.surgeon, self.watched = surgeon, Watched(surgeon, on_symbolic)
+        self.surgeon, self.watched = surgeon, WatchedBackend(surgeon, on_symbolic)
         self.run = torch.compile(function, backend=self.watched)
 
     def compile(self, *args: Any, **kwargs: Any) -> Any:
@@ -89,7 +89,7 @@ class Compiled:
         new_shapes: Callable[[], Any] | None = None,
         dynamic: bool | None = None,
     ) -> None:
-        self._function, self._model, self._plan, self._arch = of_its_own(function), model, plan, arch
+        self._function, self._model, self._plan, self._arch = with_own_code(function), model, plan, arch
         self._new_shapes = new_shapes if plan.compiles or plan.passes else None  # nothing else depends on shapes
         # Whether `renewed` has anything to look at.
         self._copies_weights = bool(plan.linears or {"bf16-weights", "folded-weights"} & set(plan.passes))
@@ -139,7 +139,7 @@ class Compiled:
         if self._eight_bits.renew():
             self._seen = seen
             return Renewed.COPIES
-        forget(self._function)
+        drop_compiled(self._function)
         self._run = self._prepared()
         return Renewed.STEP
 
@@ -246,7 +246,7 @@ class Compiled:
 
     def _shared_call(self, key: Hashable, dimensions: list[set[int]], args: Any, kwargs: Any) -> Any:
         shared = self._shared = self._shared or _Graphs(self._function, self._surgeon(rewrites=False))
-        with varying(tensors_of((args, kwargs)), dimensions) as marked:
+        with dynamic_dimensions(tensors_of((args, kwargs)), dimensions) as marked:
             result = self._in_context(shared.compile, opens_sizes=False)(*args, **kwargs)
         if marked and not shared.watched.symbolic:
             # The program fixes the sizes: each shape needs a graph of its own, which may as well be a rewritten one.
@@ -288,11 +288,11 @@ class Compiled:
                 torch.compiler.cudagraph_mark_step_begin()
             with contextlib.ExitStack() as around:
                 if plan.dynamic:
-                    around.enter_context(sizes_vary((args, kwargs)))
-                around.enter_context(asked_first(plan.attention))
+                    around.enter_context(dynamic_sizes((args, kwargs)))
+                around.enter_context(prefer_backend(plan.attention))
                 around.enter_context(self._in_eight_bits())
                 if opens_sizes:
-                    around.enter_context(open_sizes())
+                    around.enter_context(data_dependent_sizes())
                 if plan.exchange.one_graph:  # in this thread, whose settings of Dynamo are its own in newer torch
                     around.enter_context(torch._dynamo.config.patch(optimize_ddp=False))
                 return run(*args, **kwargs)

@@ -71,7 +71,7 @@ class _Known:
         own = [parts[k] for k in self._at.values()]
         self._tensors = list(map(weakref.ref, own))
         self._addresses = list(map(torch.Tensor.data_ptr, own))
-        self._alike = dynamo.alike(own)
+        self._alike = dynamo.tensor_guards(own)
 
     def content(self, objects: Sequence[Any]) -> Content | None:
         """What they hold, where these are the objects, and hold the very values and tensors, in the same places, that they held."""

@@ -18,10 +18,10 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from rung.engine.compiled import Renewed
 from rung.engine.contents import Contents
-from rung.engine.dynamo import place
+from rung.engine.dynamo import user_frame
 from rung.engine.guards import ModelGuards, put_elsewhere
 from rung.engine.input_guards import NOT_CAPTURED, Inputs, as_copied, copied, modes
-from rung.engine.optimizer import own_step, stepped
+from rung.engine.optimizer import own_step, parameters_of
 from rung.engine.optimizer_guards import OptimizerGuards
 from rung.engine.outside_memory import OutsideMemory
 from rung.engine.results import Result, own_objects
@@ -53,7 +53,7 @@ def why_not(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     said = " ".join(lines[: 2 if lines[0].endswith("raised:") else 1])[:300]
     means = next((text for key, text in MEANS if key.lower() in str(error).lower()), "")
-    where, line = place(list(traceback.extract_tb(error.__traceback__)))
+    where, line = user_frame(list(traceback.extract_tb(error.__traceback__)))
     at = f" at {where}: `{line}`" if line else ""
     return f"the step cannot be captured as a graph{at}: {type(error).__name__}: {said}" + (
         f"; {means}" if means else ""
@@ -119,7 +119,7 @@ class GraphedStep:
         self._renewed, self._steady = renewed, True  # whether the last call found nothing to renew
         self._optimizer = optimizer
         self._optimizer_guards = OptimizerGuards(optimizer) if optimizer else None
-        self._parameters = stepped(optimizer)
+        self._parameters = parameters_of(optimizer)
         # What gets a gradient and is not stepped: no step clears it, so a graph adds to it where it lies.
         self._summed: list[torch.nn.Parameter] = []
         self._contents = Contents(device.kind)
@@ -154,7 +154,7 @@ class GraphedStep:
         moved |= renewed is Renewed.STEP
         if self._optimizer_guards and (what := self._optimizer_guards.changed()):
             moved = True
-            self._parameters, self._rates = stepped(self._optimizer), []
+            self._parameters, self._rates = parameters_of(self._optimizer), []
             self._warn_of_changes(what)
         if moved:
             self._graphs.clear()

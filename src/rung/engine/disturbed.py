@@ -72,7 +72,7 @@ def not_finite(result: Any) -> str:
     return ""
 
 
-def of_the_samples(found: Collected, trend: float | None) -> list[str]:
+def sample_warnings(found: Collected, trend: float | None) -> list[str]:
     """What the times themselves show. trend: `rung.measure.stats.trend`."""
     said = explain(found.kept, always=found.begin is None)
     if found.begin is None:
@@ -87,7 +87,7 @@ def of_the_samples(found: Collected, trend: float | None) -> list[str]:
     return said
 
 
-def of_the_process(seen: dict[str, Any], in_use: Sequence[int], samples: int) -> list[str]:
+def process_warnings(seen: dict[str, Any], in_use: Sequence[int], samples: int) -> list[str]:
     """What only the process could see. seen: `shapes` of its batches, where it has any, and `compiled` graphs; in_use:
     bytes before the first block and after each, of so many samples together. Its `original`: the elements of batches that a
     recipe leaves alone."""
@@ -117,7 +117,7 @@ def left_to_the_original(size: int) -> str:
     return f"the recipe leaves inputs of this size ({size} elements) to the model as it is: this is the time of the model itself."
 
 
-def of_the_gpu(sensors: Sensors | None) -> list[str]:
+def gpu_warnings(sensors: Sensors | None) -> list[str]:
     """Clocks that were held down. sensors: `rung.hardware.sensors.Watch.summary`."""
     return [f"the GPU held its clocks down for its {why} in {share:.0%} of the readings."
             for why, share in (sensors.throttled if sensors else {}).items() if share > THROTTLED]  # fmt: skip

@@ -35,7 +35,7 @@ _GRAPH_BREAKS = "torch._dynamo.symbolic_convert.__graph_breaks"
 _FRAMES = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*([^\n]*)')
 
 
-class Watched:
+class WatchedBackend:
     """A backend that notes, of every graph that is handed over, why it ended where it does."""
 
     def __init__(self, backend: Callable[..., Any], on_symbolic: Callable[[], Any] = tuple) -> None:
@@ -48,7 +48,7 @@ class Watched:
     def __call__(self, gm: Any, inputs: Any) -> Any:
         reason = getattr(gm, "compile_subgraph_reason", None)
         if reason is not None and getattr(reason, "graph_break", False):
-            found = located(str(reason.reason), list(reason.user_stack))
+            found = break_from(str(reason.reason), list(reason.user_stack))
             self.breaks.setdefault((found.where, found.why), found).count += 1
         if _takes_sizes(gm):
             self.symbolic = True
@@ -67,11 +67,11 @@ def _takes_sizes(gm: Any) -> bool:
     return any(isinstance(size, torch.SymInt) and str(size) in numbers for tensor in tensors for size in tensor.shape)
 
 
-def of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function with a code object of its own: what Dynamo compiles hangs on that object, counts against one limit, and goes with it.
     Every closure or method that one line of a program makes shares one."""
     if isinstance(function, types.MethodType):
-        return types.MethodType(of_its_own(function.__func__), function.__self__)
+        return types.MethodType(with_own_code(function.__func__), function.__self__)
     if not isinstance(function, types.FunctionType):
         return function
     code, closure = function.__code__.replace(), function.__closure__
@@ -80,17 +80,17 @@ def of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
     return own
 
 
-def located(reason: str, stack: list[Any]) -> Break:
+def break_from(reason: str, stack: list[Any]) -> Break:
     """A graph break in the user's own source, with what Dynamo says of it; not counted yet."""
     lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
     hints = [line.partition(":")[2].strip() for line in lines if line.startswith("Hint:")]
     why = next((line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), "")
-    where, line = place(stack)
+    where, line = user_frame(stack)
     told = ". ".join(part.rstrip(".") for part in (lines[0] if lines else "unknown", why) if part)
     return Break(where=where, line=line, why=told, hint=hints[0] if hints else "", count=0)
 
 
-def place(stack: list[Any]) -> tuple[str, str]:
+def user_frame(stack: list[Any]) -> tuple[str, str]:
     """Where the innermost frame is that is the user's own, and its line; of any, where all are a library's or ours."""
     own = [f for f in stack if not f.filename.startswith((*_LIBRARY, _OURS)) and "site-packages" not in f.filename]
     frame = (own or stack or [None])[-1]
@@ -100,7 +100,7 @@ def place(stack: list[Any]) -> tuple[str, str]:
 
 
 @dataclass
-class Noted:
+class DynamoLog:
     """What Dynamo logs while it compiles. again: what is compiled again, and why; uncompiled: functions that it leaves so as a
     whole, where it cannot break the graph."""
 
@@ -129,7 +129,7 @@ class Noted:
         _, skipped, reason = text.partition("Skipping the function and falling back to eager. Graph break encountered:")
         if skipped:
             stack = self._stacks.get(at[0]) or [traceback.FrameSummary(at[1], int(at[2]), "a function")]
-            found = located(reason, stack)
+            found = break_from(reason, stack)
             found.why, found.count = f"the whole function runs uncompiled. {found.why}", 1
             if (found.where, found.why) not in [(known.where, known.why) for known in self.uncompiled]:
                 self.uncompiled.append(found)
@@ -146,9 +146,9 @@ class _Handler(logging.Handler):
 
 
 @contextlib.contextmanager
-def noted() -> Iterator[Noted]:
+def record_dynamo_log() -> Iterator[DynamoLog]:
     """What Dynamo logs inside of it."""
-    found = Noted()
+    found = DynamoLog()
     takes = {logging.getLogger(_RECOMPILES): found.recompiled, logging.getLogger(_GRAPH_BREAKS): found.broken}
     before = {logger: (logger.level, logger.propagate) for logger in takes}
     torch._logging.set_logs(recompiles=True, graph_breaks=True)
@@ -164,16 +164,16 @@ def noted() -> Iterator[Noted]:
             logger.setLevel(level)
 
 
-def sizes_vary(arguments: Any) -> contextlib.AbstractContextManager[bool]:
+def dynamic_sizes(arguments: Any) -> contextlib.AbstractContextManager[bool]:
     """Has, inside of it, the sizes of the tensors in these taken for variables by what is compiled for them next, as far as the program
     itself does not fix them. Sizes of 0 and 1 are compiled for apart, as Dynamo does with all. `dynamic=True` would do the
     same to every float of the model, and an eps would become an input."""
     leaves = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
-    return varying(leaves, [range(leaf.dim()) for leaf in leaves])
+    return dynamic_dimensions(leaves, [range(leaf.dim()) for leaf in leaves])
 
 
 @contextlib.contextmanager
-def varying(tensors: Iterable[torch.Tensor], dimensions: Iterable[Iterable[int]]) -> Iterator[bool]:
+def dynamic_dimensions(tensors: Iterable[torch.Tensor], dimensions: Iterable[Iterable[int]]) -> Iterator[bool]:
     """Inside of it the sizes of these dimensions are variables of what is compiled. Gives whether there are any: sizes of 0 and 1 are
     compiled for apart. Whatever else compiles for one of these tensors afterwards finds none of Dynamo's marks on it, and would fail for one."""
     marked = []
@@ -225,7 +225,7 @@ def _for_changes(settings: dict[str, int]) -> dict[str, int]:
     return {name: max(value, SHAPES) if name in LIMITS else name == DERIVATIVES for name, value in settings.items()}
 
 
-def open_sizes() -> contextlib.AbstractContextManager[Any]:
+def data_dependent_sizes() -> contextlib.AbstractContextManager[Any]:
     """Inside of it, Dynamo goes on where a size depends on values, as that of `torch.where(condition)`, and does not break
     the graph there. What becomes of such a size is left to who takes the graph."""
     return torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)  # type: ignore[no-any-return]
@@ -236,7 +236,7 @@ def fixed_sizes() -> contextlib.AbstractContextManager[Any]:
     return torch._dynamo.config.patch(automatic_dynamic_shapes=False, assume_static_by_default=True)  # type: ignore[no-any-return]
 
 
-def versions(tables: Iterable[dict[Any, Any]]) -> list[int] | None:
+def dict_versions(tables: Iterable[dict[Any, Any]]) -> list[int] | None:
     """Of each dictionary a number that changes whenever it is written to; None where this torch or this Python does not tell."""
     return list(map(_dict_version, tables)) if _dict_version is not None and _sees_attributes(_dict_version) else None
 
@@ -250,7 +250,7 @@ def _sees_attributes(version: Callable[[dict[Any, Any]], int]) -> bool:
     return version(vars(module)) != before
 
 
-def alike(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
+def tensor_guards(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
     """A check that other tensors, given one by one, have the same types, dtypes, devices, shapes and strides, and get gradients as these
     do; None where this torch has none. It runs in C++. In inference mode it says no to tensors that were alike outside of it."""
     if _TensorGuards is None:
@@ -263,7 +263,7 @@ def alike(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
     return guards.check  # type: ignore[no-any-return]
 
 
-def forget(function: Callable[..., Any]) -> None:
+def drop_compiled(function: Callable[..., Any]) -> None:
     """Drops what was compiled of a function."""
     remove = getattr(torch._dynamo.eval_frame, "remove_from_cache", None)
     if remove is not None:

@@ -206,13 +206,13 @@ class _QuickCheck:
         self._then = list(map(dict, self._tables))
         self._children = [table["_modules"] for table in tables if table["_modules"]]
         self._order = list(map(list, self._children))
-        self._versions = dynamo.versions(self._tables)
+        self._versions = dynamo.dict_versions(self._tables)
         self._strided = [t for t in tensors if _has_address(t)]
         self._others = [t for t in tensors if not _has_address(t)]
         self._addresses = self._addresses_now()
         self._trained = list(map(NEEDS_GRADIENT, self._tensors))
         self._others_trained = list(map(NEEDS_GRADIENT, self._others))
-        self._alike = dynamo.alike(self._strided)
+        self._alike = dynamo.tensor_guards(self._strided)
         self._handles = RemovableHandle.next_id
 
     def holds(self) -> bool:
@@ -235,7 +235,7 @@ class _QuickCheck:
 
     def _same_objects(self) -> bool:
         """Whether every table holds the objects that it held. A table that nobody wrote to does."""
-        written = self._versions is None or dynamo.versions(self._tables) != self._versions
+        written = self._versions is None or dynamo.dict_versions(self._tables) != self._versions
         try:
             with Themselves():
                 if written and not (self._tables == self._then and list(map(list, self._children)) == self._order):
@@ -246,7 +246,7 @@ class _QuickCheck:
         except Exception:  # of another object, whatever its `__eq__` raises
             return False
         if written and same:  # it was switched, and back
-            self._versions = dynamo.versions(self._tables)
+            self._versions = dynamo.dict_versions(self._tables)
         return same
 
     def _same_tensors(self) -> bool:
@@ -262,7 +262,7 @@ class _QuickCheck:
             return False
         same = list(map(NEEDS_GRADIENT, self._tensors)) == self._trained
         if same:  # under inference mode, say, they look otherwise
-            self._alike = dynamo.alike(self._strided)
+            self._alike = dynamo.tensor_guards(self._strided)
         return same
 
     def _addresses_now(self) -> list[list[Any]]:

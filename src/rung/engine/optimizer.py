@@ -26,7 +26,7 @@ TABLES = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 COUNTS = ("_wrapped_by_lr_sched", "_with_counter")
 
 
-def made_by(workload: Workload, model: torch.nn.Module) -> torch.optim.Optimizer | None:
+def make_optimizer(workload: Workload, model: torch.nn.Module) -> torch.optim.Optimizer | None:
     """The workload's own, of what is trained of a model; None in inference. Any object that steps and clears gradients will do."""
     if workload.mode != "train" or workload.optimizer is None:
         return None
@@ -54,7 +54,7 @@ def _asks_for_more(kind: type) -> bool:
     return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in others)
 
 
-def stepped(optimizer: Any) -> list[torch.nn.Parameter]:
+def parameters_of(optimizer: Any) -> list[torch.nn.Parameter]:
     """What an optimizer holds, in the order of its groups; nothing where an object of another class has none, or there is no optimizer."""
     return [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
 
@@ -68,7 +68,7 @@ def own_step(optimizer: torch.optim.Optimizer) -> str:
     return "" if step is None or any(hasattr(step, mark) for mark in COUNTS) else "a step() of its own"
 
 
-def carried(optimizer: torch.optim.Optimizer) -> str:
+def custom_state(optimizer: torch.optim.Optimizer) -> str:
     """What hangs on an optimizer object beside its groups, in words, and one made anew would not have; empty where nothing does."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         return ""
@@ -99,7 +99,7 @@ def is_fused(optimizer: torch.optim.Optimizer) -> bool:
     return bool(groups) and all(group.get("fused") for group in groups)
 
 
-def not_fused(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None = None) -> str:
+def why_not_fused(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None = None) -> str:
     """Why an optimizer cannot be had in its fused form, in words; empty where it can, or is. model: what it steps, where that is known."""
     if is_fused(optimizer):
         return ""
@@ -111,7 +111,7 @@ def not_fused(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None = 
     return why
 
 
-def not_captured(optimizer: torch.optim.Optimizer) -> str:
+def why_not_capturable(optimizer: torch.optim.Optimizer) -> str:
     """Why an optimizer's steps cannot be in a graph, in words; empty where they can."""
     if not can_be_captured(optimizer):
         return f"{type(optimizer).__name__} cannot be captured in a graph"
@@ -131,7 +131,7 @@ def _sparse_gradients(model: torch.nn.Module) -> bool:
 
 
 def _would_lose(optimizer: torch.optim.Optimizer) -> str:
-    found = carried(optimizer)
+    found = custom_state(optimizer)
     if not found:
         return ""
     instead = " (if it clips gradients, give max_grad_norm= instead)" if found == BEFORE_STEPS else ""
@@ -142,20 +142,20 @@ def _unfused(optimizer: torch.optim.Optimizer) -> str:
     """Fused kernels take floating-point numbers alone, and have no gradient of their own."""
     if any(group.get("differentiable") for group in optimizer.param_groups):
         return "fused steps are not differentiable, and it is asked to be"
-    dtypes = (p.dtype for p in stepped(optimizer))
+    dtypes = (p.dtype for p in parameters_of(optimizer))
     other = next((dtype for dtype in dtypes if not dtype.is_floating_point), None)
     return f"fused steps take floating-point parameters alone, and one is {str(other)[6:]}" if other else ""
 
 
-def remade(optimizer: torch.optim.Optimizer, *, fused: bool, capturable: bool) -> torch.optim.Optimizer:
+def rebuild(optimizer: torch.optim.Optimizer, *, fused: bool, capturable: bool) -> torch.optim.Optimizer:
     """The same optimizer, its groups and hyper-parameters kept, with the switches set where they are asked for.
 
     capturable: it reads its learning rate from memory, too, where that is a tensor. SGD does so in its fused form alone;
     those without a fused form do in the one for many tensors, which is torch's choice on a GPU by itself.
     """
-    if fused and (why := not_fused(optimizer)):
+    if fused and (why := why_not_fused(optimizer)):
         raise WorkloadError(f"{why}; leave fused-optimizer out.")
-    if capturable and (why := not_captured(optimizer)):
+    if capturable and (why := why_not_capturable(optimizer)):
         raise WorkloadError(f"{why}; leave capture out.")
     switches: dict[str, Any] = {}
     if (fused or (capturable and type(optimizer) is torch.optim.SGD)) and not is_fused(optimizer):
@@ -181,12 +181,12 @@ def update(optimizer: Any, model: torch.nn.Module, max_grad_norm: float | None) 
     if max_grad_norm is not None:
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of weights that ranks share out
-    begin_momenta(optimizer)
+    start_momenta(optimizer)
     optimizer.step()
     return norm
 
 
-def begin_momenta(optimizer: torch.optim.Optimizer) -> None:
+def start_momenta(optimizer: torch.optim.Optimizer) -> None:
     """Before a step: torch's fused SGD takes momenta for all parameters of a group that have a gradient, or for none, and stops where one
     has its first gradient later than others (a layer that is unfrozen, an expert). It is given the momentum that makes this its first."""
     if not isinstance(optimizer, torch.optim.SGD):

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from rung.engine.attention import asked_first
+from rung.engine.attention import prefer_backend
 from rung.engine.channels_last import outputs_as_without
 from rung.engine.compiled import Compiled
 from rung.engine.compiled_backward import CompiledBackward, can_be_compiled
 from rung.engine.cuda_graph import GraphedStep
 from rung.engine.disturbed import elements
-from rung.engine.optimizer import is_fused, made_by, remade, update
+from rung.engine.optimizer import is_fused, make_optimizer, rebuild, update
 from rung.engine.own_dtype import OwnDtype, cast_back
 from rung.engine.parts import on_tensors
 from rung.engine.process_wide import CONVOLUTION_SEARCH, TF32
@@ -76,9 +76,9 @@ class Step:
         """A new optimizer, as if no step had been taken; captured graphs are dropped, compiled code is kept."""
         self._plain: Callable[[Any], Any] = self._infer
         if self.workload.mode == "train":
-            made = made_by(self.workload, self.model)
+            made = make_optimizer(self.workload, self.model)
             assert made is not None
-            self.optimizer = remade(made, fused=self.plan.fused_optimizer, capturable=self.plan.capture)
+            self.optimizer = rebuild(made, fused=self.plan.fused_optimizer, capturable=self.plan.capture)
             if isinstance(self.optimizer, torch.optim.Optimizer):
                 self._forward.follow(self.optimizer)
             self._plain = self._train
@@ -174,7 +174,7 @@ class Step:
         with around:
             loss, output = (forward or self._forward)(batch)
             refuse_no_scalar(self.workload, loss)
-            with asked_first(self.plan.attention):  # by what is recomputed, too
+            with prefer_backend(self.plan.attention):  # by what is recomputed, too
                 loss.backward()
         self.keep_norm(update(self.optimizer, self.model, self.workload.max_grad_norm))
         return loss.detach(), output

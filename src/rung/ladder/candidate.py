@@ -43,7 +43,7 @@ from rung.records.measured import Witness
 from rung.records.record import plain
 from rung.timing.function import not_done_yet
 from rung.timing.timed import Timed
-from rung.timing.work import roof
+from rung.timing.work import work_with_peaks
 from rung.verify.audit import refuse_no_gradient
 from rung.verify.observe import too_large
 from rung.verify.ranks import TrainedTogether
@@ -244,7 +244,7 @@ class Candidate(VerifiedWorkload, Timed):
         counted = flops(self.workload, step, self.device)
         if counted and self.one_batch():
             counted /= self.ranks.world  # torch counts products of DTensors as a whole
-        return plain(with_fields(roof(self.device, flops_in or precision), flops=counted))
+        return plain(with_fields(work_with_peaks(self.device, flops_in or precision), flops=counted))
 
     def call(self) -> None:
         """One step on the next batch; it may still run when this returns."""

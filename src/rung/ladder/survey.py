@@ -10,13 +10,13 @@ import torch
 from msgspec import UNSET, UnsetType
 from torch.utils import _pytree as pytree
 
-from rung.engine.attention import choices
+from rung.engine.attention import chosen_backends
 from rung.engine.channels_last import contiguous_weights
 from rung.engine.disturbed import elements, shapes_of
-from rung.engine.dynamo import Noted, inductor_settings, noted, products_widen
+from rung.engine.dynamo import DynamoLog, inductor_settings, products_widen, record_dynamo_log
 from rung.engine.guards import ModelGuards
 from rung.engine.linears import suitable
-from rung.engine.optimizer import is_fused, not_captured, not_fused
+from rung.engine.optimizer import is_fused, why_not_capturable, why_not_fused
 from rung.engine.parallel import all_tensor_parallel
 from rung.engine.regions import blocks, kinds
 from rung.engine.step import Step
@@ -102,8 +102,8 @@ def quick_facts(workload: Workload, step: Step, device: Device) -> Facts:
         matmul_precision=matmul_precision_name(),
         optimizer=type(optimizer).__name__ if optimizer else None,
         optimizer_is_fused=bool(optimizer and is_fused(optimizer)),
-        optimizer_not_fused=not_fused(optimizer, step.model) if optimizer else "",
-        optimizer_not_captured=not_captured(optimizer) if optimizer else "",
+        optimizer_not_fused=why_not_fused(optimizer, step.model) if optimizer else "",
+        optimizer_not_captured=why_not_capturable(optimizer) if optimizer else "",
         rates=rates(peaks) if peaks else {},
         bandwidth=peaks.bandwidth if peaks else None,
         dropout=workload.mode == "train" and active(step.model),
@@ -142,7 +142,7 @@ def survey(workload: Workload, device: Device) -> Surveyed:
     facts.shapes = [batch_of(make(0)) for make in shapes(workload)]
     facts.linears = len(suitable(model))
     facts.products_widen = widening(device)
-    facts.attention_choices = choices(device)
+    facts.attention_choices = chosen_backends(device)
     facts.switches = switches(model)
     facts.takes_sdpa = takes_sdpa(model)
     facts.generates = generates(once, model)
@@ -208,17 +208,17 @@ def captured_graphs(workload: Workload, device: Device) -> Graphs:
 
 def _run_by_rewrites(
     workload: Workload, model: torch.nn.Module, device: Device, passes: tuple[str, ...]
-) -> tuple[Step, Noted, list[str]]:
+) -> tuple[Step, DynamoLog, list[str]]:
     """A step that ran two batches of one shape under these passes; what Dynamo logged meanwhile; and which passes were left out, and why.
 
     Code that a pass rewrote may raise an error. Then it is looked for by leaving out one pass at a time. Raises what the workload raises
     without any of them.
     """
 
-    def run(names: Iterable[str]) -> tuple[Step, Noted]:
+    def run(names: Iterable[str]) -> tuple[Step, DynamoLog]:
         step = Step(workload, model, Plan(passes=tuple(names)), device)
         try:
-            with noted() as logged:
+            with record_dynamo_log() as logged:
                 for seed in (0, 1):
                     step(to_device(workload.inputs(seed), device))
         except Exception:

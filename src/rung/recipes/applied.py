@@ -16,7 +16,7 @@ from rung.engine.compiled import Compiled, Renewed
 from rung.engine.cuda_graph import GraphedStep
 from rung.engine.disturbed import elements
 from rung.engine.dynamo import expect_changes
-from rung.engine.optimizer import carried, stepped
+from rung.engine.optimizer import custom_state, parameters_of
 from rung.engine.own_dtype import OwnDtype, cast_back
 from rung.engine.process_wide import CONVOLUTION_SEARCH, Setting, settings_of
 from rung.engine.step import Step
@@ -44,7 +44,7 @@ class MadeOptimizers:
     def __call__(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         made = self._factory(parameters)
         if isinstance(made, torch.optim.Optimizer):
-            self._held.append((weakref.ref(made), carried(made), _rates(made)))
+            self._held.append((weakref.ref(made), custom_state(made), _rates(made)))
         return made
 
     def astray(self, steps: torch.optim.Optimizer | None) -> str:
@@ -54,7 +54,7 @@ class MadeOptimizers:
             made = held()
             if made is None or made is steps:
                 continue
-            if (now := carried(made)) != before:
+            if (now := custom_state(made)) != before:
                 return now
             if _rates(made) != rates:
                 return "another learning rate"
@@ -259,7 +259,7 @@ class Applied:
         if not trained:
             return
         self._frozen = []
-        held = set(map(id, stepped(self.optimizer)))
+        held = set(map(id, parameters_of(self.optimizer)))
         if lost := sum(id(p) not in held for p in trained):
             self._handed = set()
             warnings.warn(

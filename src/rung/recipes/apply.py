@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rung.engine.optimizer import made_by, remade
+from rung.engine.optimizer import make_optimizer, rebuild
 from rung.errors import UsageError
 from rung.hardware import pick
 from rung.plan import Numerics
@@ -116,7 +116,7 @@ def apply(
     found, wanted = recipe_for(recipe, model, workload.mode, where, numerics)
     made = MadeOptimizers(workload.optimizer) if workload.optimizer else None
     workload = replace(workload, optimizer=made)
-    optimizers = [made_by(workload, model) for _ in range(2)]
+    optimizers = [make_optimizer(workload, model) for _ in range(2)]
     left_out = impossible(wanted.rungs, where, model, optimizers[0])
     if optimizers[0] is not None and optimizers[0] is optimizers[1]:
         left_out |= _would_leave_behind(optimizers[0], [name for name in wanted.rungs if name not in left_out])
@@ -152,5 +152,5 @@ def _would_leave_behind(optimizer: torch.optim.Optimizer, names: Iterable[str]) 
     return {
         name: f"{name} is not in effect: optimizer= gives one that was there before, and an optimizer made anew would step in its place; make it inside of the function."
         for name, plan in plans.items()
-        if remade(optimizer, fused=plan.fused_optimizer, capturable=plan.capture) is not optimizer
+        if rebuild(optimizer, fused=plan.fused_optimizer, capturable=plan.capture) is not optimizer
     }

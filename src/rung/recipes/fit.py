@@ -218,12 +218,12 @@ def impossible(
         if "bf16-weights" in plan.passes and (mode == "train" or optimizer is not None):
             why = "it is for inference: in training the weights are others at every step"
         if optimizer is not None:
-            from rung.engine.optimizer import not_captured, not_fused
+            from rung.engine.optimizer import why_not_capturable, why_not_fused
 
             if plan.fused_optimizer:
-                why = not_fused(optimizer, model)
+                why = why_not_fused(optimizer, model)
             if plan.capture:
-                why = why or not_captured(optimizer)
+                why = why or why_not_capturable(optimizer)
         if plan.linears == "fp8" and not fp8_format(device.arch):
             why = f"{device.arch} has no units for products in FP8"
         if plan.linears and model is not None:

@@ -1,7 +1,7 @@
 """A loop over experts, each of which computes the tokens that chose it, becomes grouped products (grouped_mm.py).
 
 Each turn of it waits for the GPU to say how many tokens there are, and breaks the graph, unless Dynamo is told to go on
-(`rung.engine.dynamo.open_sizes`).
+(`rung.engine.dynamo.data_dependent_sizes`).
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ SEVERAL_RANKS = "for several ranks"
 @dataclass(frozen=True)
 class Inapplicable:
     """Why a rung is not tried. verdict: `no-op` where it is already so, `not yet` in a plan where it waits for another rung
-    (`climb.attempt.waiting`), else `inapplicable`; group: of which kind the reason is, empty for one of its own."""
+    (`climb.prerequisites.name_missing`), else `inapplicable`; group: of which kind the reason is, empty for one of its own."""
 
     why: str
     verdict: str = "inapplicable"
@@ -174,7 +174,7 @@ class Rung:
     spares       what it is for: a shorter `step`; or, at the same step, a shorter `first run`, a lower peak of `memory`, or
                  fewer `graphs` compiled over all shapes.
     first        variables of a worker that runs the candidate once before all others, for what it leaves in files.
-    members      the rungs that are tried as this one (`climb.bundles.bundled`).
+    members      the rungs that are tried as this one (`climb.bundles.best_bundle`).
     """
 
     name: str

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rung.engine.disturbed import of_the_gpu, of_the_process, of_the_samples
+from rung.engine.disturbed import gpu_warnings, process_warnings, sample_warnings
 from rung.errors import UsageError
 from rung.hardware.sensors import Watch, sensor_for
 from rung.launch import Caller, Team, log_folder
@@ -33,7 +33,7 @@ from rung.timing.function import Function, Here, named
 from rung.timing.over_ranks import RanksSeen
 from rung.timing.saved import held_beside, measured_by_the_climb
 from rung.timing.timed import Opened, TimedBlock, Warmed
-from rung.timing.work import UNTOLD, Told, achieved
+from rung.timing.work import NOTHING_SUPPLIED, SuppliedWork, achieved
 from rung.timing.workers import open_side
 
 progress = logging.getLogger(__name__)
@@ -73,14 +73,14 @@ def bench(
     logs: Path | None = None,
     timer: str = "auto",
     cold: bool = False,
-    work: Told = UNTOLD,
+    work: SuppliedWork = NOTHING_SUPPLIED,
     recipe: Path | None = None,
     launcher: Launcher | None = None,
 ) -> Bench:
     """Times steps after warming up, at least the workload's own number of them, until the 95 % interval of the
     median lies within `precision` (a share) of it, or for `seconds`; to warm up takes no longer than that, either.
 
-    launcher: of the ranks of a job, where it is to be more than one process; timer, cold: `rung.measure.timers`; work: what is told of a step, beside the FLOP that a workload's step is counted to have; recipe:
+    launcher: of the ranks of a job, where it is to be more than one process; timer, cold: `rung.measure.timers`; work: FLOP and bytes of a step that the user supplies; FLOP of a workload's step are counted otherwise; recipe:
     the file that the side came from, whose climb's figures are held beside these (`rung.timing.saved`). With a `trend` the interval is
     wider than 95 %. What raises, hangs or dies raises WorkloadError; samples taken until then are in its `samples`.
     """
@@ -110,7 +110,7 @@ def bench_here(
     device: str | None = None,
     timer: str = "auto",
     cold: bool = False,
-    work: Told = UNTOLD,
+    work: SuppliedWork = NOTHING_SUPPLIED,
 ) -> Bench:
     """The same for a callable, in this process; what it raises is raised as it is."""
     limit = _preset(preset).deadline
@@ -140,7 +140,7 @@ class _Wanted:
     deadline: float
     timer: str
     cold: bool
-    work: Told
+    work: SuppliedWork
 
 
 @dataclass(frozen=True)
@@ -230,10 +230,10 @@ def _enough(
     waited = waiting(total(cores).share_waited)
     notes = [
         *warm.doubts,
-        *([too_few(len(found.samples))] if len(found.samples) < TELLING else of_the_samples(found, moved)),
+        *([too_few(len(found.samples))] if len(found.samples) < TELLING else sample_warnings(found, moved)),
         *([f"{waited}."] if waited else []),
-        *of_the_process(disturbed, in_use, len(samples)),
-        *of_the_gpu(sensors),
+        *process_warnings(disturbed, in_use, len(samples)),
+        *gpu_warnings(sensors),
     ]
     # Last, because the ranks' weights go apart.
     over_ranks = team.summary(ask, count, median_interval(found.kept), found.begin or 0) if team else None

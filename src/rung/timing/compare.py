@@ -29,10 +29,10 @@ from rung.records.measured import Compared, Verification
 from rung.records.record import plain, record_of
 from rung.runs import temporary_folder
 from rung.side import Launcher, Limits, Setup, Side
-from rung.timing.duel import Duel
-from rung.timing.fight import fight
-from rung.timing.start import SideFailed
+from rung.timing.ab_run import ABRun
+from rung.timing.interleaved import run_interleaved
 from rung.timing.timed import Warmed
+from rung.timing.worker_group import SideFailed
 from rung.timing.workers import open_worker
 from rung.verify.verdict import joined
 from rung.workload.load import KERNELBENCH
@@ -91,18 +91,18 @@ def compare(
         ended = [timing]  # restarts
         so_far: list[Restart] = []
 
-        def seen(duel: Duel) -> None:
+        def seen(ab_run: ABRun) -> None:
             ratios = [
-                f"{name} is {_ratio(duel.restarts[-1].log_ratio(0, k))} as fast as A"
+                f"{name} is {_ratio(ab_run.restarts[-1].log_ratio(0, k))} as fast as A"
                 for k, name in enumerate(named)
                 if k
             ]
-            say(f"restart {len(duel.restarts)}: {', '.join(ratios)}")
+            say(f"restart {len(ab_run.restarts)}: {', '.join(ratios)}")
             ended.append(time.monotonic())
-            so_far[:] = duel.restarts
-            if len(duel.restarts) == 2 and budget is None and (told := how_long(ended[-1] - ended[-2])):
+            so_far[:] = ab_run.restarts
+            if len(ab_run.restarts) == 2 and budget is None and (told := how_long(ended[-1] - ended[-2])):
                 say(told)
-            if len(duel.restarts) == 1 and budget is not None:
+            if len(ab_run.restarts) == 1 and budget is not None:
                 first = time.monotonic() - timing
                 if told := too_short(budget - (timing - began), first):
                     say(told)
@@ -111,7 +111,7 @@ def compare(
             return until - time.monotonic()
 
         try:
-            duel = fight(setup, named, log="compare", left=left, looks=COMPARE, margin=margin, seen=seen)
+            ab_run = run_interleaved(setup, named, log="compare", left=left, looks=COMPARE, margin=margin, seen=seen)
         except KeyboardInterrupt:
             for k, name in enumerate(list(named)[1:] if so_far else (), start=1):
                 say(stopped_at(name, [restart.log_ratio(0, k) for restart in so_far]))
@@ -119,9 +119,9 @@ def compare(
         except SideFailed as failure:
             e = failure.error
             raise WorkerFailed(f"{failure.side}: {failure}", e.kind, e.traceback, e.exit_code) from failure
-    found = duel.record()
-    environments = list(duel.environments.values())
-    cpu = duel.by_cpu_time(looks=COMPARE) if len(sides) == 2 else None
+    found = ab_run.record()
+    environments = list(ab_run.environments.values())
+    cpu = ab_run.by_cpu_time(looks=COMPARE) if len(sides) == 2 else None
     answer = found.comparison or found.ranking
     assert answer is not None
     return document(
@@ -132,14 +132,14 @@ def compare(
         verdict=verdict_of(answer),
         verification=verification,
         unit="restart",
-        ranks=duel.ranks or UNSET,
+        ranks=ab_run.ranks or UNSET,
         times=lowered(found.times),
         memory=lowered(found.memory),
         first_run_seconds=lowered(found.first_run_seconds),
         waited=lowered(found.waited),
         cpu_time=record_of(Compared, cpu) if cpu else None,
-        restarts=[lowered(r) for r in duel.samples],
-        warnings=[*found.warnings, *idle(named, duel.warm[0]), *(unseen_variables(named) if verify else [])],
+        restarts=[lowered(r) for r in ab_run.samples],
+        warnings=[*found.warnings, *idle(named, ab_run.warm[0]), *(unseen_variables(named) if verify else [])],
         environment=environments[-1],
         differs=differences([plain(environment) for environment in environments]),
         seconds=time.monotonic() - began,

@@ -34,8 +34,8 @@ from rung.records.compare import Comparison as ComparisonDocument
 from rung.records.compare import Ranking as RankingDocument
 from rung.records.measured import Compared, Interval, Verification
 from rung.records.record import record_of
+from rung.timing.ab_run import unexplained
 from rung.timing.compare import LETTERS, document, lowered, verdict_of
-from rung.timing.duel import unexplained
 from rung.timing.function import Function, named
 from rung.timing.function_witness import OnInputs
 from rung.timing.timed import Opened, TimedBlock, Warmed, loops_in_step

@@ -19,7 +19,7 @@ from rung.measure.tampered import refuse_tampered
 from rung.measure.timers import SLOW
 from rung.records.record import plain
 from rung.timing.timed import Timed
-from rung.timing.work import roof
+from rung.timing.work import work_with_peaks
 from rung.workload.load import call_of
 
 SHORT = (
@@ -128,7 +128,7 @@ class Function(Timed):
 
     def work(self, flops_in: str | None = None) -> dict[str, Any]:
         """What the chip could do; what a plain function does is not counted."""
-        return plain(roof(self.device, flops_in))
+        return plain(work_with_peaks(self.device, flops_in))
 
 
 def _takes_nothing(returned: object) -> TypeGuard[Callable[[], object]]:

@@ -14,9 +14,9 @@ from rung.hardware.neighbours import IDLE_BYTES
 from rung.launch import Caller, first_answer, quiet
 from rung.measure import Restart
 from rung.records.record import record_of
-from rung.timing.duel import Duel
-from rung.timing.start import Asked, SideFailed, Start, Timing
+from rung.timing.ab_run import ABRun
 from rung.timing.timed import Occupied
+from rung.timing.worker_group import Asked, SideFailed, Timing, WorkerGroup
 
 OWN_BYTES = 1 << 30  # of a GPU, that one of our processes takes beside what its allocator holds, at most
 CAME = 1 << 28  # bytes of a GPU, by which what others hold changes when a process comes or goes: a context takes more
@@ -26,34 +26,34 @@ class Taken(Exception):
     """Another process used the GPU."""
 
 
-def alone(start: Start, duel: Duel, ours: float = 0.0) -> Timing:
+def alone(group: WorkerGroup, ab_run: ABRun, ours: float = 0.0) -> Timing:
     """Times a restart on a GPU that is to have nobody else. Raises Taken where it had, by its memory. ours: bytes that further workers of
     ours are taken to hold there, which stand still."""
-    before = yield from _of_others(start)
-    if (theirs := before - ours - len(start.workers) * OWN_BYTES) > IDLE_BYTES:
+    before = yield from _of_others(group)
+    if (theirs := before - ours - len(group.workers) * OWN_BYTES) > IDLE_BYTES:
         raise Taken(f"other processes hold {theirs / 2**30:.1f} GiB of it")
-    restart = yield from start.timing(duel)
-    if abs((yield from _of_others(start)) - before) > CAME:
+    restart = yield from group.timing(ab_run)
+    if abs((yield from _of_others(group)) - before) > CAME:
         raise Taken("another process came or went")
     return restart
 
 
-def _of_others(start: Start) -> Generator[Asked, Any, int]:
+def _of_others(group: WorkerGroup) -> Generator[Asked, Any, int]:
     """Bytes of the GPU that no allocator of these workers holds."""
     used, held = 0, 0
-    for side in start.workers:
+    for side in group.workers:
         found = record_of(Occupied, (yield Asked(side, "occupied")))
         used, held = found.used, held + found.held
     return used - held
 
 
-def side_by_side(starts: Sequence[Start], timings: Sequence[Timing]) -> list[Restart | SideFailed | Taken]:
+def side_by_side(groups: Sequence[WorkerGroup], timings: Sequence[Timing]) -> list[Restart | SideFailed | Taken]:
     """What each of these restarts gave, or how it failed; one that fails leaves the others as they are. All other workers stand still.
 
-    timings: of each start, which is on a device of its own.
+    timings: one for each group, which is on a device of its own.
     """
-    with quiet([worker for start in starts for worker in start.workers.values()]):
-        lanes = [_Lane(start, timing) for start, timing in zip(starts, timings, strict=True)]
+    with quiet([worker for group in groups for worker in group.workers.values()]):
+        lanes = [_Lane(group, timing) for group, timing in zip(groups, timings, strict=True)]
         while waiting := {lane.worker: lane for lane in lanes if lane.worker is not None}:
             left = min(lane.until for lane in waiting.values()) - time.monotonic()
             for worker in first_answer(list(waiting), max(0.0, left)):
@@ -69,8 +69,8 @@ class _Lane:
 
     result: Restart | SideFailed | Taken
 
-    def __init__(self, start: Start, timing: Timing) -> None:
-        self._start, self._timing = start, timing
+    def __init__(self, group: WorkerGroup, timing: Timing) -> None:
+        self._group, self._timing = group, timing
         self.worker: Caller | None = None
         self._asked_at = self.until = 0.0
         self._answered(None)
@@ -83,7 +83,7 @@ class _Lane:
         """Takes the answer that is there, and asks what comes next."""
         try:
             waited = time.monotonic() - self._asked_at
-            answer = self._start.answer(self._asked, self._start.limits.block, waited)
+            answer = self._group.answer(self._asked, self._group.limits.block, waited)
         except SideFailed as failure:
             self._end(failure)
             return
@@ -92,15 +92,15 @@ class _Lane:
     def _answered(self, answer: object) -> None:
         try:
             self._asked = self._timing.send(answer)
-            self._start.ask(self._asked)
+            self._group.ask(self._asked)
         except StopIteration as end:
             self._end(end.value)
         except (SideFailed, Taken) as failure:
             self._end(failure)
         else:
-            self.worker = self._start.workers[self._asked.side]
+            self.worker = self._group.workers[self._asked.side]
             self._asked_at = time.monotonic()
-            self.until = self._asked_at + self._start.limits.block
+            self.until = self._asked_at + self._group.limits.block
 
     def _end(self, result: Restart | SideFailed | Taken) -> None:
         self.worker, self.result = None, result

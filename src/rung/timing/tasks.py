@@ -1,7 +1,7 @@
-"""Workers that load, compile or verify in the background, several at once, while the coordinator times others.
+"""Workers that load, compile or verify in the background while the coordinator times others.
 
-A task is one worker and the calls that it is sent. A pool starts tasks in the order in which they were given, as far as cores,
-GPU memory and the host's memory allow.
+A task is one worker and the calls that it is sent. A pool starts tasks in the order in which they were added, as far as cores,
+the GPU's memory and the host's memory allow.
 """
 
 from __future__ import annotations
@@ -45,8 +45,23 @@ class Place:
 class Task:
     """One side in a worker of its own, and the calls that it answers one after the other, after `open`.
 
-    answers: what it said so far, by method; took: seconds from the start of the worker to each answer; error: why no more answers
-    come. memory: bytes of the GPU that it needs; in_turns: more of them that it needs at times, and never while another does.
+    Args:
+        memory: bytes of the GPU that it needs.
+        in_turns: further bytes that it needs at times, but never while another task needs its own.
+
+    Attributes:
+        answers: so far, by method.
+        took: seconds from the start of the worker to each answer, by method.
+        error: why no more answers come.
+        ended: whether it was given up.
+        reclaimable: its worker is kept for later use, and is ended where another task needs its memory.
+        ends_when_done: its worker is ended once it has answered everything.
+        low_priority: it starts only where tasks of normal priority still find room beside it.
+        untimed: nothing of it is timed, so it may run beside others, on another GPU.
+        single_process: it runs in one process even where several ranks are timed.
+        fresh: its process must be a sample of its own, and no fork.
+        reports_machine: its worker says how the machine is set up, which takes calls of other programs.
+        place: 0 for the first GPU, from 1 on for the pool's other places.
     """
 
     def __init__(
@@ -61,23 +76,23 @@ class Task:
         self._began = self._since = 0.0
         self._waiting: list[str] = []
         self.ended = False
-        self.spare = False  # its worker is kept for later use, and given up where its memory is needed
-        self.passing = False  # its worker is of no use once it has answered
-        self.yielding = False  # it starts where what does not yield will find room all the same
-        self.apart = False  # nothing of it is timed, so it may run beside others of its kind, elsewhere
-        self.single = False  # one process does it, where several ranks are timed, too
-        self.fresh = False  # its process is to be a sample of its own, and no fork of one that others are forks of
-        self.describes = False  # its worker says how the machine is set up, for which other programs are asked
-        self.place = 0  # where it runs: on the first device, or on which of those elsewhere, from 1 on
+        self.reclaimable = False
+        self.ends_when_done = False
+        self.low_priority = False
+        self.untimed = False
+        self.single_process = False
+        self.fresh = False
+        self.reports_machine = False
+        self.place = 0
 
     @property
     def done(self) -> bool:
-        """Whether nothing more is to come: all was answered, or it failed, or it was given up."""
+        """Whether no more answers come: it has answered everything, failed, or was given up."""
         return self.ended or self.error is not None or (self.worker is not None and not self._waiting)
 
     @property
     def ready(self) -> bool:
-        """Whether all was answered, and its worker can be asked more."""
+        """Whether it has answered everything, and its worker takes further calls."""
         there = self.worker is not None and self.worker.alive()  # ranks of which one failed at a call were ended
         return there and not self.ended and self.error is None and not self._waiting
 
@@ -91,7 +106,7 @@ class Task:
         return time.monotonic() - self._began if self.worker is not None else 0.0
 
     def since_open(self, method: str) -> float:
-        """Seconds from the answer to `open` to that of a later call: without imports, which a spare worker has behind it."""
+        """Seconds from the answer to `open` to that of a later call. This leaves out imports, which a spare worker did before."""
         return self.took[method] - self.took["open"]
 
     def start(self, worker: Caller, already: Sequence[str] = ()) -> None:
@@ -105,7 +120,7 @@ class Task:
             self.error = error
 
     def take(self, limit: float) -> None:
-        """Takes in what has been answered. limit: seconds for one answer, after which the worker is killed."""
+        """Receives the answers that are there. limit: seconds for one answer, after which the worker is killed."""
         assert self.worker is not None
         while self._waiting and self.error is None:
             waited = time.monotonic() - self._since
@@ -127,14 +142,14 @@ class Task:
             )
 
     def end(self) -> None:
-        """Gives it up, or its worker back once nothing more is asked of it."""
+        """Ends its worker, whether it is done or not."""
         self.ended = True
         if self.worker is not None:
             self.worker.kill()
 
 
 def end_all(tasks: Iterable[Task]) -> None:
-    """Gives up several: each worker takes a moment to end, which is not waited for one after the other."""
+    """Ends several at once, because each worker takes a moment to end."""
     given_up = list(tasks)
     kill_all(task.worker for task in given_up if task.worker is not None)
     for task in given_up:
@@ -143,16 +158,24 @@ def end_all(tasks: Iterable[Task]) -> None:
 
 @dataclass(frozen=True)
 class _Spare:
-    """A worker that was started before it is known what for. asked: calls that it was sent, whose answers come before all others."""
+    """A worker that was started ahead of its use. asked: calls that it was sent before; it answers them first."""
 
     worker: Worker
     asked: list[str]
 
 
 class Pool:
-    """Tasks side by side: at most `most` that are not done yet, within `memory` bytes of the GPU, done ones included that still hold
-    their worker. elsewhere: further GPUs of its kind, for what is not timed; while they are reserved, for what is timed there alone. forks:
-    has workers forked that need not be fresh."""
+    """Runs tasks side by side.
+
+    Args:
+        most: how many tasks may be at work at once.
+        memory: bytes of the GPU that all tasks may hold together. A task that is done still counts while it holds its worker.
+        forks: forks workers that need not be fresh.
+
+    Attributes:
+        elsewhere: other GPUs of the same kind, for tasks that are not timed. While one is reserved, only what is timed there runs on it.
+        unfit: places that are not reserved again.
+    """
 
     def __init__(self, setup: Setup, most: int, memory: float = float("inf"), forks: ForkServer | None = None) -> None:
         self.setup, self.most, self.memory, self.forks = setup, most, memory, forks
@@ -181,8 +204,8 @@ class Pool:
         return self.forks.imported_in if self.forks else 0.0
 
     def add(self, task: Task, *, at_once: bool = False, first: bool = False) -> Task:
-        """Starts it now, or once there is room. at_once: now in any case, because everything else waits for it; first: before all that
-        waits."""
+        """Starts a task as soon as there is room. at_once: now in any case, because everything else waits for it; first: ahead of all
+        tasks that wait."""
         self._tasks.insert(0 if first else len(self._tasks), task)
         if at_once:
             self.start_now([task])
@@ -190,20 +213,20 @@ class Pool:
         return task
 
     def start_now(self, tasks: Iterable[Task]) -> None:
-        """Starts those of these that wait for room, whatever there is: everything else waits for them."""
+        """Starts these tasks, even without room, because everything else waits for them."""
         for task in tasks:
             if task in self._unstarted():
-                self._take_from_spares(task)
+                self._reclaim_memory_for(task)
                 self._start(task, task.place)
 
     def reserve(self, most: int) -> list[int]:
-        """Places elsewhere on which nothing runs, at most so many. Until `release`, nothing starts there but tasks that are added at once
-        with that place. As many stay free as there are tasks of the others' kind that wait."""
+        """Reserves at most so many idle places elsewhere. Until `release`, only tasks start there that are added at once with that place.
+        One place stays free for each untimed task that waits."""
         self.pump()
         taken = {task.place for task in self._tasks if task.worker is not None and not task.ended}
         places = range(1, len(self.elsewhere) + 1)
         free = [place for place in places if place not in taken | self._reserved | self.unfit]
-        waiting = sum(task.apart and not task.yielding for task in self._unstarted())
+        waiting = sum(task.untimed and not task.low_priority for task in self._unstarted())
         found = free[: max(0, min(most, len(free) - waiting))]
         self._reserved.update(found)
         return found
@@ -212,20 +235,20 @@ class Pool:
         self._reserved.difference_update(places)
 
     def pump(self) -> None:
-        """Takes in answers, and starts what there is room for."""
+        """Receives answers, and starts the tasks that there is room for."""
         for task in self._tasks:
             if task.worker is not None and not task.done:
                 task.take(self.setup.limits.prepare)
                 if self.forks and task.answers.get("open", {}).get("too_late"):
                     self._fork_no_more()
-            if task.passing and task.done:
+            if task.ends_when_done and task.done:
                 task.end()
         self._tasks = [task for task in self._tasks if not (task.ended or task.error)]
         largest: Task | None = None  # of those that still wait for the GPU that is timed
-        for task in sorted(self._unstarted(), key=lambda task: task.yielding):
-            if not task.yielding:
-                self._take_from_spares(task)
-            place = self._room(task, largest if task.yielding else None)
+        for task in sorted(self._unstarted(), key=lambda task: task.low_priority):
+            if not task.low_priority:
+                self._reclaim_memory_for(task)
+            place = self._place_for(task, largest if task.low_priority else None)
             if place is not None:
                 self._start(task, place)
             elif not self._goes_elsewhere(task) and (largest is None or _needs(task) > _needs(largest)):
@@ -235,7 +258,7 @@ class Pool:
         self._top_up()
 
     def _fork_no_more(self) -> None:
-        """Where the target sets variables that a fork has read before: in fresh processes, as the user's own is, they hold."""
+        """Starts forked tasks anew in fresh processes. The target sets variables that a fork has read too early."""
         self.forks = None
         for task in self._tasks:
             if task.worker is not None and not task.ended and not task.fresh:
@@ -243,33 +266,35 @@ class Pool:
                 task.answers, task.took = {}, {}
                 self._start(task, task.place)
 
-    def _take_from_spares(self, task: Task) -> None:
-        """Gives up workers that are kept for later use for a task that lacks their memory alone: those that are ready first, which are
-        soon so again, and the last ones first."""
+    def _reclaim_memory_for(self, task: Task) -> None:
+        """Ends reclaimable workers where their memory is all that a task lacks. Those that are ready go first, because they would be ready
+        again soon; of these the latest."""
         if self.idle() <= 0 or self._goes_elsewhere(task) or not self.fits(task):
             return
-        for spare in sorted(self._spare(), key=lambda spare: not spare.done):
+        for reclaimed in sorted(self._reclaimable(), key=lambda task: not task.done):
             if self.held(waiting=[task]) <= self.memory:
                 return
-            spare.end()
+            reclaimed.end()
 
-    def _spare(self) -> list[Task]:
-        """Tasks that hold memory and would be given up for others, the last ones first."""
-        return [task for task in reversed(self._tasks) if task.spare and task.worker is not None and not task.ended]
+    def _reclaimable(self) -> list[Task]:
+        """Tasks whose memory others may take, the latest first."""
+        return [
+            task for task in reversed(self._tasks) if task.reclaimable and task.worker is not None and not task.ended
+        ]
 
     def _make_room(self) -> None:
-        """Gives up workers that are kept for later use: nothing else goes on that would make room."""
-        first = min(self._unstarted(), key=lambda task: task.yielding)
+        """Ends all reclaimable workers, where nothing else runs that would make room, and starts a task."""
+        first = min(self._unstarted(), key=lambda task: task.low_priority)
         if self._goes_elsewhere(first):
             if place := next(iter(self._open_places()), 0):
                 self._start(first, place)
             return
-        end_all(self._spare())
+        end_all(self._reclaimable())
         self._tasks = [task for task in self._tasks if not task.ended]
         self._start(first)
 
     def wait(self, until: Callable[[], bool], left: Callable[[], float]) -> bool:
-        """Goes on until `until()` says so; False where `left()` seconds were gone before."""
+        """Runs tasks until `until()` is true. False where `left()` seconds are over before."""
         while True:
             self.pump()
             if until():
@@ -283,9 +308,9 @@ class Pool:
             else:
                 time.sleep(min(0.01, remaining))
 
-    def waiting(self, *, yielding: bool = True) -> list[str]:
-        """The names of tasks that wait for room. yielding: also of those that let others go first."""
-        return [task.name for task in self._unstarted() if yielding or not task.yielding]
+    def waiting(self, *, low_priority: bool = True) -> list[str]:
+        """The names of tasks that wait for room. low_priority: also of those of low priority."""
+        return [task.name for task in self._unstarted() if low_priority or not task.low_priority]
 
     def _unstarted(self) -> list[Task]:
         """Those that wait for room; not those whose start failed."""
@@ -309,11 +334,11 @@ class Pool:
 
     def fits(self, task: Task) -> bool:
         """Whether there is memory for a task, that of workers included which are kept for later use."""
-        return self._goes_elsewhere(task) or self.held(waiting=[task], without=self._spare()) <= self.memory
+        return self._goes_elsewhere(task) or self.held(waiting=[task], without=self._reclaimable()) <= self.memory
 
     def _goes_elsewhere(self, task: Task) -> bool:
         """Whether a task never runs on the first GPU."""
-        return bool(task.place) or (task.apart and bool(self.elsewhere))
+        return bool(task.place) or (task.untimed and bool(self.elsewhere))
 
     def _open_places(self) -> list[int]:
         """Places elsewhere that are not reserved, the emptiest first."""
@@ -321,15 +346,15 @@ class Pool:
         return sorted((place for place in places if place not in self._reserved), key=self.held)
 
     def _leaves_room(self, task: Task, waits: Task) -> bool:
-        """Whether another task that waits would find memory beside this one, once what verifies now has given its own back."""
-        leaving = [t for t in self._tasks if t.passing and not t.yielding]
+        """Whether another task that waits would find memory beside this one, once tasks that end by themselves have done so."""
+        leaving = [t for t in self._tasks if t.ends_when_done and not t.low_priority]
         return self.held(waiting=[task, waits], without=leaving) <= self.memory
 
     def idle(self) -> int:
         """How many tasks could be started now, as far as cores go."""
         return self.most - sum(task.worker is not None and not task.done for task in self._tasks)
 
-    def _room(self, task: Task, waits: Task | None) -> int | None:
+    def _place_for(self, task: Task, waits: Task | None) -> int | None:
         """The place where a task fits now, None where there is none. waits: one that is to find room, too."""
         running = [t for t in self._tasks if t.worker is not None and not t.ended]
         if running and (self.idle() <= 0 or free_memory() < _host_bytes()):
@@ -346,16 +371,20 @@ class Pool:
         if place:
             there = self.elsewhere[place - 1]
             setup = replace(self.setup, device=there.device, variables={**self.setup.variables, **there.variables})
-            task.start(open_worker(self._stack, setup, task.side, task.name, briefly=not task.describes), ["open"])
+            task.start(
+                open_worker(self._stack, setup, task.side, task.name, briefly=not task.reports_machine), ["open"]
+            )
             return
-        if self.setup.launcher and not task.single:
+        if self.setup.launcher and not task.single_process:
             try:
-                ranks = open_side(self._stack, self.setup, task.side, task.name, briefly=not task.describes)
+                ranks = open_side(self._stack, self.setup, task.side, task.name, briefly=not task.reports_machine)
                 task.start(ranks, ["open"])
             except WorkerFailed as error:  # not all ranks came
                 task.error = error
             return
-        open_here = partial(open_worker, self._stack, self.setup, task.side, task.name, briefly=not task.describes)
+        open_here = partial(
+            open_worker, self._stack, self.setup, task.side, task.name, briefly=not task.reports_machine
+        )
         if spare := self._take_spare(task.side, self.setup.logs / f"{task.name}.log"):
             with contextlib.suppress(WorkerFailed):  # one that died meanwhile says nothing of this task
                 open_here(spare=spare.worker)

@@ -1,4 +1,4 @@
-"""What a step does, floating-point operations and bytes, and how near that comes to what the chip could do."""
+"""The work of a step, in FLOP and bytes, and how near that comes to the peaks of the chip."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a user knows of one step: flops, and in which precision they are computed; nbytes: what it has to read from
-    and write to memory. Raises UsageError for what is no amount."""
+class SuppliedWork:
+    """FLOP and bytes of one step that a user supplies.
+
+    Args:
+        flops: floating-point operations.
+        flops_in: the precision in which they are computed.
+        nbytes: bytes that it has to read from memory and write to it.
+
+    Raises UsageError where one of them is no amount.
+    """
 
     flops: float | None = None
     flops_in: str | None = None
@@ -34,7 +41,7 @@ class Told:
             raise UsageError("the precision of the FLOP was given without the FLOP; give both.")
 
 
-UNTOLD = Told()
+NOTHING_SUPPLIED = SuppliedWork()
 
 
 def rates(peaks: Peaks) -> dict[str, float]:
@@ -42,8 +49,8 @@ def rates(peaks: Peaks) -> dict[str, float]:
     return peaks.flops | ({"fp8": peaks.matrix["fp8"]} if "fp8" in peaks.matrix else {})
 
 
-def roof(device: Device, precision: str | None) -> Work:
-    """What the chip could do at best: FLOP/s in a precision, bytes/s of its memory; None where it is not known."""
+def work_with_peaks(device: Device, precision: str | None) -> Work:
+    """A Work with the peaks of the chip: FLOP/s in a precision, bytes/s of its memory; None where that is not known."""
     peaks = peaks_of(device)
     return Work(
         precision=precision,
@@ -52,10 +59,9 @@ def roof(device: Device, precision: str | None) -> Work:
     )
 
 
-def achieved(work: Work, told: Told, step_ns: float) -> Work:
-    """The work of a step with what was told of it, and how much a second that is, of FLOP and of bytes, with its share of what the chip
-    could do."""
-    found = replace(work, flops=told.flops or work.flops, bytes=told.nbytes)
+def achieved(work: Work, supplied: SuppliedWork, step_ns: float) -> Work:
+    """The work of a step with what the user supplied, its FLOP/s and bytes/s, and their shares of the chip's peaks."""
+    found = replace(work, flops=supplied.flops or work.flops, bytes=supplied.nbytes)
     if found.flops:
         found.flops_per_second = found.flops / step_ns * 1e9
         found.of_peak = found.flops_per_second / work.peak_flops if work.peak_flops else None

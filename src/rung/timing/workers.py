@@ -11,7 +11,7 @@ from rung.plan import Plan
 from rung.rungs import plan_of
 from rung.rungs.environment import FILES
 from rung.side import Setup, Side
-from rung.timing.together import together
+from rung.timing.merge_answers import merge_answers
 
 WORKLOAD, FUNCTION = "rung.ladder.candidate:Candidate", "rung.timing.function:Function"
 # By workers of a workload, sooner or later.
@@ -25,7 +25,7 @@ def open_side(stack: ExitStack, setup: Setup, side: Side, log: str, *, briefly: 
         return open_worker(stack, setup, side, log, briefly=briefly)
     log_file = setup.logs / f"{log}.log"
     within = joining(setup.until - time.monotonic())
-    team = Team(_serves(side), log_file, setup.launcher, together, _env(setup, side), side.cwd, within)
+    team = Team(_serves(side), log_file, setup.launcher, merge_answers, _env(setup, side), side.cwd, within)
     _open(stack.enter_context(team), setup, side, briefly)
     return team
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from rung.engine.disturbed import elements
-from rung.engine.optimizer import stepped
+from rung.engine.optimizer import parameters_of
 from rung.engine.parts import parts
 from rung.engine.step import Step
 from rung.errors import WorkloadError, first_line, where
@@ -82,7 +82,7 @@ def _place(step: Step, batch: Any, name: str) -> str:
 def _of_others(step: Step) -> int:
     """How many parameters the optimizer steps that are not the model's."""
     own = {id(p) for p in step.model.parameters()}
-    return sum(id(p) not in own and p.grad is not None for p in stepped(step.optimizer))
+    return sum(id(p) not in own and p.grad is not None for p in parameters_of(step.optimizer))
 
 
 def _in_full_precision(step: Step, weights: dict[str, torch.Tensor], seen: Seen) -> None:
@@ -299,7 +299,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
     if workload.mode == "infer":
         return []
     # A target network, or a backbone under no_grad, is nobody's to train.
-    held = set(map(id, stepped(step.optimizer)))
+    held = set(map(id, parameters_of(step.optimizer)))
     named = [(n, p) for n, p in step.model.named_parameters() if p.requires_grad]
     trainable = {n: p for n, p in named if id(p) in held or not held}  # not every optimizer tells
     if held and not trainable:

@@ -126,7 +126,7 @@ class Added:
     def idle(self) -> int:
         return 4
 
-    def waiting(self, *, yielding: bool = True) -> list[str]:
+    def waiting(self, *, low_priority: bool = True) -> list[str]:
         return []
 
     @property

@@ -9,10 +9,10 @@ import pytest
 from attempt_records import attempt, compared
 from made_up import MANIFEST, PASSED, state, tried
 
-from rung.ladder.climb.answer import Answer, offer, read_back, take_back, write
+from rung.ladder.climb.answer import Answer, offer, restore_answer, take_back, write_result
 from rung.ladder.climb.climb import _unconfirmed
-from rung.ladder.climb.state import Request, State
-from rung.ladder.climb.verdict import finish
+from rung.ladder.climb.state import Profile, Request, State
+from rung.ladder.climb.verdict import record_verdict
 from rung.recipes.recipe import Recipe, Status
 from rung.records.analyze import Breakdown
 from rung.records.climb import Shape, Stopped
@@ -69,7 +69,7 @@ def on_another_day(made: State) -> State:
     """The same climb in another process."""
     again = State(Run(made.run.directory), Request("x"), lambda event: None)
     again.known, again.measured, again.breakdown = made.known, made.measured, made.breakdown
-    read_back(again)
+    restore_answer(again)
     return again
 
 
@@ -87,7 +87,7 @@ def test_the_first_answer_is_on_the_disk_at_once(made: State, events: Events) ->
 def test_where_the_time_of_the_answer_goes_is_said_of_its_own_trace_alone(made: State) -> None:
     """The untouched model's parts, in the answer's time, would be figures that nobody measured."""
     made.breakdown = record_of(Breakdown, PARTS)
-    write(made)
+    write_result(made)
     assert on_disk(made)["breakdown"]["gemms"] == 1.0
     offer(made, answer("provisional", 1.5))
     assert on_disk(made)["breakdown"] is None
@@ -191,7 +191,7 @@ def test_a_provisional_recipe_that_gave_way_returns_with_its_own_figures(made: S
 
 
 def test_without_an_answer_there_is_a_result_that_says_so(made: State) -> None:
-    write(made, Stopped(rule="budget", why="the budget ended", left={}))
+    write_result(made, Stopped(rule="budget", why="the budget ended", left={}))
     result = on_disk(made)
     assert result["kept"] == []
     assert result["stopped"]["rule"] == "budget"
@@ -213,8 +213,8 @@ def test_a_recipe_leaves_other_shapes_to_the_original_until_it_is_verified_on_th
     for status in ("provisional", "verified"):
         offer(made, answer(status, 1.5))
         assert [taken(elements) for elements in (999, 1000, 1001)] == [True, False, True]
-    made.everywhere.add(made.answer.kept)
-    write(made)
+    made.verified_on_all_shapes.add(made.answer.kept)
+    write_result(made)
     assert [taken(elements) for elements in (1, 1000, 9000)] == [False, False, False]
 
 
@@ -258,7 +258,7 @@ def test_an_earlier_sittings_answer_is_gone_on_with(made: State) -> None:
     before = on_disk(made)
     again = on_another_day(made)
     assert again.answer == last
-    write(again)
+    write_result(again)
     after = on_disk(again)
     assert {**after, "seconds": 0} == {**before, "seconds": 0}
 
@@ -277,13 +277,13 @@ def test_what_was_taken_back_and_the_history_outlive_a_sitting(made: State) -> N
 def test_a_provisional_recipe_is_for_the_measured_shape_alone_in_the_next_sitting_too(made: State) -> None:
     offer(made, answer("provisional", 1.5))
     again = on_another_day(made)
-    write(again)
+    write_result(again)
     assert Recipe.read(made.run.directory / "recipe.toml").plan.original.takes(1001)
 
 
 def test_a_climb_that_was_never_answered_goes_on_without_one(made: State) -> None:
     assert on_another_day(made).answer is None
-    write(made)
+    write_result(made)
     assert on_another_day(made).answer is None
 
 
@@ -301,7 +301,7 @@ def test_a_climb_that_was_never_answered_goes_on_without_one(made: State) -> Non
 def test_what_an_attempt_kept_is_the_answer_however_little_it_gives_in_all(
     made: State, monkeypatch: pytest.MonkeyPatch, before: Status, speedup: float, total: float
 ) -> None:
-    monkeypatch.setattr(State, "over_untouched", lambda self: total)
+    monkeypatch.setattr(State, "gain_over_baseline", lambda self: total)
     offer(made, answer(before, speedup))
     figure = {"value": 1e7, "low": 1e7, "high": 1e7}
     record = attempt(
@@ -309,7 +309,7 @@ def test_what_an_attempt_kept_is_the_answer_however_little_it_gives_in_all(
         comparison=compared("undecided", total), times={"best": figure, "candidate": figure},
         memory={"best": {"allocated": 100}, "candidate": {"allocated": 60}}, first_run_seconds={"best": 1.0, "candidate": 1.0},
     )  # fmt: skip
-    finish(made, record, (None, None))
+    record_verdict(made, record, Profile())
     assert made.kept == ["compile", "recompute"]
     assert on_disk(made)["kept"] == made.kept
     assert _unconfirmed(made) == "the recipe is not confirmed by fresh restarts"

@@ -13,17 +13,17 @@ from made_up import MANIFEST, PASSED, answered, know, leave, state
 from rung.ladder.climb import attempt as attempts
 from rung.ladder.climb import verdict
 from rung.ladder.climb.answer import Answer, offer
-from rung.ladder.climb.begun import Begun
-from rung.ladder.climb.bundles import as_one
+from rung.ladder.climb.bundles import bundle_of
 from rung.ladder.climb.checks import numerics_of, part_of, parts_of
-from rung.ladder.climb.state import OutOfTime, State
+from rung.ladder.climb.state import OutOfTime, Profile, State
+from rung.ladder.climb.unfinished import Unfinished
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, Comparison, Interval, Restart, judge
 from rung.measure.compare import Answer as Compared
 from rung.records.climb import Attempt
 from rung.records.measured import Figure
 from rung.rungs import BY_NAME, Proof, Rung
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.tasks import Task
 
 STEP = 0.25e9  # nanoseconds
@@ -74,18 +74,18 @@ class Tried:
         def compared(state: State, rung: Rung, record: Attempt, name: str) -> Any:
             did = {"optimizer_fused": True, "autocast": "torch.bfloat16", "matches": {"sdpa": 8}, **(applied or {})}
             speedup = Interval(gain, gain - 0.01, gain + 0.01)
-            duel: Any = SimpleNamespace(
+            ab_run: Any = SimpleNamespace(
                 comparison=Comparison(then, speedup, 3, 0.98, None, 0.01, True),
                 record=lambda: restarts(then, gain, applied=did, **(seen or {})),
             )
             self.workers.append(answered(f"{name}-1-candidate", state.side(record.stack)))
-            state.challenger = self.workers[-1]
+            state.candidate_worker = self.workers[-1]
             if gain >= attempts.PROVISIONAL_GAIN:
-                attempts._offer_provisional(state, record.stack, duel)
-                state.verifying = attempts.checks_of(state, record.stack, name)
-            return duel
+                attempts._offer_provisional(state, record.stack, ab_run)
+                state.candidate_checks = attempts.checks_of(state, record.stack, name)
+            return ab_run
 
-        self.patch.setattr(attempts, "_compared", compared)
+        self.patch.setattr(attempts, "_compare", compared)
         attempts.attempt(self.made, rung)
         return self.made.attempts[-1]
 
@@ -97,10 +97,10 @@ def tries(made: State, monkeypatch: pytest.MonkeyPatch) -> Tried:
 
 def test_a_verification_that_was_begun_for_what_is_slower_ends(tries: Tried) -> None:
     begun = Task("01-fused-optimizer-verify-exact", tries.made.side(["fused-optimizer"]), [])
-    tries.made.next_ahead = tries.made.checking = [begun]
+    tries.made.next_checks = tries.made.all_checks = [begun]
     assert tries(FUSED, 0.9, "slower").verdict == "reverted"
     assert begun.ended
-    assert tries.made.next_ahead == []
+    assert tries.made.next_checks == []
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_verification_that_was_begun_for_what_is_slower_ends(tries: Tried) -> 
 )
 def test_one_restart_decides_nothing_where_its_rounds_disagree(best: list[float], answer: str) -> None:
     restart = Restart(tuple((time, 10.0, 10.0, time) for time in best))
-    assert attempts.of_one_restart(restart, gpu=False).answer == answer
+    assert attempts.judge_one_restart(restart, gpu=False).answer == answer
 
 
 @pytest.mark.parametrize(("before", "answer"), [(2.0, "faster"), (1.05, "undecided"), (3.0, "faster")])
@@ -123,8 +123,8 @@ def test_one_restart_decides_nothing_where_the_best_was_as_fast_in_another_proce
     """Before, it took so many times the candidate's step; in this restart, it takes twice as long."""
     made.facts.gpu = True
     made.baseline.time = Figure(value=before * STEP)
-    duel = Duel(restarts=[Restart(((2 * STEP, STEP, STEP, 2 * STEP),) * 8)])
-    assert attempts.first_answer(made, duel).answer == answer
+    ab_run = ABRun(restarts=[Restart(((2 * STEP, STEP, STEP, 2 * STEP),) * 8)])
+    assert attempts.judge_first_restart(made, ab_run).answer == answer
 
 
 @pytest.mark.parametrize(("beside", "answer"), [(2.5, "faster"), (200.0, "undecided")])
@@ -134,15 +134,17 @@ def test_one_restart_decides_nothing_where_the_best_was_held_up_in_it(
     """Alone it took twice the candidate's step. Nothing is offered of a gain that comes of another program."""
     offered: list[float] = []
     made.baseline.time = Figure(value=2 * STEP)
-    duel = Duel(restarts=[Restart(((beside * STEP, STEP, STEP, beside * STEP),) * 8)])
-    assert attempts.first_answer(made, duel).answer == answer
-    monkeypatch.setattr(attempts, "_first_restart", lambda *_: Begun("attempt", ["fused-optimizer"], "baseline", duel))
-    monkeypatch.setattr(attempts, "_offer_provisional", lambda state, stack, duel: offered.append(beside))
-    monkeypatch.setattr(Duel, "record", lambda duel: restarts("faster", beside))
-    for name, result in {"slowed_by_others": "", "_evidence": None, "with_effect": [], "_checks": []}.items():
+    ab_run = ABRun(restarts=[Restart(((beside * STEP, STEP, STEP, beside * STEP),) * 8)])
+    assert attempts.judge_first_restart(made, ab_run).answer == answer
+    monkeypatch.setattr(
+        attempts, "_first_restart", lambda *_: Unfinished("attempt", ["fused-optimizer"], "baseline", ab_run)
+    )
+    monkeypatch.setattr(attempts, "_offer_provisional", lambda state, stack, ab_run: offered.append(beside))
+    monkeypatch.setattr(ABRun, "record", lambda ab_run: restarts("faster", beside))
+    for name, result in {"slowed_by_others": "", "_evidence": None, "effective_stack": [], "_checks": []}.items():
         monkeypatch.setattr(attempts, name, lambda *_, result=result: result)
-    monkeypatch.setattr(attempts, "_restarted", lambda *_: judge([0.0], looks=CLIMB, last=True))
-    attempts._compared(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
+    monkeypatch.setattr(attempts, "_more_restarts", lambda *_: judge([0.0], looks=CLIMB, last=True))
+    attempts._compare(made, FUSED, attempts.new_record(made, FUSED), "01-fused-optimizer")
     assert bool(offered) is (answer == "faster")
 
 
@@ -160,7 +162,7 @@ def test_what_is_slower_is_looked_at_no_more_where_the_time_is_limited(
     made.request = replace(made.request, budget=budget)
     seen: list[str] = []
 
-    def timed(duel: Duel) -> Restart:
+    def timed(ab_run: ABRun) -> Restart:
         return Restart(((STEP, STEP / gain, STEP / gain, STEP),) * 4)
 
     start = SimpleNamespace(
@@ -168,29 +170,31 @@ def test_what_is_slower_is_looked_at_no_more_where_the_time_is_limited(
     )
     warm = {"memory": {"resident": 1}, "first_run_seconds": 1.0, "runs": 5, "steady": True, "applied": {}}
     ready = lambda name, stack: answered(name, made.side(stack), open={}, warm=warm)  # noqa: E731
-    made.champion = ready("best", [])
-    monkeypatch.setattr(made, "prefetched", lambda stack: ready("candidate", stack))
+    made.best_worker = ready("best", [])
+    monkeypatch.setattr(made, "take_next_worker", lambda stack: ready("candidate", stack))
     monkeypatch.setattr(made, "wait", lambda *tasks, keep: None)
-    monkeypatch.setattr(attempts, "Start", SimpleNamespace(of=lambda setup, tasks: start))
-    attempts._first_restart(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
+    monkeypatch.setattr(attempts, "WorkerGroup", SimpleNamespace(of=lambda setup, tasks: start))
+    attempts._first_restart(made, FUSED, attempts.new_record(made, FUSED), "01-fused-optimizer")
     assert seen == asked
 
     # Where its clocks disagree, further restarts decide, and what was seen of this one counts.
-    monkeypatch.setattr(attempts, "clocks_disagree", lambda duel: duel.comparison.answer == "slower")
-    made.champion, seen[:] = ready("best", []), []
-    attempts._first_restart(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
+    monkeypatch.setattr(attempts, "clocks_disagree", lambda ab_run: ab_run.comparison.answer == "slower")
+    made.best_worker, seen[:] = ready("best", []), []
+    attempts._first_restart(made, FUSED, attempts.new_record(made, FUSED), "01-fused-optimizer")
     assert seen == ["witness", "profile"]
 
 
 def test_a_restart_that_cannot_end_is_not_begun(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
     warm = {"memory": {"resident": 1}, "first_run_seconds": 1.0, "runs": 5, "steady": True, "applied": {}}
-    made.champion = answered("best", made.side([]), open={}, warm=warm)
-    monkeypatch.setattr(made, "prefetched", lambda stack: answered("candidate", made.side(stack), open={}, warm=warm))
+    made.best_worker = answered("best", made.side([]), open={}, warm=warm)
+    monkeypatch.setattr(
+        made, "take_next_worker", lambda stack: answered("candidate", made.side(stack), open={}, warm=warm)
+    )
     monkeypatch.setattr(made, "wait", lambda *tasks, keep: None)
     made.baseline.time = Figure(value=2e9)  # two seconds a step
     leave(made, 20.0)
     with pytest.raises(OutOfTime):
-        attempts._first_restart(made, FUSED, attempts.opened(made, FUSED), "01-fused-optimizer")
+        attempts._first_restart(made, FUSED, attempts.new_record(made, FUSED), "01-fused-optimizer")
 
 
 @pytest.mark.parametrize(("begun", "kept", "waits"), [(True, 0.0, 12.0), (False, 0.0, 0.0), (True, 30.0, -30.0)])
@@ -201,11 +205,11 @@ def test_a_verification_that_runs_when_the_budget_ends_may_take_a_tenth_more(
     left: list[float] = []
     made.pool = SimpleNamespace(wait=lambda until, seconds: left.append(seconds()))  # type: ignore[assignment]
     leave(made, 120.0).left = lambda: 0.0  # type: ignore[method-assign]
-    monkeypatch.setattr(verdict, "confirming", lambda state: kept)
+    monkeypatch.setattr(verdict, "confirmation_seconds", lambda state: kept)
     check = answered("01-plain-verify-exact", made.side(["compile"])) if begun else Task("x", made.side([]), [])
     record = attempt(rung="plain", stack=["compile"])
     with pytest.raises(OutOfTime):
-        verdict.conclude(made, record, [check], 2.0, (None, None))
+        verdict.verify_and_judge(made, record, [check], 2.0, Profile())
     assert left == [waits]
 
 
@@ -269,7 +273,7 @@ def test_what_is_not_in_effect_is_taken_back(made: State, tries: Tried) -> None:
 
 
 def test_a_bundle_that_is_wrong_is_taken_back_with_who_did_nothing_in_it(made: State, tries: Tried) -> None:
-    both = as_one(made.context(), [FUSED, SDPA])
+    both = bundle_of(made.context(), [FUSED, SDPA])
     tries.verification = WRONG
     record = tries(both, 2.0, applied={"matches": {"sdpa": 0}})
     assert (record.verdict, record.without) == ("reverted", ["sdpa"])
@@ -280,16 +284,16 @@ def test_a_bundle_is_verified_without_those_of_which_its_kernels_show_nothing(
     made: State, tries: Tried, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen_by_kernels = replace(SDPA, proof=lambda e: Proof(None if e.after is None else False, "no such kernel"))
-    both = as_one(made.context(), [FUSED, seen_by_kernels])
-    record, applied = attempts.opened(made, both), {"optimizer_fused": True}
-    duel = Duel(restarts=[Restart([[1.5, 1.0, 1.0, 1.5]])], warm=[{"candidate": SimpleNamespace(applied=applied)}])  # type: ignore[dict-item]
-    begun = Begun("02-x", record.stack, record.against, duel, both.name, CLIMB)
-    monkeypatch.setattr(attempts, "same", lambda *_: begun)
+    both = bundle_of(made.context(), [FUSED, seen_by_kernels])
+    record, applied = attempts.new_record(made, both), {"optimizer_fused": True}
+    ab_run = ABRun(restarts=[Restart([[1.5, 1.0, 1.0, 1.5]])], warm=[{"candidate": SimpleNamespace(applied=applied)}])  # type: ignore[dict-item]
+    begun = Unfinished("02-x", record.stack, record.against, ab_run, both.name, CLIMB)
+    monkeypatch.setattr(attempts, "unfinished_of", lambda *_: begun)
     monkeypatch.setattr(attempts, "_carry_over", lambda *_: None)
-    monkeypatch.setattr(Duel, "record", lambda _: restarts("faster", 1.5, applied=applied))
-    monkeypatch.setattr(made, "profiled", lambda *_: (None, SimpleNamespace(names={"FusedAdam": 1.0})))
+    monkeypatch.setattr(ABRun, "record", lambda _: restarts("faster", 1.5, applied=applied))
+    monkeypatch.setattr(made, "read_profile", lambda *_: Profile(None, SimpleNamespace(names={"FusedAdam": 1.0})))
     made.trace("02-x").touch()
-    attempts._compared(made, both, record, "02-x")
+    attempts._compare(made, both, record, "02-x")
     assert tries.verified == [["fused-optimizer"]]
 
 
@@ -302,13 +306,13 @@ def test_a_verification_that_was_begun_for_one_is_never_taken_for_that_of_anothe
 
 
 def test_the_worker_of_what_is_kept_is_that_of_the_best_from_then_on(made: State, tries: Tried) -> None:
-    before = made.champion = answered("baseline", made.side([]))
-    before.spare = True  # while its candidate was verified
+    before = made.best_worker = answered("baseline", made.side([]))
+    before.reclaimable = True  # while its candidate was verified
     tries(SDPA, 0.5, "slower")
-    assert made.champion is before
-    assert not before.spare  # the next one is timed beside it
+    assert made.best_worker is before
+    assert not before.reclaimable  # the next one is timed beside it
     tries(FUSED, 2.0)
-    assert made.champion is tries.workers[1]
+    assert made.best_worker is tries.workers[1]
     assert tries.workers[1].ready
     assert before.ended
 
@@ -333,7 +337,7 @@ def test_a_provisional_recipe_that_the_budget_leaves_open_stays_provisional(
 def test_a_large_gain_is_verified_in_the_time_that_was_left_for_confirming(
     made: State, tries: Tried, monkeypatch: pytest.MonkeyPatch, gain: float, verdict: str
 ) -> None:
-    monkeypatch.setattr("rung.ladder.climb.verdict.confirming", lambda state: 200.0)
+    monkeypatch.setattr("rung.ladder.climb.verdict.confirmation_seconds", lambda state: 200.0)
     made.left = lambda: 100.0  # type: ignore[method-assign]
     made.pool = SimpleNamespace(wait=lambda until, left: left() > 0 and until(), idle=lambda: 0)  # type: ignore[assignment]
     assert tries(FUSED, gain).verdict == verdict
@@ -349,8 +353,8 @@ def test_a_large_gain_is_verified_in_the_time_that_was_left_for_confirming(
 def test_it_says_why_there_was_one_restart(made: State, modes: dict[str, Any], why: str) -> None:
     comparison = {**compared("undecided", 1.5), "cut": True}
     record = attempt(stack=["compile"], comparison=comparison, restarts=[{}], **modes)
-    verdict.conclude(
-        made, record, [answered("x-verify-exact", made.side(["compile"]), verify=PASSED)], 1.5, (None, None)
+    verdict.verify_and_judge(
+        made, record, [answered("x-verify-exact", made.side(["compile"]), verify=PASSED)], 1.5, Profile()
     )
     assert (record.verdict, record.why) == ("kept", why)
 
@@ -390,27 +394,27 @@ def test_a_candidate_that_the_budget_cuts_off_is_faster_where_all_restarts_so_fa
     """Its verification may have passed by then: without a verdict a slower recipe would be the answer. On a CPU one restart is too few."""
     know(made, mode="train", gpu=gpu)
     ends = "cut" if not gpu and then == 1.0 else ends
-    record = attempts.opened(made, FUSED)
+    record = attempts.new_record(made, FUSED)
     gains = [gain, *([then] if then > 1 else [])]
-    duel = Duel(restarts=[Restart([[g, 1.0, 1.0, g]]) for g in gains[:1]])
-    begun = Begun("02-x", record.stack, record.against, duel, FUSED.name, CLIMB)
-    monkeypatch.setattr(attempts, "same", lambda *_: begun)
-    monkeypatch.setattr(Duel, "record", lambda _: None)  # so that nothing is offered here
+    ab_run = ABRun(restarts=[Restart([[g, 1.0, 1.0, g]]) for g in gains[:1]])
+    begun = Unfinished("02-x", record.stack, record.against, ab_run, FUSED.name, CLIMB)
+    monkeypatch.setattr(attempts, "unfinished_of", lambda *_: begun)
+    monkeypatch.setattr(ABRun, "record", lambda _: None)  # so that nothing is offered here
 
     def restarted(*_: object) -> Comparison:
-        duel.restarts += [Restart([[g, 1.0, 1.0, g]]) for g in gains[1:]]
+        ab_run.restarts += [Restart([[g, 1.0, 1.0, g]]) for g in gains[1:]]
         if not within_restarts:
             raise OutOfTime
-        found = judge([r.log_ratio() for r in duel.restarts], looks=CLIMB, last=True)
+        found = judge([r.log_ratio() for r in ab_run.restarts], looks=CLIMB, last=True)
         assert found
         return found
 
-    monkeypatch.setattr(attempts, "_restarted", restarted)
+    monkeypatch.setattr(attempts, "_more_restarts", restarted)
     if ends == "cut" and not within_restarts:
         with pytest.raises(OutOfTime):
-            attempts._compared(made, FUSED, record, "02-x")
+            attempts._compare(made, FUSED, record, "02-x")
         return
-    comparison = attempts._compared(made, FUSED, record, "02-x").comparison
+    comparison = attempts._compare(made, FUSED, record, "02-x").comparison
     assert comparison
     assert comparison.answer == ("undecided" if ends == "cut" else "faster")
 

@@ -15,7 +15,7 @@ from rung.errors import UsageError, WorkloadError
 from rung.ladder.answers import Loaded
 from rung.ladder.climb import begin as beginning
 from rung.ladder.climb import state as states
-from rung.ladder.climb.begin import begin, surveyed, warn_of_another_machine
+from rung.ladder.climb.begin import begin, finish_survey, warn_of_another_machine
 from rung.ladder.climb.state import OutOfTime, State
 from rung.launch import WorkerFailed
 from rung.records.progress import Warned
@@ -146,7 +146,7 @@ def test_a_step_of_half_a_minute_is_timed_and_profiled_within_the_budget_only(
 def test_of_a_tensor_parallel_model_each_rank_computes_a_part(
     parallel: str, share: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beginning, "floor", lambda flops, *_: asked.append(flops))
+    monkeypatch.setattr(beginning, "roofline_bound", lambda flops, *_: asked.append(flops))
     asked: list[float] = []
     facts = {**FACTS, "mode": "train", "ranks": 2, "parallel": parallel}
     made, _ = begun(
@@ -157,42 +157,42 @@ def test_of_a_tensor_parallel_model_each_rank_computes_a_part(
             "survey": {"workload": {**WORKLOAD, "flops": 8e9}, "facts": facts},
         },
     )  # fmt: skip
-    surveyed(made)
+    finish_survey(made)
     assert made.facts.flops == asked[-1] == 8e9 / share
 
 
 def test_what_is_known_before_the_survey_is_in_the_manifest_and_the_survey_adds_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beginning, "floor", lambda *_: None)
+    monkeypatch.setattr(beginning, "roofline_bound", lambda *_: None)
     made, warnings = begun(tmp_path)
     before = made.run.read("manifest.json")
     assert (before["status"], before["facts"]["surveyed"], before["facts"]["matches"]) == ("running", False, {})
     assert made.run.read("baseline.json")["time"]["value"] == made.baseline.time.value == STEP
     assert warnings == ["no profile of baseline: no profiler here"]
-    assert surveyed(made)
+    assert finish_survey(made)
     after = made.run.read("manifest.json")["facts"]
     assert (after["surveyed"], after["matches"], made.facts.matches) == (True, {"sdpa": 8}, {"sdpa": 8})
-    assert surveyed(made)  # once is enough
+    assert finish_survey(made)  # once is enough
 
 
 def test_why_a_workload_has_one_shape_alone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beginning, "floor", lambda *_: None)
+    monkeypatch.setattr(beginning, "roofline_bound", lambda *_: None)
     made, warnings = begun(tmp_path)
-    assert made.surveying is not None
-    made.surveying.answers["audit"] = {"without_gradient": [], "one_shape": "on another number of rows it raised"}
-    assert surveyed(made)
+    assert made.survey_task is not None
+    made.survey_task.answers["audit"] = {"without_gradient": [], "one_shape": "on another number of rows it raised"}
+    assert finish_survey(made)
     assert "runs on one input shape only (on another number of rows it raised); so does the recipe" in warnings[-1]
     assert made.side([]).one_shape
 
 
 def test_a_forward_that_draws_random_numbers_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beginning, "floor", lambda *_: None)
+    monkeypatch.setattr(beginning, "roofline_bound", lambda *_: None)
     made, warnings = begun(tmp_path)
-    assert made.surveying is not None
-    made.surveying.answers["audit"] = {"without_gradient": [], "one_shape": "", "draws": True}
+    assert made.survey_task is not None
+    made.survey_task.answers["audit"] = {"without_gradient": [], "one_shape": "", "draws": True}
     assert not made.random
-    assert surveyed(made)
+    assert finish_survey(made)
     assert "its forward draws random numbers" in warnings[-1]
     assert made.random
     assert made.run.read("manifest.json")["facts"]["draws"] is True
@@ -201,7 +201,7 @@ def test_a_forward_that_draws_random_numbers_is_said_to(tmp_path: Path, monkeypa
 def test_a_workload_that_the_audit_refuses_leaves_nothing_to_go_on_with(tmp_path: Path) -> None:
     made, warnings = begun(tmp_path, survey=WorkerFailed("its results are not finite", "refused"))
     with pytest.raises(WorkerFailed, match="not finite"):
-        surveyed(made)
+        finish_survey(made)
     assert made.run.maybe("manifest.json") is None
     assert warnings[-1] == "the run directory is not kept, since this climb cannot go on"
 
@@ -213,7 +213,7 @@ def test_a_workload_that_leaves_no_memory_for_others_is_refused_with_what_to_do(
     with pytest.raises(
         WorkloadError, match=r"one of this workload takes 46\.0 GiB of the GPU's 80\.0 GiB: use a smaller batch"
     ):
-        surveyed(made)
+        finish_survey(made)
     assert made.run.maybe("manifest.json") is None
 
 
@@ -252,17 +252,17 @@ def test_a_workload_that_fills_the_gpu_is_surveyed_before_its_modes_begin_and_al
         seen.append("after the survey" if made.measured else "with the baseline")
 
     monkeypatch.setitem(BLOCK, "memory", {"reserved": peak})
-    monkeypatch.setattr(beginning, "floor", lambda *_: None)
+    monkeypatch.setattr(beginning, "roofline_bound", lambda *_: None)
     made, _ = begun(tmp_path, ready=ready, baseline=large(peak), survey=list(survey))
     assert seen == ([] if modes == "later" else [modes])
-    assert (made.untouched is None) is (modes == "later")
+    assert (made.baseline_worker is None) is (modes == "later")
     if modes == "later":  # nor does it hold memory that the modes and the untouched model need
-        assert made.surveying is None
+        assert made.survey_task is None
         assert made.facts.surveyed
         return
-    assert made.surveying is not None
-    assert not made.surveying.error
-    assert made.surveying.memory == peak + GIB  # nothing that has no room beside it begins
+    assert made.survey_task is not None
+    assert not made.survey_task.error
+    assert made.survey_task.memory == peak + GIB  # nothing that has no room beside it begins
 
 
 def test_a_baseline_that_lacked_memory_beside_the_survey_is_measured_once_more_alone(
@@ -292,11 +292,11 @@ def test_of_a_run_directory_that_was_not_announced_nothing_is_said(tmp_path: Pat
 
 def test_a_survey_that_takes_longer_than_the_budget_ends_the_wait(tmp_path: Path) -> None:
     made, _ = begun(tmp_path)
-    assert made.surveying is not None
-    made.surveying.start(SimpleNamespace(send=lambda *_, **__: None), ["open"])  # type: ignore[arg-type]
-    assert surveyed(made, wait=False) is False
+    assert made.survey_task is not None
+    made.survey_task.start(SimpleNamespace(send=lambda *_, **__: None), ["open"])  # type: ignore[arg-type]
+    assert finish_survey(made, wait=False) is False
     with pytest.raises(OutOfTime):
-        surveyed(made)
+        finish_survey(made)
 
 
 @pytest.mark.parametrize("torch", ["2.11.0", "2.13.0"])
@@ -306,7 +306,7 @@ def test_going_on_on_another_machine_is_said_once(tmp_path: Path, torch: str) ->
     made.say = lambda event: said.append(event.text) if isinstance(event, Warned) else None
     warn_of_another_machine(made)  # nothing is known yet
     here = opened(device={"name": "a chip", "memory": 1}, torch=torch)
-    made.looking = answered("resume", made.side([]), open=here)
+    made.resume_worker = answered("resume", made.side([]), open=here)
     for _ in range(2):
         warn_of_another_machine(made)
     assert len(said) == (torch != "2.11.0")
@@ -334,7 +334,7 @@ def test_a_climb_that_is_gone_on_with_runs_within_the_same_limits(
     assert pool.memory == pytest.approx(0.95 * 80 * GIB)
     assert spares == [beginning.SPARES]
     assert not made.model_file.exists()
-    assert [(task.name, task.passing) for task in tasks] == [("resume", True)]
+    assert [(task.name, task.ends_when_done) for task in tasks] == [("resume", True)]
     assert made.side([]).saved_model == str(made.model_file)  # which that worker writes
     made.request = replace(made.request, ranks=2)
     begin(made, [])
@@ -362,7 +362,7 @@ def test_what_is_not_timed_has_the_other_gpus_of_the_request(
     made = SimpleNamespace(
         request=SimpleNamespace(devices=devices), pool=SimpleNamespace(elsewhere=()), say=said.append
     )
-    beginning.spread(made, loaded(idle))  # type: ignore[arg-type]
+    beginning.use_other_gpus(made, loaded(idle))  # type: ignore[arg-type]
     assert [next(iter(place.variables.values())) for place in made.pool.elsewhere] == there
     assert [place.name for place in made.pool.elsewhere] == [f"GPU {number}" for number in there]
     assert bool(said) == (devices == "auto" and not there)
@@ -375,7 +375,7 @@ def test_what_is_not_timed_has_the_other_gpus_of_the_request(
 def test_gpus_of_another_kind_do_not_verify(devices: str, said: str) -> None:
     made = SimpleNamespace(request=SimpleNamespace(devices=devices), pool=SimpleNamespace(elsewhere=()))
     with pytest.raises(UsageError, match=said):
-        beginning.spread(made, loaded([]))  # type: ignore[arg-type]
+        beginning.use_other_gpus(made, loaded([]))  # type: ignore[arg-type]
 
 
 def loaded(idle: list[int]) -> Loaded:

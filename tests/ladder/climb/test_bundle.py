@@ -12,11 +12,11 @@ from made_up import MANIFEST, PASSED, STEP, answered, know, leave, rung, state, 
 
 from rung.hardware.peaks import named
 from rung.ladder.climb import attempt as attempts
-from rung.ladder.climb.attempt import opened
-from rung.ladder.climb.bundles import NAME, as_one, bundled, stacked, without_effect
-from rung.ladder.climb.schedule import bundle, confirming, next_rung, seconds, untold
+from rung.ladder.climb.attempt import new_record
+from rung.ladder.climb.bundles import NAME, best_bundle, bundle_of, ineffective_members, stack_with
+from rung.ladder.climb.schedule import confirmation_seconds, next_bundle, next_rung, trial_seconds, unreported
 from rung.ladder.climb.state import State
-from rung.ladder.climb.verdict import taken_up
+from rung.ladder.climb.verdict import restore_best
 from rung.measure import Comparison, Interval
 from rung.plan import Plan
 from rung.records.analyze import Breakdown
@@ -41,9 +41,9 @@ def members(found: Rung | Stopped | None) -> list[str]:
 def short_of(made: State, rungs: list[Rung]) -> State:
     """The same climb with too short to test all of these one at a time, and enough to decide them at once."""
     open_ = [r for r in rungs if r.name not in made.kept and r.applies(made.context()) is None]
-    each = sum(seconds(made, r) for r in open_)
+    each = sum(trial_seconds(made, r) for r in open_)
     leave(made, 1.0)
-    return leave(made, 0.9 * each + confirming(made))
+    return leave(made, 0.9 * each + confirmation_seconds(made))
 
 
 # Who is a member
@@ -51,7 +51,7 @@ def short_of(made: State, rungs: list[Rung]) -> State:
 
 def test_who_takes_long_to_prepare_for_little_stays_out() -> None:
     quick, little, long = rung("quick", 0.5), rung("little", 0.99), rung("long", 0.9, prepares=500)
-    found = bundled(context(), [], [quick, long, little], lambda prepares: 30 + prepares)
+    found = best_bundle(context(), [], [quick, long, little], lambda prepares: 30 + prepares)
     assert members(found) == ["quick", "little"]
 
 
@@ -62,11 +62,11 @@ def test_who_needs_another_one_comes_in_with_it_and_who_replaces_one_stays_out()
     variables = replace(rung("variables", 0.2), change=lambda p: replace(p, env=(("A", "1"),)))
     memory = replace(rung("memory", 0.2), spares="memory")
     setting = replace(rung("setting", 0.2), change=lambda p: replace(p, inductor=(("a", 1),)))
-    found = bundled(context(), [], [after, first, instead, variables, memory, setting], lambda prepares: 30.0)
+    found = best_bundle(context(), [], [after, first, instead, variables, memory, setting], lambda prepares: 30.0)
     assert members(found) == ["first", "after"]
     assert found is not None
     assert found.change(Plan()).compile
-    assert bundled(context(), [], [after, memory], lambda prepares: 30.0) is None
+    assert best_bundle(context(), [], [after, memory], lambda prepares: 30.0) is None
 
 
 def test_who_applies_only_beside_the_others_is_among_them(tmp_path: Path) -> None:
@@ -74,12 +74,12 @@ def test_who_applies_only_beside_the_others_is_among_them(tmp_path: Path) -> Non
     other = rung("other", 0.8)
     after = replace(rung("after", 0.5), requires=(COMPILED,))
     made = short_of(state(tmp_path), [first, other])
-    assert sorted(members(bundle(made, [first, other, after]))) == ["after", "first", "other"]
+    assert sorted(members(next_bundle(made, [first, other, after]))) == ["after", "first", "other"]
 
 
 def test_it_has_the_loosest_contract_and_the_longest_preparation_of_its_members() -> None:
     loose = replace(rung("loose", 0.5, prepares=20), contract="bf16", level=4)
-    found = bundled(context(), [], [rung("a", 0.5), loose, rung("b", 0.5)], lambda prepares: 30.0)
+    found = best_bundle(context(), [], [rung("a", 0.5), loose, rung("b", 0.5)], lambda prepares: 30.0)
     assert found is not None
     assert (found.contract, found.prepares, found.level, found.spares) == ("bf16", 20, 4, "step")
 
@@ -92,7 +92,7 @@ def test_who_leaves_another_one_nothing_to_do_takes_its_place() -> None:
     }  # fmt: skip
     parts = {"gemm": 40.0, "pointwise": 30.0, "copy": 30.0}
     at = Context(Plan(), "bf16", facts_of(facts), parts, rates(named("H100")))
-    found = bundled(at, [], [BY_NAME[n] for n in ("tf32", "compile", "bf16", "k-major-wgrad")], lambda _: 30.0)
+    found = best_bundle(at, [], [BY_NAME[n] for n in ("tf32", "compile", "bf16", "k-major-wgrad")], lambda _: 30.0)
     assert members(found) == ["compile", "bf16"]
     assert found is not None
     for member in found.members:
@@ -104,7 +104,7 @@ def test_the_core_is_among_them_however_little_it_promises(tmp_path: Path) -> No
     core, little = (rung("last", 0.99, core=core, prepares=60) for core in (True, False))
     for last, expected in ((core, ["b", "c", "a", "last"]), (little, ["b", "c", "a"])):
         made = short_of(state(tmp_path / str(last.core)), [*THREE, last])
-        assert members(bundle(made, [*THREE, last])) == expected
+        assert members(next_bundle(made, [*THREE, last])) == expected
 
 
 def test_near_the_floor_nothing_comes_in_beside_the_core(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_who_was_kept_with_others_has_said_so(tmp_path: Path) -> None:
     made = state(tmp_path)
     tried(made, NAME, "kept")
     made.kept = ["compile", "sdpa"]
-    assert untold(made, [BY_NAME["compile"], rung("never", 0.4, no="not here")])[0].name == "never"
+    assert unreported(made, [BY_NAME["compile"], rung("never", 0.4, no="not here")])[0].name == "never"
 
 
 def test_what_was_kept_with_others_is_not_in_the_next_attempt_again(tmp_path: Path) -> None:
@@ -137,14 +137,14 @@ def test_what_was_kept_with_others_is_not_in_the_next_attempt_again(tmp_path: Pa
     )
     kept = ["sdpa", "fused-optimizer"]
     tried(made, NAME, "kept", stack=kept)
-    taken_up(made)
+    restore_best(made)
     assert made.kept == kept
     found = next_rung(short_of(made, rungs), rungs)
     assert isinstance(found, Rung)
     assert sorted(members(found)) == ["compile", "fused-qkv", "hoisted-constants"]
     # What is kept is in the profile already, and is not predicted once more.
     assert "optimizer" not in found.shrinks(made.context())
-    record = opened(made, found)
+    record = new_record(made, found)
     assert record.stack == [*kept, *members(found)]
     assert record.title.startswith("a bundle of 3 more rungs, ")
     assert record.changes == ", ".join(members(found))
@@ -161,13 +161,13 @@ def test_members_that_did_nothing_are_told_by_the_worker_and_by_the_names_of_ker
     worker = {**passes, "matches": {"sdpa": 0, "triton-rope": 4}}
     before, after = Counters(99, 99, 9), Counters(50, 50, 9, {"rope_rotate": 4.0})
     # Whether there are fewer joins than before, all of them together decide.
-    assert without_effect(found, Evidence(before, after, worker)) == ["k-major-wgrad", "sdpa"]
-    assert without_effect(found, Evidence(None, None, worker)) == ["sdpa"]
+    assert ineffective_members(found, Evidence(before, after, worker)) == ["k-major-wgrad", "sdpa"]
+    assert ineffective_members(found, Evidence(None, None, worker)) == ["sdpa"]
 
 
 def test_what_is_more_than_a_pass_and_did_nothing_spoils_the_attempt() -> None:
     made = replace(rung("a", 0.5), proof=told("a", True, "a"))
-    found = as_one(context(), [BY_NAME["compile"], BY_NAME["bf16-stream"], made])
+    found = bundle_of(context(), [BY_NAME["compile"], BY_NAME["bf16-stream"], made])
     worker = {"compiled_graphs": 1, "matches": {"bf16-stream": 0}, "a": True}
     assert found.proof(Evidence(None, None, worker)).says == "2 of 3 are, not bf16-stream"
     assert found.proof(Evidence(None, None, worker)).shown is True
@@ -185,13 +185,13 @@ def test_what_is_not_in_effect_leaves_the_stack_before_it_is_verified(
     made = state(tmp_path, budget=600)
     made.run.write("manifest.json", MANIFEST)
     made.pool = SimpleNamespace(wait=lambda until, left: until(), idle=lambda: 0)  # type: ignore[assignment]
-    found = as_one(context(), [BY_NAME["fused-optimizer"], BY_NAME["sdpa"]])
-    assert stacked(["compile"], found) == ["compile", "fused-optimizer", "sdpa"]
-    assert opened(made, found).members == ["fused-optimizer", "sdpa"]
+    found = bundle_of(context(), [BY_NAME["fused-optimizer"], BY_NAME["sdpa"]])
+    assert stack_with(["compile"], found) == ["compile", "fused-optimizer", "sdpa"]
+    assert new_record(made, found).members == ["fused-optimizer", "sdpa"]
     record = restarts(applied={"optimizer_fused": True, "matches": {"sdpa": 0}})
     comparison = Comparison("faster", Interval(2.0, 1.9, 2.1), 3, 0.98, None, 0.01, True)
-    duel = SimpleNamespace(comparison=comparison, record=lambda: record)
-    monkeypatch.setattr(attempts, "_compared", lambda *_: duel)
+    ab_run = SimpleNamespace(comparison=comparison, record=lambda: record)
+    monkeypatch.setattr(attempts, "_compare", lambda *_: ab_run)
     verified: list[list[str]] = []
 
     def verifying(state: State, stack: list[str], name: str, ahead: list[Task]) -> list[Task]:
@@ -213,5 +213,5 @@ def test_what_is_not_in_effect_leaves_the_stack_before_it_is_verified(
     again = state(tmp_path / "again", budget=600)
     again.run.write("manifest.json", MANIFEST)
     again.add(kept)
-    taken_up(again)
+    restore_best(again)
     assert again.kept == ["fused-optimizer"]

@@ -11,12 +11,12 @@ from made_up import MANIFEST, PASSED, STEP, answered, state, tried
 from rung.ladder.climb import confirm as confirming
 from rung.ladder.climb import restarts
 from rung.ladder.climb import state as states
-from rung.ladder.climb.answer import Answer, offer, read_back, take_back, write
-from rung.ladder.climb.begun import Begun, keep
+from rung.ladder.climb.answer import Answer, offer, restore_answer, take_back, write_result
 from rung.ladder.climb.confirm import confirm
 from rung.ladder.climb.modes import the_best
 from rung.ladder.climb.state import State
-from rung.ladder.climb.verdict import taken_up
+from rung.ladder.climb.unfinished import Unfinished, save
+from rung.ladder.climb.verdict import restore_best
 from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.measure.core_time import CoreTime
@@ -26,10 +26,10 @@ from rung.records.progress import Warned
 from rung.records.record import record_of
 from rung.records.workload import Batch
 from rung.runs import Run
-from rung.timing.duel import Duel
-from rung.timing.start import SideFailed
+from rung.timing.ab_run import ABRun
 from rung.timing.tasks import Task
 from rung.timing.timed import Warmed
+from rung.timing.worker_group import SideFailed
 
 WARM = {"memory": {"resident": 1}, "first_run_seconds": 1.0, "runs": 5, "steady": True, "applied": {}}
 Steps = dict[tuple[str, int], float]  # times STEP, by side and shape; what is not in it takes 1; 0 fails
@@ -78,14 +78,14 @@ def starts(steps: Steps) -> type:
         def at_shape(self, deadline: float) -> None:
             pass
 
-        def timed(self, duel: Duel) -> Restart:
+        def timed(self, ab_run: ABRun) -> Restart:
             took = {side: STEP * steps.get((side, self.shape), 1.0) for side in self.workers}
             if failed := next((side for side, ns in took.items() if not ns), None):
                 raise SideFailed(failed, WorkerFailed("no such kernel", "raised"))
-            duel.samples.append({side: [ns] * 8 for side, ns in took.items()})
-            duel.warm.append(dict.fromkeys(took, Warmed(**WARM)))
+            ab_run.samples.append({side: [ns] * 8 for side, ns in took.items()})
+            ab_run.warm.append(dict.fromkeys(took, Warmed(**WARM)))
             # Restarts differ a little, as processes do.
-            off = [ns * (1 + 0.001 * (len(duel.samples) % 3) * k) for k, ns in enumerate(took.values())]
+            off = [ns * (1 + 0.001 * (len(ab_run.samples) % 3) * k) for k, ns in enumerate(took.values())]
             return Restart(tuple((*off, *reversed(off)) for _ in range(8)))
 
     return Start
@@ -99,7 +99,7 @@ def made(tmp_path: Path) -> State:
     made.facts.shapes = record_of(list[Batch], [{"shape": "8 x 8", "elements": 64}])
     made.pool = Pool()  # type: ignore[assignment]
     made.kept = ["compile", "sdpa"]
-    made.everywhere = {("compile",), BOTH}
+    made.verified_on_all_shapes = {("compile",), BOTH}
     made.plain = the_best(mode("compile", title="torch.compile", speedup=1.8), [])
     offer(made, Answer(("compile",), "verified", Figure(value=1.8)))
     offer(made, Answer(("compile", "sdpa"), "verified", Figure(value=2.2)))
@@ -107,7 +107,7 @@ def made(tmp_path: Path) -> State:
 
 
 def confirmed(made: State, patch: pytest.MonkeyPatch, steps: Steps) -> tuple[Status, tuple[str, ...]] | None:
-    patch.setattr(restarts, "Start", starts(steps))
+    patch.setattr(restarts, "WorkerGroup", starts(steps))
     confirm(made)
     return (made.answer.status, made.answer.kept) if made.answer else None
 
@@ -131,7 +131,7 @@ def test_what_is_faster_than_the_untouched_model_and_the_best_plain_mode_is_conf
 
 def test_the_restarts_are_fresh_ones(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
     before = [answered(name, made.side([])) for name in ("champion", "untouched", "next")]
-    made.champion, made.untouched, made.next = before
+    made.best_worker, made.baseline_worker, made.next_worker = before
     confirmed(made, monkeypatch, FASTER)
     assert all(task.ended for task in before)
     tasks = made.pool.tasks  # type: ignore[attr-defined]
@@ -175,7 +175,7 @@ def with_other_shapes(made: State, patch: pytest.MonkeyPatch, pool: WhileVerifyi
     """The same climb, on many cores, whose answer is not verified on its other shape yet."""
     patch.setattr(states, "usable_cores", lambda: 64)
     shapes = [{"shape": "8 x 8", "elements": 64}, {"shape": "4 x 8", "elements": 32}]
-    made.facts.shapes, made.everywhere = record_of(list[Batch], shapes), {("compile",)}
+    made.facts.shapes, made.verified_on_all_shapes = record_of(list[Batch], shapes), {("compile",)}
     made.pool = pool  # type: ignore[assignment]
 
 
@@ -239,7 +239,7 @@ def test_restarts_end_where_that_verification_takes_the_answer_back(
 
 
 def test_a_plain_mode_that_is_the_answer_is_no_side_of_its_own(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.kept, made.answer = ["compile"], made.earlier.pop()
+    made.kept, made.answer = ["compile"], made.replaced_answers.pop()
     assert confirmed(made, monkeypatch, {("candidate", 0): 0.5}) == ("confirmed", ("compile",))
     assert made.answer is not None
     assert made.answer.over_plain == Figure(value=1.0)
@@ -298,16 +298,16 @@ def test_what_fails_once_is_started_again(made: State, monkeypatch: pytest.Monke
     Timed, count = starts(FASTER), 0
     timed = Timed.timed
 
-    def killed_once(start: Any, duel: Duel) -> Restart:
+    def killed_once(start: Any, ab_run: ABRun) -> Restart:
         nonlocal count
         count += 1
         if count == 2:
             raise SideFailed(side, WorkerFailed("SIGKILL", "killed"))
-        restart: Restart = timed(start, duel)
+        restart: Restart = timed(start, ab_run)
         return restart
 
     monkeypatch.setattr(Timed, "timed", killed_once)
-    monkeypatch.setattr(restarts, "Start", Timed)
+    monkeypatch.setattr(restarts, "WorkerGroup", Timed)
     confirm(made)
     assert made.answer is not None
     assert (made.answer.status, made.answer.kept) == ("confirmed", BOTH)
@@ -333,7 +333,7 @@ def test_the_answer_before_a_refuted_one_is_confirmed_in_its_place(
     slower = starts({("plain", 0): 0.5, ("candidate", 0): 0.55})
     alone = starts({("candidate", 0): 0.5})
     both = type("Both", (), {"of": lambda setup, tasks: (slower if "plain" in tasks else alone).of(setup, tasks)})
-    monkeypatch.setattr(restarts, "Start", both)
+    monkeypatch.setattr(restarts, "WorkerGroup", both)
     confirm(made)
     assert made.answer is not None
     assert (made.answer.status, made.answer.kept) == ("confirmed", ("compile",))
@@ -349,15 +349,15 @@ def on_another_day(made: State) -> State:
     """The same climb in another process, as a resumed one begins."""
     again = State(Run(made.run.directory), made.request, made.say)
     again.known, again.measured, again.plain = made.known, made.measured, made.plain
-    read_back(again)
-    taken_up(again)
+    restore_answer(again)
+    restore_best(again)
     return again
 
 
 def test_a_kill_between_the_record_and_the_answer_loses_nothing(made: State) -> None:
     with_attempts(made)
-    made.answer = made.earlier[-1]
-    write(made)  # the answer of before
+    made.answer = made.replaced_answers[-1]
+    write_result(made)  # the answer of before
     again = on_another_day(made)
     assert again.answer is not None
     assert (again.answer.kept, again.answer.status) == (BOTH, "verified")
@@ -379,8 +379,8 @@ def test_what_is_gone_on_with_stays_the_provisional_answer(made: State) -> None:
     with_attempts(made)
     more = (*BOTH, "fused-qkv")
     made.answer = Answer(more, "provisional", Figure(value=3.0))
-    keep(made, "attempt", Begun("03-fused-qkv", [*more], " + ".join(BOTH), rung="fused-qkv", duel=one_restart()))
-    write(made)
+    save(made, "attempt", Unfinished("03-fused-qkv", [*more], " + ".join(BOTH), rung="fused-qkv", ab_run=one_restart()))
+    write_result(made)
     again = on_another_day(made)
     assert again.answer is not None
     assert (again.answer.kept, again.answer.status) == (more, "provisional")
@@ -392,8 +392,8 @@ def test_what_is_gone_on_with_stays_the_provisional_answer(made: State) -> None:
     )  # of the attempts: this sitting saw no answer of theirs
 
 
-def one_restart() -> Duel:
-    return Duel(restarts=[Restart(((STEP, STEP, STEP, STEP),))])
+def one_restart() -> ABRun:
+    return ABRun(restarts=[Restart(((STEP, STEP, STEP, STEP),))])
 
 
 @pytest.mark.parametrize("side", ["best", "plain"])
@@ -454,7 +454,7 @@ def test_a_shape_on_which_it_fails_costs_that_shape_alone(made: State, monkeypat
 def test_a_shape_on_which_it_fails_leaves_the_other_shapes_to_be_seen(
     made: State, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    monkeypatch.setattr(confirming, "restarts_at_once", lambda *_: together)
+    monkeypatch.setattr(confirming, "most_restarts", lambda *_: together)
     made.facts.shapes = [
         *(made.facts.shapes or ()),
         *record_of(list[Batch], [{"shape": "3 x 8", "elements": 24}, {"shape": "99 x 8", "elements": 792}]),
@@ -480,28 +480,28 @@ def test_restarts_of_a_climb_that_was_killed_count(made: State, monkeypatch: pyt
     Timed = starts(FASTER)
     timed, so_far = Timed.timed, 0
 
-    def killing(start: Any, duel: Duel) -> Restart:
+    def killing(start: Any, ab_run: ABRun) -> Restart:
         nonlocal so_far
         so_far += 1
         if so_far == 3:
             raise Killed
-        restart: Restart = timed(start, duel)
+        restart: Restart = timed(start, ab_run)
         return restart
 
     monkeypatch.setattr(Timed, "timed", killing)
-    monkeypatch.setattr(restarts, "Start", Timed)
+    monkeypatch.setattr(restarts, "WorkerGroup", Timed)
     with pytest.raises(Killed):
         confirm(made)
     again = State(made.run, made.request, made.say)
     again.known, again.measured, again.kept, again.plain = made.known, made.measured, made.kept, made.plain
-    again.everywhere = made.everywhere
+    again.verified_on_all_shapes = made.verified_on_all_shapes
     again.answer, again.pool = made.answer, Pool()  # type: ignore[assignment]
-    assert len(again.begun["confirm"].duel.restarts) == 2
+    assert len(again.unfinished["confirm"].ab_run.restarts) == 2
     assert confirmed(again, monkeypatch, FASTER) == ("confirmed", BOTH)
     assert len(again.pool.tasks) == 3  # type: ignore[attr-defined]
     assert again.answer is not None
     assert len(again.answer.restarts) == 3
-    assert not again.begun
+    assert not again.unfinished
     assert not (again.run.directory / "begun.json").exists()
 
 
@@ -510,14 +510,14 @@ def test_what_fresh_restarts_do_not_show_is_not_claimed(made: State, monkeypatch
     made.plain = None
     Timed, luck = starts({}), iter(range(100))
 
-    def timed(start: Any, duel: Duel) -> Restart:
+    def timed(start: Any, ab_run: ABRun) -> Restart:
         ns = STEP * (0.99 + 0.03 * (next(luck) % 3 - 1))
-        duel.samples.append({"best": [STEP] * 8, "candidate": [ns] * 8})
-        duel.warm.append({"best": Warmed(**WARM), "candidate": Warmed(**WARM)})
+        ab_run.samples.append({"best": [STEP] * 8, "candidate": [ns] * 8})
+        ab_run.warm.append({"best": Warmed(**WARM), "candidate": Warmed(**WARM)})
         return Restart(((STEP, ns, ns, STEP),) * 8)
 
     monkeypatch.setattr(Timed, "timed", timed)
-    monkeypatch.setattr(restarts, "Start", Timed)
+    monkeypatch.setattr(restarts, "WorkerGroup", Timed)
     confirm(made)
     assert "did not show it to be faster" in made.taken_back[0].why
 
@@ -527,19 +527,19 @@ def test_what_only_noise_hides_is_provisional_again(
     made: State, monkeypatch: pytest.MonkeyPatch, cores: CoreTime, status: str | None
 ) -> None:
     """Steps waited for cores, and restarts scatter; in CPU time it is clearly faster."""
-    made.plain, made.earlier = None, []
+    made.plain, made.replaced_answers = None, []
     Timed, luck = starts({}), iter([0.4, 1.1, 0.6] * 3)
 
-    def timed(start: Any, duel: Duel) -> Restart:
+    def timed(start: Any, ab_run: ABRun) -> Restart:
         ns = STEP * next(luck)
-        duel.samples.append({"best": [STEP] * 8, "candidate": [ns] * 8})
-        duel.warm.append({"best": Warmed(**WARM), "candidate": Warmed(**WARM)})
-        duel.cores = {"best": cores}
-        duel.cpu_restarts.append(Restart(((STEP, STEP / 1.5, STEP / 1.5, STEP * (1 + 0.01 * (ns > STEP))),) * 8))
+        ab_run.samples.append({"best": [STEP] * 8, "candidate": [ns] * 8})
+        ab_run.warm.append({"best": Warmed(**WARM), "candidate": Warmed(**WARM)})
+        ab_run.cores = {"best": cores}
+        ab_run.cpu_restarts.append(Restart(((STEP, STEP / 1.5, STEP / 1.5, STEP * (1 + 0.01 * (ns > STEP))),) * 8))
         return Restart(((STEP, ns, ns, STEP),) * 8)
 
     monkeypatch.setattr(Timed, "timed", timed)
-    monkeypatch.setattr(restarts, "Start", Timed)
+    monkeypatch.setattr(restarts, "WorkerGroup", Timed)
     confirm(made)
     assert (made.answer.status if made.answer else None) == status
     if made.answer:

@@ -16,6 +16,7 @@ from rung.ladder.answers import not_loaded
 from rung.ladder.candidate import Candidate
 from rung.ladder.climb import verdict
 from rung.ladder.climb.checks import may_pass, verifying
+from rung.ladder.climb.state import Profile
 from rung.ladder.verified import NotLoaded
 from rung.launch import WorkerFailed
 from rung.plan import Plan
@@ -84,7 +85,7 @@ class Answering(Added):
 def test_a_candidate_whose_code_was_not_there_is_verified_once_more_and_never_called_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: dict[str, Any] | WorkerFailed
 ) -> None:
-    monkeypatch.setattr(verdict, "prepare_next", lambda *_: None)
+    monkeypatch.setattr(verdict, "prefetch_next", lambda *_: None)
     made = state(tmp_path)
     made.numerics, made.pool = "exact", Answering(again)  # type: ignore[assignment]
     made.facts.shapes = record_of(list[Batch], [{"elements": 8}])
@@ -92,7 +93,7 @@ def test_a_candidate_whose_code_was_not_there_is_verified_once_more_and_never_ca
     record.restarts = None
     checks = verifying(made, ["compile"], ["exact"], "01-compile")
     began = time.monotonic()
-    verdict.conclude(made, record, checks, 1.5, (None, None))
+    verdict.verify_and_judge(made, record, checks, 1.5, Profile())
     assert time.monotonic() - began < 60
     assert record.verdict == ("kept" if again is PASSED else "failed")
     assert made.taken_back == []

@@ -13,13 +13,13 @@ from made_up import MANIFEST, PASSED, Added, answered, state
 
 from rung.ladder.climb import other_shapes
 from rung.ladder.climb import state as states
-from rung.ladder.climb.answer import Answer, offer, read_back, write
+from rung.ladder.climb.answer import Answer, offer, restore_answer, write_result
 from rung.ladder.climb.checks import verifying
 from rung.ladder.climb.confirm import confirm
 from rung.ladder.climb.modes import the_best
-from rung.ladder.climb.schedule import confirming
+from rung.ladder.climb.schedule import confirmation_seconds
 from rung.ladder.climb.state import State
-from rung.ladder.climb.verdict import taken_up
+from rung.ladder.climb.verdict import restore_best
 from rung.launch import WorkerFailed
 from rung.recipes.recipe import Recipe
 from rung.records.measured import Figure
@@ -89,19 +89,19 @@ def test_other_shapes_are_left_to_the_untouched_model_until_they_are_verified(
 ) -> None:
     made, pool = climb(PASSED)
     assert original(made) == ONLY_MEASURED
-    other_shapes.look(made)
+    other_shapes.advance(made)
     assert [task.name.rpartition("-")[2] for task in pool.tasks] == ["exact", "bf16"]
-    assert all(task.side.rungs == tuple(KEPT) and not task.side.one_shape and task.yielding for task in pool.tasks)
-    other_shapes.look(made)
+    assert all(task.side.rungs == tuple(KEPT) and not task.side.one_shape and task.low_priority for task in pool.tasks)
+    other_shapes.advance(made)
     assert (original(made), len(pool.tasks)) == (ONLY_MEASURED, 2)
     pool.answer()
-    other_shapes.look(made)
+    other_shapes.advance(made)
     assert original(made) == {}
     assert made.said[-1] == OnAllShapes(KEPT)  # type: ignore[attr-defined]
     seen = made.attempts[-1].verification
     assert seen
     assert seen.cases == 3
-    other_shapes.look(made)
+    other_shapes.advance(made)
     assert len(pool.tasks) == 2
 
 
@@ -113,19 +113,19 @@ def test_a_climb_that_is_gone_on_with_knows_on_which_shapes_its_answer_is_verifi
     def again() -> State:
         resumed = State(Run.open_(made.run.directory), made.request, lambda event: None)
         resumed.known = made.known
-        read_back(resumed)
+        restore_answer(resumed)
         return resumed
 
-    assert again().everywhere == set()
-    assert other_shapes.finish(made)
-    assert again().everywhere == {tuple(KEPT)}
+    assert again().verified_on_all_shapes == set()
+    assert other_shapes.wait_until_verified(made)
+    assert again().verified_on_all_shapes == {tuple(KEPT)}
 
 
 def test_what_computes_something_else_on_another_shape_is_taken_back(
     climb: Callable[..., tuple[State, Verifying]],
 ) -> None:
     made, pool = climb(PASSED, WRONG)
-    assert not other_shapes.finish(made)
+    assert not other_shapes.wait_until_verified(made)
     assert (made.answer, made.kept) == (None, [])
     assert not (made.run.directory / "recipe.toml").exists()
     assert "output is off by 1.0" in made.taken_back[-1].why
@@ -138,25 +138,25 @@ def test_a_worker_that_dies_refutes_nothing_and_is_started_once_more(
 ) -> None:
     died = WorkerFailed("killed by SIGSEGV", "died")
     made, pool = climb(died)
-    assert not other_shapes.finish(made)
+    assert not other_shapes.wait_until_verified(made)
     assert original(made) == ONLY_MEASURED
     assert isinstance(made.said[-1], Warned)  # type: ignore[attr-defined]
     assert "SIGSEGV" in made.said[-1].text  # type: ignore[attr-defined]
     assert [task.name.endswith("again") for task in pool.tasks] == [False, False, True, True]
     pool.says = [died, PASSED]
-    assert other_shapes.finish(made)
+    assert other_shapes.wait_until_verified(made)
     assert original(made) == {}
 
 
 def test_what_fails_beside_others_is_not_tried_for_ever(climb: Callable[..., tuple[State, Verifying]]) -> None:
     made, pool = climb(WorkerFailed("CUDA out of memory", "out of memory"))
     for _ in range(3):
-        other_shapes.look(made)
+        other_shapes.advance(made)
         pool.answer()
     assert len(pool.tasks) == 2
     assert original(made) == ONLY_MEASURED
     pool.says = [PASSED]
-    assert other_shapes.finish(made)
+    assert other_shapes.wait_until_verified(made)
     assert original(made) == {}
 
 
@@ -165,8 +165,8 @@ def test_what_an_earlier_sitting_left_to_the_untouched_model_is_not_for_good(
 ) -> None:
     made, _ = climb(PASSED)
     made.answer = None
-    read_back(made)
-    assert other_shapes.finish(made)
+    restore_answer(made)
+    assert other_shapes.wait_until_verified(made)
     assert original(made) == {}
 
 
@@ -177,7 +177,7 @@ def test_a_workload_with_two_shapes_of_one_size_is_verified_on_all_of_them_at_on
     made.facts.named_shapes, made.facts.same_size_shapes = 2, 1
     offer(made, Answer(tuple(KEPT), "verified", Figure(value=2.1)))
     assert original(made) == {}
-    assert other_shapes.finish(made)
+    assert other_shapes.wait_until_verified(made)
     assert pool.tasks == []
     exact, bf16 = verifying(made, KEPT, ["exact", "bf16"], "02-compile")
     assert [exact.side.one_shape, bf16.side.one_shape] == [False, False]
@@ -191,12 +191,12 @@ def test_where_a_plain_mode_is_taken_back_answers_are_held_against_the_next_fast
     record = made.attempts[-1]
     record.modes = [mode(*KEPT, name="default", speedup=2.0), mode("capture", name="cuda-graph", speedup=1.5)]
     made.plain = the_best(record.modes[0], record.modes)
-    assert not other_shapes.finish(made)
+    assert not other_shapes.wait_until_verified(made)
     assert made.plain
     assert made.plain.name == "cuda-graph"
     again = State(Run.open_(made.run.directory), made.request, lambda event: None)
     again.known, again.measured = made.known, made.measured
-    taken_up(again)
+    restore_best(again)
     assert again.plain
     assert again.plain.name == "cuda-graph"
 
@@ -206,7 +206,7 @@ def test_a_model_that_is_not_called_with_the_labels_has_the_recipe_on_the_measur
 ) -> None:
     made, _ = climb(PASSED)
     made.facts.called = ELEMENTS // 4
-    write(made)
+    write_result(made)
     left = Recipe.parse((made.run.directory / "recipe.toml").read_text()).plan.original
     assert [left.takes_call(n) for n in (8, 16, 32)] == [True, False, True]
     assert [left.takes(n) for n in (32, 64, 128)] == [True, False, True]
@@ -214,7 +214,7 @@ def test_a_model_that_is_not_called_with_the_labels_has_the_recipe_on_the_measur
 
 def test_where_the_time_is_over_it_stays_what_it_is(climb: Callable[..., tuple[State, Verifying]]) -> None:
     made, _ = climb(None)
-    assert not other_shapes.finish(made)
+    assert not other_shapes.wait_until_verified(made)
     assert made.answer is not None
     assert (made.answer.status, original(made)) == ("verified", ONLY_MEASURED)
 
@@ -224,29 +224,29 @@ def test_it_does_not_begin_while_others_need_the_cores(
 ) -> None:
     made, pool = climb(PASSED)
     monkeypatch.setattr(pool, "waiting", lambda: ["03-sdpa-verify-exact"])
-    other_shapes.look(made)
+    other_shapes.advance(made)
     monkeypatch.undo()
     monkeypatch.setattr(states, "usable_cores", lambda: 2)
-    other_shapes.look(made)
+    other_shapes.advance(made)
     assert pool.tasks == []
 
 
 def test_of_an_answer_that_was_replaced_it_is_given_up(climb: Callable[..., tuple[State, Verifying]]) -> None:
     made, pool = climb(PASSED)
-    other_shapes.look(made)
+    other_shapes.advance(made)
     made.kept = [*KEPT, "sdpa"]
     offer(made, Answer(tuple(made.kept), "verified", Figure(value=2.2)))
     before = list(pool.tasks)
-    other_shapes.look(made)
+    other_shapes.advance(made)
     assert all(task.ended for task in before)
-    assert {task.side.rungs for task in made.widening} == {tuple(made.kept)}
+    assert {task.side.rungs for task in made.shape_checks} == {tuple(made.kept)}
 
 
 def test_a_workload_of_one_shape_needs_none(climb: Callable[..., tuple[State, Verifying]]) -> None:
     made, pool = climb(PASSED)
     made.facts.one_shape = "its batch norm needs eight rows"
-    other_shapes.look(made)
-    assert other_shapes.finish(made)
+    other_shapes.advance(made)
+    assert other_shapes.wait_until_verified(made)
     assert (pool.tasks, original(made)) == ([], ONLY_MEASURED)
 
 
@@ -260,7 +260,9 @@ def test_confirming_looks_at_the_answer_before_one_that_other_shapes_refute(
     )
     offer(made, Answer(tuple(made.kept), "verified", Figure(value=2.2)))
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr("rung.ladder.climb.confirm._refuted", lambda state, answer, *_: asked.append(answer.kept) or "")
+    monkeypatch.setattr(
+        "rung.ladder.climb.confirm._confirm_or_refute", lambda state, answer, *_: asked.append(answer.kept) or ""
+    )
     confirm(made)
     assert asked == [tuple(KEPT)]
     assert made.taken_back[-1].kept == [*KEPT, "sdpa"]
@@ -269,10 +271,10 @@ def test_confirming_looks_at_the_answer_before_one_that_other_shapes_refute(
 def test_the_time_that_it_takes_is_kept_of_the_budget(climb: Callable[..., tuple[State, Verifying]]) -> None:
     made, _ = climb(PASSED)
     made.request = replace(made.request, budget=300.0)
-    before = confirming(made)
-    other_shapes.look(made)
-    for task in made.widening:  # what was done of it is behind
+    before = confirmation_seconds(made)
+    other_shapes.advance(made)
+    for task in made.shape_checks:  # what was done of it is behind
         task.worker, task._began = SimpleNamespace(kill=lambda: None), time.monotonic() - 5  # type: ignore[assignment]
-    under_way = confirming(made)
-    made.everywhere.add(tuple(KEPT))
-    assert confirming(made) < under_way < before
+    under_way = confirmation_seconds(made)
+    made.verified_on_all_shapes.add(tuple(KEPT))
+    assert confirmation_seconds(made) < under_way < before

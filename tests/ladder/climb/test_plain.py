@@ -18,10 +18,20 @@ from rung.ladder.climb import checks, mode_checks, mode_preparation, mode_timing
 from rung.ladder.climb import race as racing
 from rung.ladder.climb import state as states
 from rung.ladder.climb.answer import Answer, offer
-from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import checks_of, verifying
-from rung.ladder.climb.modes import BLOCKS, MODES, SLOW, TITLES, mode_of_task, modes, rounded, the_best, title
-from rung.ladder.climb.state import OutOfTime, State
+from rung.ladder.climb.modes import (
+    BLOCKS,
+    MODES,
+    SLOW,
+    TITLES,
+    eager_rounding_variant,
+    mode_of_task,
+    modes,
+    the_best,
+    title,
+)
+from rung.ladder.climb.state import OutOfTime, Profile, State
+from rung.ladder.climb.unfinished import Unfinished
 from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.plan import Numerics, Plan
@@ -32,7 +42,7 @@ from rung.records.record import record_of
 from rung.records.workload import Facts
 from rung.rungs import BY_NAME, Context, plan_of
 from rung.side import Limits, Setup
-from rung.timing.duel import Duel, between
+from rung.timing.ab_run import ABRun, pair_of
 from rung.timing.tasks import Pool, Task
 from rung.timing.timed import Warmed
 
@@ -168,8 +178,8 @@ def test_one_mode_compiles_at_first_and_the_others_find_its_code_in_the_cache(
     compiling = [task for task in pool.tasks if "compile" in task.side.rungs]
     assert len(compiling) == 1
     assert len(pool.tasks) - len(compiling) == graph
-    assert not {*made.racing} & {*SLOW}
-    assert all(task.worker is None for task in made.racing.values())
+    assert not {*made.mode_workers} & {*SLOW}
+    assert all(task.worker is None for task in made.mode_workers.values())
     assert all(bool(task.memory) == facts["gpu"] for task in pool.tasks)
 
 
@@ -181,7 +191,7 @@ def test_on_a_gpu_what_takes_minutes_is_begun_where_ten_times_the_first_compilat
 ) -> None:
     made, _ = climb(facts)
     started(made)
-    whole = made.racing["compile-and-graph" if facts["gpu"] else "default"]
+    whole = made.mode_workers["compile-and-graph" if facts["gpu"] else "default"]
     whole.took = {"open": 10.0, "warm": 10.0 + compiled}
     wanted = mode_preparation.later_modes(leave(made, 500.0), mode_timing.Race(), {})
     assert ("max-autotune" in wanted) == begun
@@ -196,9 +206,9 @@ def test_blocks_compile_beside_the_whole_and_are_verified_first_where_there_are_
     started(made)
     many = cores == 64
     assert ("01-plain-blocks-and-graph" in pool.names, "01-plain-compile-and-graph" in pool.names) == (many, True)
-    assert made.likely == (["blocks-and-graph", "compile-and-graph"] if many else [])
-    verified = [task.side.rungs for task in made.ahead if task.name.endswith("exact")]
-    assert verified == [made.racing[name].side.rungs for name in made.likely]
+    assert made.likely_modes == (["blocks-and-graph", "compile-and-graph"] if many else [])
+    verified = [task.side.rungs for task in made.mode_checks if task.name.endswith("exact")]
+    assert verified == [made.mode_workers[name].side.rungs for name in made.likely_modes]
 
 
 @pytest.mark.parametrize(
@@ -225,8 +235,8 @@ def test_a_mode_of_another_restart_has_to_be_faster_by_its_own_clock_too(step: f
 
 def checked(made: State, stack: tuple[str, ...], passed: list[bool]) -> None:
     """Verifications of a candidate at both precisions; those that have answered, with what they said."""
-    made.ahead = verifying(made, stack, ["exact", "bf16"], "01-plain")
-    for task, answer in zip(made.ahead, passed, strict=False):
+    made.mode_checks = verifying(made, stack, ["exact", "bf16"], "01-plain")
+    for task, answer in zip(made.mode_checks, passed, strict=False):
         task.answers["verify"], task.ended = {**PASSED, "passed": answer}, True
 
 
@@ -279,7 +289,7 @@ def test_a_mode_that_failed_when_it_was_timed_once_more_is_no_verified_answer(
 
 def test_where_no_mode_ran_the_record_names_the_log_of_one() -> None:
     """So that it is a row of the table with its reason, and not among what was not tried."""
-    record = plain._record(
+    record = plain._first_record(
         SimpleNamespace(), mode_timing.Race({"default": mode("compile", name="default", error="it raised")})
     )  # type: ignore[arg-type]
     assert (record.verdict, record.why) == ("failed", "no mode ran: it raised")
@@ -294,8 +304,8 @@ def test_where_the_gpu_waits_for_no_launch_compiled_code_without_a_graph_comes_f
     started(made, launching=0.01)
     assert "01-plain-default" in pool.names
     assert not any("capture" in task.side.rungs for task in pool.tasks)
-    assert made.likely == ["default"]
-    assert list(made.racing) == ["default", "compile-and-graph", "reduce-overhead"]
+    assert made.likely_modes == ["default"]
+    assert list(made.mode_workers) == ["default", "compile-and-graph", "reduce-overhead"]
 
 
 @pytest.mark.parametrize(
@@ -309,7 +319,7 @@ def test_modes_that_compile_nothing_are_tried_where_the_host_is_ahead_of_the_gpu
     made.numerics = "tf32"
     started(made, launching=launching)
     assert [name for name in ("channels-last", "eager") if f"01-plain-{name}" in pool.names] == there
-    assert not {*made.likely} & {*there}
+    assert not {*made.likely_modes} & {*there}
 
 
 def test_the_model_as_it_is_is_no_mode_where_nothing_is_permitted() -> None:
@@ -333,17 +343,17 @@ def test_what_adds_to_a_mode_that_is_much_slower_is_not_waited_for(
     made, _ = climb({**INFERENCE, **LAYERS})
     made.numerics = "bf16" if precision else "exact"
     started(made)
-    assert made.likely == ["blocks-and-graph", "compile-and-graph"]
+    assert made.likely_modes == ["blocks-and-graph", "compile-and-graph"]
     rungs = [*([precision] if precision else []), "capture"]
     race = mode_timing.Race({"cuda-graph": timed(tuple(rungs), speedup)})
-    open_ = {name: made.racing[name] for name in ("blocks-and-graph", "compile-and-graph")}
-    later = {"default": made.racing["default"], "reduce-overhead": made.racing["reduce-overhead"]}
-    racing._give_up(made, race, open_, later)
+    open_ = {name: made.mode_workers[name] for name in ("blocks-and-graph", "compile-and-graph")}
+    later = {"default": made.mode_workers["default"], "reduce-overhead": made.mode_workers["reduce-overhead"]}
+    racing._skip_hopeless(made, race, open_, later)
     assert [name for name in MODES if name in race.modes and race.modes[name].error] == given_up
     assert not {*given_up} & {*open_}
     assert {*later} == {"default", "reduce-overhead"}
-    assert (made.likely == []) == bool(given_up)
-    assert (made.ahead == []) == bool(given_up)
+    assert (made.likely_modes == []) == bool(given_up)
+    assert (made.mode_checks == []) == bool(given_up)
 
 
 BOTH = ["default", "reduce-overhead"]
@@ -377,9 +387,9 @@ def test_where_another_attention_made_the_model_compile_nothing_is_compiled_with
             "x": Mode(name="x", title="", rungs=[*ran, "biased-attention"], speedup=speedup),
         }
     )
-    open_ = {name: made.racing[name] for name in ("default", "cuda-graph")}
-    later = {"reduce-overhead": made.racing["reduce-overhead"]}
-    racing._give_up(made, race, open_, later)
+    open_ = {name: made.mode_workers[name] for name in ("default", "cuda-graph")}
+    later = {"reduce-overhead": made.mode_workers["reduce-overhead"]}
+    racing._skip_hopeless(made, race, open_, later)
     assert [name for name in race.modes if race.modes[name].error] == given_up
     assert {*open_, *later} == {"default", "cuda-graph", "reduce-overhead"} - {*given_up}
 
@@ -393,16 +403,18 @@ def test_with_many_cores_the_likely_one_is_verified_while_it_is_compiled(
     made.numerics = "bf16"
     started(made)
     name = "01-plain-compile-and-graph"
-    assert [task.name for task in made.ahead] == [f"{name}-verify-exact", f"{name}-verify-bf16"]
-    mode_checks.note_likely(made, {"compile-and-graph": made.racing["compile-and-graph"]}, {})
-    assert [task.name for task in made.ahead] == [f"{name}-verify-exact", f"{name}-verify-bf16"]
+    assert [task.name for task in made.mode_checks] == [f"{name}-verify-exact", f"{name}-verify-bf16"]
+    mode_checks.note_likely(made, {"compile-and-graph": made.mode_workers["compile-and-graph"]}, {})
+    assert [task.name for task in made.mode_checks] == [f"{name}-verify-exact", f"{name}-verify-bf16"]
     second = [
         task for task in pool.tasks if "precompile" in task.name
     ]  # with dropout nobody else would compile it before it is verified
     assert [task.name for task in second] == ([f"{name}-precompile-exact"] if dropout else [])
-    assert {task.side.rungs for task in (*made.ahead, *second)} == {made.racing["compile-and-graph"].side.rungs}
-    assert all(task.side.one_shape for task in (*made.ahead, *second))
-    assert all(task.yielding for task in second)
+    assert {task.side.rungs for task in (*made.mode_checks, *second)} == {
+        made.mode_workers["compile-and-graph"].side.rungs
+    }
+    assert all(task.side.one_shape for task in (*made.mode_checks, *second))
+    assert all(task.low_priority for task in second)
 
 
 def test_where_the_likely_ones_fail_the_next_is_verified_in_their_place(
@@ -411,20 +423,20 @@ def test_where_the_likely_ones_fail_the_next_is_verified_in_their_place(
     monkeypatch.setattr(states, "usable_cores", lambda: 64)
     made, _ = climb({**TRAINING, **LAYERS})
     started(made)
-    blocks, whole, default = (made.racing[name] for name in ("blocks-and-graph", "compile-and-graph", "default"))
+    blocks, whole, default = (made.mode_workers[name] for name in ("blocks-and-graph", "compile-and-graph", "default"))
 
     def verified() -> set[tuple[str, ...]]:
-        return {task.side.rungs for task in made.ahead if not task.ended}
+        return {task.side.rungs for task in made.mode_checks if not task.ended}
 
-    mode_checks.note_likely(made, {"cuda-graph": made.racing["cuda-graph"]}, {})
+    mode_checks.note_likely(made, {"cuda-graph": made.mode_workers["cuda-graph"]}, {})
     assert verified() == {blocks.side.rungs, whole.side.rungs}
     blocks.error = whole.error = WorkerFailed("it cannot be captured", "raised")
     mode_checks.note_likely(made, {"blocks-and-graph": blocks}, {"compile-and-graph": whole, "default": default})
-    assert (made.likely, verified()) == (["compile-and-graph"], {whole.side.rungs})
+    assert (made.likely_modes, verified()) == (["compile-and-graph"], {whole.side.rungs})
     mode_checks.note_likely(made, {"compile-and-graph": whole}, {"default": default})
-    assert (made.likely, verified()) == (["default"], {default.side.rungs})
+    assert (made.likely_modes, verified()) == (["default"], {default.side.rungs})
     mode_checks.note_likely(made, {"default": default}, {})
-    assert (made.likely, verified()) == ([], {default.side.rungs})
+    assert (made.likely_modes, verified()) == ([], {default.side.rungs})
 
 
 @pytest.mark.parametrize(
@@ -439,9 +451,9 @@ def test_a_mode_that_trains_at_a_lower_precision_is_taken_to_need_less_memory(
     made, _ = climb(facts)
     made.numerics, made.baseline.memory = numerics, {"reserved": 10 << 30}
     started(made, {"reserved": 10 << 30})
-    assert made.racing["compile-and-graph"].memory / 2**30 == pytest.approx(compiled)
-    assert made.racing["cuda-graph"].memory / 2**30 == pytest.approx(graph)
-    again = mode_preparation.prepared_mode(made, "cuda-graph", made.racing["cuda-graph"].side.rungs, "-again")
+    assert made.mode_workers["compile-and-graph"].memory / 2**30 == pytest.approx(compiled)
+    assert made.mode_workers["cuda-graph"].memory / 2**30 == pytest.approx(graph)
+    again = mode_preparation.prepared_mode(made, "cuda-graph", made.mode_workers["cuda-graph"].side.rungs, "-again")
     assert again.memory / 2**30 == pytest.approx(14.0)  # it lacked memory before
 
 
@@ -451,7 +463,9 @@ def test_what_an_earlier_sitting_timed_is_not_prepared_again(
     monkeypatch.setattr(states, "usable_cores", lambda: 64)
     made, pool = climb(TRAINING)
     before = timed(("fused-optimizer", "compile", "capture"), 2.0)
-    made.begun["plain"] = Begun("compile-and-graph", before.rungs, "baseline", modes={"compile-and-graph": before})
+    made.unfinished["plain"] = Unfinished(
+        "compile-and-graph", before.rungs, "baseline", modes={"compile-and-graph": before}
+    )
     started(made)
     assert [task.name for task in pool.tasks] == ["01-plain-cuda-graph"]
 
@@ -509,16 +523,16 @@ def test_where_a_mode_is_slower_at_the_lowest_precision_the_first_ones_are_prepa
     made, pool = climb(TRAINING)
     made.numerics = "bf16"
     started(made)
-    before, ahead = list(pool.tasks), made.ahead
-    race = mode_timing.Race({slow: timed(made.racing[slow].side.rungs, 0.6)}, slow)
+    before, ahead = list(pool.tasks), made.mode_checks
+    race = mode_timing.Race({slow: timed(made.mode_workers[slow].side.rungs, 0.6)}, slow)
     assert {*mode_preparation.at_higher_precision(made, race)} == {"cuda-graph-tf32", "compile-and-graph-tf32"}
-    assert "bf16" in made.racing["compile-and-graph"].side.rungs
-    assert made.racing["compile-and-graph-tf32"].side.rungs == ("tf32", "fused-optimizer", "compile", "capture")
+    assert "bf16" in made.mode_workers["compile-and-graph"].side.rungs
+    assert made.mode_workers["compile-and-graph-tf32"].side.rungs == ("tf32", "fused-optimizer", "compile", "capture")
     assert all(task.ended for task in ahead)  # it verified what is unlikely now
-    assert {task.side.rungs for task in made.ahead} == {made.racing["compile-and-graph-tf32"].side.rungs}
-    assert {task.name for task in made.ahead}.isdisjoint(task.name for task in before)  # whose logs stay
+    assert {task.side.rungs for task in made.mode_checks} == {made.mode_workers["compile-and-graph-tf32"].side.rungs}
+    assert {task.name for task in made.mode_checks}.isdisjoint(task.name for task in before)  # whose logs stay
     assert mode_preparation.at_higher_precision(made, race) == {}
-    tf32 = made.racing["cuda-graph-tf32"].side.rungs
+    tf32 = made.mode_workers["cuda-graph-tf32"].side.rungs
     race.modes["cuda-graph-tf32"] = timed(tf32, 0.9)
     assert {*mode_preparation.at_higher_precision(made, race)} == {"cuda-graph-float32", "compile-and-graph-float32"}
     assert title("cuda-graph-float32").endswith(", in float32")
@@ -561,7 +575,7 @@ def test_where_nothing_runs_at_the_lowest_precision_the_first_modes_are_prepared
             "no plain mode runs with bf16: RuntimeError: unsafe to autocast; the plain modes"
         )
     made.known = structs.replace(made.facts, hooked="a layer")  # so that nothing can be a graph
-    made.racing = {name: task for name, task in made.racing.items() if "compile" in task.side.rungs}
+    made.mode_workers = {name: task for name, task in made.mode_workers.items() if "compile" in task.side.rungs}
     race = mode_timing.Race({"default": mode("bf16", "compile", name="default", **RAISED)})
     assert mode_preparation.at_higher_precision(made, race)
     no_memory = mode("bf16", name="eager", error="out of memory")
@@ -582,7 +596,7 @@ def test_the_best_so_far_gives_up_its_memory_to_what_should_replace_it(
     climb: Callable[..., tuple[State, Added]], tmp_path: Path, best: str, held: float, waiting: float, needs: bool
 ) -> None:
     made, _ = climb(TRAINING)
-    made.likely, made.mode_bytes = ["compile-and-graph"], 3.0
+    made.likely_modes, made.mode_bytes = ["compile-and-graph"], 3.0
     ready = answered("01-plain-best", made.side([]))
     ready.memory = held
     made.pool = Pool(Setup(None, tmp_path, Limits()), 8, 10.0)
@@ -594,7 +608,7 @@ def test_a_mode_that_is_faster_asks_for_no_other_precision(climb: Callable[..., 
     made, _ = climb(TRAINING)
     made.numerics = "bf16"
     started(made)
-    race = mode_timing.Race({"cuda-graph": timed(made.racing["cuda-graph"].side.rungs, 1.01)}, "cuda-graph")
+    race = mode_timing.Race({"cuda-graph": timed(made.mode_workers["cuda-graph"].side.rungs, 1.01)}, "cuda-graph")
     assert mode_preparation.at_higher_precision(made, race) == {}
 
 
@@ -608,7 +622,9 @@ def test_a_precision_is_not_blamed_for_the_layout_of_convolutions(
     made.numerics = "bf16"
     started(made, launching=0.1)
     gains = {"cuda-graph": 0.9, **({"channels-last": laid_out} if laid_out else {})}
-    race = mode_timing.Race({n: timed(made.racing[n].side.rungs, gain) for n, gain in gains.items()}, "cuda-graph")
+    race = mode_timing.Race(
+        {n: timed(made.mode_workers[n].side.rungs, gain) for n, gain in gains.items()}, "cuda-graph"
+    )
     assert bool(mode_preparation.at_higher_precision(made, race)) is asked
 
 
@@ -619,7 +635,7 @@ def test_a_precision_that_changes_nothing_of_the_step_is_not_blamed_for_a_slow_m
     made, _ = climb(TRAINING)
     made.numerics, made.breakdown = "tf32", Breakdown(parts=parts)
     started(made)
-    race = mode_timing.Race({"cuda-graph": timed(made.racing["cuda-graph"].side.rungs, 0.8)}, "cuda-graph")
+    race = mode_timing.Race({"cuda-graph": timed(made.mode_workers["cuda-graph"].side.rungs, 0.8)}, "cuda-graph")
     assert bool(mode_preparation.at_higher_precision(made, race)) is asked
 
 
@@ -631,7 +647,7 @@ def test_a_mode_that_leaves_its_launches_to_the_host_says_nothing_of_the_precisi
     started(made)
     gains = {"cuda-graph": 3.7, "compile-and-graph": 5.4, "default": 0.99}
     race = mode_timing.Race(
-        {n: timed(made.racing[n].side.rungs, gain) for n, gain in gains.items()}, "compile-and-graph"
+        {n: timed(made.mode_workers[n].side.rungs, gain) for n, gain in gains.items()}, "compile-and-graph"
     )
     assert mode_preparation.at_higher_precision(made, race) == {}
 
@@ -643,7 +659,7 @@ def test_the_model_as_it_is_tells_of_a_precision_where_the_host_is_ahead(
     made, _ = climb(TRAINING)
     made.numerics = "bf16"
     started(made)
-    made.launching = launching
+    made.launch_share = launching
     race = mode_timing.Race({"eager": timed(("bf16", "fused-optimizer"), 0.9)})
     assert bool(mode_preparation.at_higher_precision(made, race)) is asked
 
@@ -657,7 +673,7 @@ def test_a_verification_takes_as_much_memory_as_the_ones_before_it(
     made.baseline.memory = {"allocated": 1 << 30}
     guessed = checks.verifying_bytes(made, 1 << 30)
     took = {**PASSED, "memory": {"allocated": 5 << 30, "reserved": 6 << 30, "beside": 2 << 30}}
-    made.checking = [answered("01-plain-verify-exact", made.side([]), verify=took)]
+    made.all_checks = [answered("01-plain-verify-exact", made.side([]), verify=took)]
     checks.end_checks(made)
     seen = checks.verifying_bytes(made, 1 << 30)
     if facts["gpu"]:
@@ -688,13 +704,13 @@ def test_a_verification_of_narrow_weights_takes_more_times_their_memory(
 # What is told of the best
 
 
-def seen(*sides: str) -> Duel:
+def seen(*sides: str) -> ABRun:
     """A restart of several sides, in which the k-th takes 1 / (k + 1) of the untouched model's time, and all more and more."""
     took = {side: STEP / (k + 1) for k, side in enumerate(sides)}
     slower = [1.2 * ns for ns in reversed(took.values())]
     warm = {side: Warmed(memory={"resident": k}, first_run_seconds=float(k), runs=5, steady=True, applied={"of": side})
             for k, side in enumerate(sides)}  # fmt: skip
-    return Duel(
+    return ABRun(
         restarts=[Restart(tuple((*took.values(), *slower) for _ in range(8)))],
         samples=[{side: [ns] * 8 for side, ns in took.items()}],
         warm=[warm],
@@ -707,7 +723,7 @@ def seen(*sides: str) -> Duel:
 @pytest.mark.parametrize(("name", "times"), [("default", 2.0), ("cuda-graph", 3.0), ("reduce-overhead", 4.0)])
 def test_a_comparison_of_many_is_told_as_one_of_two(name: str, times: float) -> None:
     whole = seen("best", "default", "cuda-graph", "reduce-overhead")
-    two = between(whole, name)
+    two = pair_of(whole, name)
     assert math.exp(two.restarts[0].log_ratio()) == pytest.approx(times)
     assert [len(row) for row in two.restarts[0].rounds] == [4] * 8
     told = two.record()
@@ -722,7 +738,7 @@ def test_a_comparison_of_many_is_told_as_one_of_two(name: str, times: float) -> 
 
 def test_a_comparison_of_two_is_told_as_it_is() -> None:
     whole = seen("best", "default")
-    assert between(whole, "default").restarts == whole.restarts
+    assert pair_of(whole, "default").restarts == whole.restarts
 
 
 # While further modes compile
@@ -734,11 +750,11 @@ def test_a_mode_that_finds_no_code_in_the_cache_waits_for_the_verification(
     made, _ = climb(TRAINING)
     later = ["default", "default-tf32", "reduce-overhead", "reduce-overhead-tf32"]
     assert not any(mode_preparation.waits_for_cores(made, name) for name in later)
-    made.likely = ["compile-and-graph"]
+    made.likely_modes = ["compile-and-graph"]
     assert [name for name in later if mode_preparation.waits_for_cores(made, name)] == later[2:]
-    made.likely, made.ahead = [], [Task("01-plain-verify-exact", made.side([]), [("verify", {})])]
+    made.likely_modes, made.mode_checks = [], [Task("01-plain-verify-exact", made.side([]), [("verify", {})])]
     assert [name for name in later if mode_preparation.waits_for_cores(made, name)] == later[2:]
-    made.ahead = [answered("01-plain-verify-exact", made.side([]), verify=PASSED)]
+    made.mode_checks = [answered("01-plain-verify-exact", made.side([]), verify=PASSED)]
     assert not any(mode_preparation.waits_for_cores(made, name) for name in later)
 
 
@@ -747,15 +763,17 @@ def test_the_best_mode_is_verified_by_its_own_checks_alone(
     climb: Callable[..., tuple[State, Added]], monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
     monkeypatch.setattr(states, "usable_cores", lambda: 2)
-    monkeypatch.setattr(mode_checks, "prepare_after", lambda *_: None)
+    monkeypatch.setattr(mode_checks, "prefetch_after", lambda *_: None)
     made, _ = climb({**TRAINING, "shapes": [{"elements": 8}]})
     made.numerics, made.audited, made.baseline.memory = "bf16", True, {"allocated": 1 << 30}
     best = ["bf16", "fused-optimizer", "compile", "capture"]
     others = {"the best": best, "another mode": best[:-1], "another precision": ["tf32", *best[1:]]}
-    made.ahead = [answered(f"01-plain-verify-{n}", made.side(others[of]), verify=PASSED) for n in ("exact", "bf16")]
+    made.mode_checks = [
+        answered(f"01-plain-verify-{n}", made.side(others[of]), verify=PASSED) for n in ("exact", "bf16")
+    ]
     offer(made, Answer(tuple(best), "provisional", Figure(value=1.5)))
     race = mode_timing.Race({"compile-and-graph": timed(tuple(best), 1.5)}, "compile-and-graph")
-    mode_checks.use_the_time(made, race)
+    mode_checks.advance_checks(made, race)
     assert made.answer is not None
     assert made.answer.status == ("verified" if of == "the best" else "provisional")
 
@@ -791,16 +809,16 @@ def test_where_the_fastest_mode_is_wrong_the_next_one_takes_its_place(
         assert record.plain
         tried.append(record.plain.name)
         record.verdict, record.why = "reverted", f"{record.plain.name} is wrong."
-        return None, None
+        return Profile()
 
     def instead(state: State, old: Attempt, name: str, rungs: Sequence[str]) -> Attempt:
         modes.update({timed.name: timed for timed in old.modes or ()})
         return record(modes[name])
 
     monkeypatch.setattr(plain, "race", lambda state: None)
-    monkeypatch.setattr(plain, "_record", lambda state, found: record(modes["compile-and-graph"]))
+    monkeypatch.setattr(plain, "_first_record", lambda state, found: record(modes["compile-and-graph"]))
     monkeypatch.setattr(plain, "_timed_instead", instead)
-    monkeypatch.setattr(plain, "_verified", verified)
+    monkeypatch.setattr(plain, "_verify", verified)
     plain.attempt_plain(made)
     assert tried == ["compile-and-graph", "default"]  # the third gives too little
     last = made.attempts[-1]
@@ -827,8 +845,10 @@ def test_compiled_training_in_16_bits_may_round_where_eager_does(
     facts: dict[str, Any], rungs: tuple[str, ...], may: bool
 ) -> None:
     context = Context(Plan(), "bf16", facts_of(facts), {}, {})
-    assert rounded(context, "x", rungs, ["x"]) == (("x-rounded", (*rungs, "eager-rounding")) if may else None)
-    assert rounded(context, "x", rungs, ["y-rounded"]) is None  # it is compiled anew once
+    assert eager_rounding_variant(context, "x", rungs, ["x"]) == (
+        ("x-rounded", (*rungs, "eager-rounding")) if may else None
+    )
+    assert eager_rounding_variant(context, "x", rungs, ["y-rounded"]) is None  # it is compiled anew once
     assert BY_NAME["eager-rounding"].applies(replace(context, plan=plan_of(IN_16_BITS)))  # by itself it is never tried
 
 
@@ -842,24 +862,26 @@ def test_what_is_refused_in_16_bits_alone_is_compiled_once_more_with_another_rou
     made.mode_bytes = float(1 << 30)
     race = mode_timing.Race({"compile-and-graph": timed(IN_16_BITS, 2.0, "compile-and-graph")}, "compile-and-graph")
     race.answers = [Answer(IN_16_BITS, "provisional", Figure(value=2.0))]
-    made.ahead = verifying(made, IN_16_BITS, ["exact", "bf16"], "01-plain-compile-and-graph")
-    for task in made.ahead:
+    made.mode_checks = verifying(made, IN_16_BITS, ["exact", "bf16"], "01-plain-compile-and-graph")
+    for task in made.mode_checks:
         part = checks.part_of(task)
         no = {"passed": False, "failures": ["a gradient is off"]} if part in refusing else {}
         task.answers["verify"] = {**PASSED, "precisions": [part], **no}
     assert mode_checks.withdraw_wrong(made, race)
-    anew = mode_preparation.rounded_anew(made, race)
+    anew = mode_preparation.with_eager_rounding(made, race)
     assert {name: task.side.rungs for name, task in anew.items()} == (
         {"compile-and-graph-rounded": ROUNDED} if again else {}
     )
     assert all(task in pool.tasks for task in anew.values())
-    assert {task.side.rungs for task in made.ahead} == ({ROUNDED} if again else set())  # verified while it compiles
-    assert mode_preparation.rounded_anew(made, race) == {}
+    assert {task.side.rungs for task in made.mode_checks} == (
+        {ROUNDED} if again else set()
+    )  # verified while it compiles
+    assert mode_preparation.with_eager_rounding(made, race) == {}
     assert title("compile-and-graph-rounded").endswith("as one CUDA or HIP graph, rounded where eager rounds")
     assert title("default-float32-rounded") == "torch.compile, in float32, rounded where eager rounds"
-    made.racing.clear()  # as in another sitting, which has read what was timed
+    made.mode_workers.clear()  # as in another sitting, which has read what was timed
     race.rounding, race.modes["compile-and-graph-rounded"] = ["compile-and-graph"], timed(ROUNDED, 1.9)
-    assert mode_preparation.rounded_anew(made, race) == {}
+    assert mode_preparation.with_eager_rounding(made, race) == {}
 
 
 @pytest.mark.parametrize("raised", ["compile-and-graph", BLOCKS])
@@ -883,17 +905,17 @@ def test_compiled_code_that_raises_is_compiled_once_more_with_another_attention(
     monkeypatch.setattr(states, "usable_cores", lambda: 64)
     made, pool = climb({**TRAINING, "matches": found})
     made.numerics, made.audited, made.mode_bytes = "bf16", True, float(1 << 30)
-    made.racing = {"compile-and-graph": mode_preparation.prepared_mode(made, "compile-and-graph", IN_16_BITS)}
-    mode_checks.verify_ahead(made, "compile-and-graph")
+    made.mode_workers = {"compile-and-graph": mode_preparation.prepared_mode(made, "compile-and-graph", IN_16_BITS)}
+    mode_checks.verify_mode_early(made, "compile-and-graph")
     rungs = list(IN_16_BITS) if raised != BLOCKS else ["bf16", "compile-regions", "capture"]
     race = mode_timing.Race({raised: Mode(name=raised, title="", rungs=rungs, error="(*bias): no.", failed=failed)})
     assert mode_preparation.compiled_code_raises(race) == (failed is True)
-    anew = mode_preparation.attended_anew(made, race) if mode_preparation.compiled_code_raises(race) else {}
+    anew = mode_preparation.with_bias_kernel(made, race) if mode_preparation.compiled_code_raises(race) else {}
     assert {name: task.side.rungs for name, task in anew.items()} == (dict([other]) if other else {})
     assert all(task in pool.tasks for task in anew.values())
-    verified = {task.side.rungs for task in made.ahead}
+    verified = {task.side.rungs for task in made.mode_checks}
     assert not other or verified == {other[1]}  # while it compiles; what raises is verified no longer
-    assert not anew or mode_preparation.attended_anew(made, race) == {}  # once
+    assert not anew or mode_preparation.with_bias_kernel(made, race) == {}  # once
     race.modes["default"] = timed(("bf16", "compile"), 1.5, "default")
     assert not mode_preparation.compiled_code_raises(race)
     assert title("compile-and-graph-attended").endswith(
@@ -906,8 +928,8 @@ def test_a_race_that_all_compiled_code_leaves_goes_on_with_another_attention_onc
 ) -> None:
     made, _ = climb(TRAINING)
     made.numerics, made.audited, made.mode_bytes = "bf16", True, float(1 << 30)
-    made.untouched = untouched = Task("untouched", made.side([]), [])
-    made.racing = {"compile-and-graph": mode_preparation.prepared_mode(made, "compile-and-graph", IN_16_BITS)}
+    made.baseline_worker = untouched = Task("untouched", made.side([]), [])
+    made.mode_workers = {"compile-and-graph": mode_preparation.prepared_mode(made, "compile-and-graph", IN_16_BITS)}
     waited: list[bool] = []
 
     def surveyed(state: State, *, wait: bool = True) -> bool:
@@ -929,10 +951,10 @@ def test_a_race_that_all_compiled_code_leaves_goes_on_with_another_attention_onc
             if not task.error:
                 record.speedup, result.best = 2.0, name
 
-    monkeypatch.setattr(racing, "surveyed", surveyed)
-    monkeypatch.setattr(racing, "_something_new", something_new)
+    monkeypatch.setattr(racing, "finish_survey", surveyed)
+    monkeypatch.setattr(racing, "_wait_for_news", something_new)
     monkeypatch.setattr(racing, "time_modes", time_modes)
-    for name in ("audited", "use_the_time", "note_likely"):
+    for name in ("wait_for_audit", "advance_checks", "note_likely"):
         monkeypatch.setattr(racing, name, lambda *_: None)
     monkeypatch.setattr(racing, "later_modes", lambda state, result, later: later)
     found = racing.race(made)
@@ -954,15 +976,15 @@ def test_what_the_last_look_refuses_in_16_bits_is_rounded_otherwise_before_the_n
         rung="plain", stack=fastest.rungs, modes=[fastest, other], why="a gradient is off.", prepared_seconds=40.0,
         verification={**PASSED, "passed": False, "precisions": precisions, "failures": ["a gradient is off"]},
     )  # fmt: skip
-    assert plain._in_its_place(made, record) == first
+    assert plain._replacement(made, record) == first
     assert record.modes
     assert record.modes[0].error == "a gradient is off."
     leave(made, 50.0)  # too little to compile and to verify it
     record.modes[0].error = UNSET
-    assert plain._in_its_place(made, record) == ("default", ["bf16", "compile"])
+    assert plain._replacement(made, record) == ("default", ["bf16", "compile"])
     record.modes = [record.modes[0], timed(ROUNDED, 1.9, "compile-and-graph-rounded"), other]
     record.stack = list(ROUNDED)
-    assert plain._in_its_place(made, record) == ("default", ["bf16", "compile"])  # it is compiled anew once
+    assert plain._replacement(made, record) == ("default", ["bf16", "compile"])  # it is compiled anew once
 
 
 @pytest.mark.parametrize(("gain", "best"), [(1.9, "compile-and-graph-rounded"), (1.3, "default"), (1.01, "default")])
@@ -985,7 +1007,7 @@ def test_what_is_rounded_otherwise_is_the_answer_only_where_no_other_mode_is_fas
         wrong = record.plain.name == "compile-and-graph"
         record.verdict, record.why = "reverted" if wrong else "inconclusive", "a gradient is off."
         record.verification = record_of(Verification, {**PASSED, "passed": not wrong, "precisions": ["bf16"]})
-        return None, None
+        return Profile()
 
     def record_of_race(state: State, found: Any) -> Attempt:
         modes = [*found.modes.values()] if found else [fastest, other]
@@ -993,11 +1015,11 @@ def test_what_is_rounded_otherwise_is_the_answer_only_where_no_other_mode_is_fas
         return attempt(rung="plain", stack=of.rungs, modes=modes, plain=the_best(of, []))
 
     monkeypatch.setattr(plain, "race", lambda state: None)
-    monkeypatch.setattr(plain, "_record", record_of_race)
-    monkeypatch.setattr(plain, "untouched_worker", lambda state: None)
+    monkeypatch.setattr(plain, "_first_record", record_of_race)
+    monkeypatch.setattr(plain, "ensure_baseline_worker", lambda state: None)
     monkeypatch.setattr(made, "wait", lambda task: None)
     monkeypatch.setattr(plain, "time_modes", times)
-    monkeypatch.setattr(plain, "_verified", verified)
+    monkeypatch.setattr(plain, "_verify", verified)
     plain.attempt_plain(made)
     assert tried == ["compile-and-graph", best]
 
@@ -1014,8 +1036,8 @@ def test_modes_that_were_cut_short_do_not_hide_that_the_recipe_is_verified(
         raise OutOfTime
 
     monkeypatch.setattr(plain, "race", lambda state: None)
-    monkeypatch.setattr(plain, "_record", lambda state, found: record)
-    monkeypatch.setattr(plain, "_verified", over)
+    monkeypatch.setattr(plain, "_first_record", lambda state, found: record)
+    monkeypatch.setattr(plain, "_verify", over)
     offer(made, Answer(tuple(kept), "verified", Figure(value=2.0)))
     plain.attempt_plain(made)
     assert made.attempts[-1].verdict == "inconclusive"
@@ -1031,7 +1053,7 @@ def test_what_verifies_a_candidate_that_was_given_up_ends(climb: Callable[..., t
     assert [task.ended for task in (*of_this, *of_next)] == [True, False]
     checks.end_checks(made)
     assert of_next[0].ended
-    assert made.checking == []
+    assert made.all_checks == []
 
 
 class Restarts:
@@ -1041,9 +1063,9 @@ class Restarts:
         self.steps, self.recorded = steps, list[str]()
         self.state: dict[str, object] = {}
 
-    def timed(self, duel: Duel, *, briefly: bool) -> Restart:
+    def timed(self, ab_run: ABRun, *, briefly: bool) -> Restart:
         untouched, mode = self.steps.pop(0)
-        duel.samples.append({"best": [untouched], "default": [mode]})
+        ab_run.samples.append({"best": [untouched], "default": [mode]})
         return Restart([[untouched, mode, mode, untouched]] * 8)
 
     def profile(self, path: Path) -> None:
@@ -1074,10 +1096,13 @@ def test_an_untouched_model_that_something_slowed_is_timed_once_more(
     leave(made, left).answer = answer
     side = made.side(["compile"])
     ready = answered("01-plain-default", side, warm=warm({"allocated": 1}))
-    made.untouched, made.racing = answered("baseline", made.side([]), warm=warm({"allocated": 1})), {"default": ready}
+    made.baseline_worker, made.mode_workers = (
+        answered("baseline", made.side([]), warm=warm({"allocated": 1})),
+        {"default": ready},
+    )
     timed_sides = Restarts(restarts)
-    monkeypatch.setattr(mode_timing.Start, "of", lambda *_: timed_sides)
-    monkeypatch.setattr(mode_timing, "_choose", lambda *_: None)
+    monkeypatch.setattr(mode_timing.WorkerGroup, "of", lambda *_: timed_sides)
+    monkeypatch.setattr(mode_timing, "_choose_best", lambda *_: None)
     result = mode_timing.Race()
     mode_timing.time_modes(made, result, {"default": ready})
     assert result.modes["default"].speedup == pytest.approx(speedup)
@@ -1093,20 +1118,23 @@ def test_the_best_mode_is_recorded_before_its_memory_is_given_up(
     started_sides = Restarts([(4.0, 2.0)])
 
     def took(state: State, result: mode_timing.Race, name: str, *_: object, **__: object) -> None:
-        result.best, result.task, made.champion = name, made.racing[name], made.racing[name]
+        result.best, result.task, made.best_worker = name, made.mode_workers[name], made.mode_workers[name]
 
     side = made.side(["fused-optimizer", "compile"])
     ready = answered("01-plain-default", side, warm=warm({"allocated": 1}))
-    made.untouched, made.racing = answered("baseline", made.side([]), warm=warm({"allocated": 1})), {"default": ready}
-    monkeypatch.setattr(mode_timing.Start, "of", lambda *_: started_sides)
-    monkeypatch.setattr(mode_timing, "_take", took)
+    made.baseline_worker, made.mode_workers = (
+        answered("baseline", made.side([]), warm=warm({"allocated": 1})),
+        {"default": ready},
+    )
+    monkeypatch.setattr(mode_timing.WorkerGroup, "of", lambda *_: started_sides)
+    monkeypatch.setattr(mode_timing, "_make_best", took)
     monkeypatch.setattr(mode_timing, "_needs_memory", lambda *_: ended)
     result = mode_timing.Race()
     mode_timing.time_modes(made, result, {"default": ready})
     assert ready.ended == ended
     record = attempt(rung="plain", stack=list(side.rungs), modes=list(result.modes.values()))
     monkeypatch.setattr(made, "wait", lambda *_: None)
-    plain._profiled(made, record, "01-plain")
+    plain._profile(made, record, "01-plain")
     assert started_sides.recorded == ["01-plain-default.json.gz" if ended else "01-plain.json.gz"]
     assert made.trace("01-plain").exists()
     assert pool.names == []  # no worker of it was begun
@@ -1121,13 +1149,13 @@ def test_blocks_are_verified_at_their_own_precision_once_their_code_is_in_the_ca
     made, _ = climb({**TRAINING, **LAYERS, "dropout": dropout})
     made.numerics = "bf16"
     started(made)
-    blocks = made.racing["blocks-and-graph"].side.rungs
+    blocks = made.mode_workers["blocks-and-graph"].side.rungs
 
     def begun() -> list[str]:
-        return [task.name.rpartition("-")[2] for task in made.ahead if task.side.rungs == blocks]
+        return [task.name.rpartition("-")[2] for task in made.mode_checks if task.side.rungs == blocks]
 
     assert begun() == (["exact", "bf16"] if dropout else ["exact"])
-    mode_checks.note_likely(made, {"blocks-and-graph": made.racing["blocks-and-graph"]}, {})
+    mode_checks.note_likely(made, {"blocks-and-graph": made.mode_workers["blocks-and-graph"]}, {})
     assert begun() == ["exact", "bf16"]
 
 
@@ -1139,7 +1167,7 @@ def test_what_is_left_of_a_verification_comes_before_the_beginning_of_another(
     made.numerics = "bf16"
     started(made)
     pool.add(Task("01-plain-compile-and-graph-verify-exact", made.side([]), []))
-    mode_checks.verify_at_its_own(made, "blocks-and-graph")
+    mode_checks.verify_remaining_parts(made, "blocks-and-graph")
     assert pool.tasks[0].name == "01-plain-blocks-and-graph-verify-bf16"
 
 
@@ -1148,13 +1176,13 @@ def test_of_a_mode_that_was_the_best_for_a_while_no_recording_is_kept(
 ) -> None:
     made, _ = climb(TRAINING)
     before, after = answered("01-plain-cuda-graph", made.side([])), answered("01-plain-default", made.side([]))
-    made.racing = {"cuda-graph": before, "default": after}
-    modes = {name: timed((), 1.01, name) for name in made.racing}
+    made.mode_workers = {"cuda-graph": before, "default": after}
+    modes = {name: timed((), 1.01, name) for name in made.mode_workers}
     race = mode_timing.Race(modes, "cuda-graph", task=before)
-    trace = made.trace(mode_timing.traced("cuda-graph"))
+    trace = made.trace(mode_timing.trace_name("cuda-graph"))
     trace.touch()
     start: Any = SimpleNamespace(witness=lambda name: Witness())
-    mode_timing._take(made, race, "default", seen("best", "default"), start, beat=False)
+    mode_timing._make_best(made, race, "default", seen("best", "default"), start, beat=False)
     assert race.best == "default"
     assert before.ended
     assert not trace.exists()

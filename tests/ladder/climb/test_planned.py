@@ -10,7 +10,7 @@ from made_up import MANIFEST, STEP, know, leave, rung, state
 from rung.ladder.climb.answer import Answer
 from rung.ladder.climb.bundles import NAME
 from rung.ladder.climb.climb import Climb
-from rung.ladder.climb.schedule import LATE, next_rung, seconds
+from rung.ladder.climb.schedule import LATE, next_rung, trial_seconds
 from rung.ladder.climb.state import State
 from rung.recipes.recipe import Status
 from rung.records.analyze import Breakdown
@@ -31,7 +31,7 @@ def climbing(tmp_path: Path) -> State:
 
 def one_by_one(made: State, rungs: Sequence[Rung]) -> float:
     """Seconds to decide all that apply, one at a time."""
-    return sum(seconds(made, r) for r in rungs if r.applies(made.context()) is None)
+    return sum(trial_seconds(made, r) for r in rungs if r.applies(made.context()) is None)
 
 
 def told(event: Event) -> str:
@@ -45,7 +45,7 @@ def plan(made: State, rungs: Sequence[Rung] = RUNGS) -> tuple[list[dict[str, Any
     made.say = climb.say
     climb.state = made
     first = next_rung(made, rungs)
-    climb._planned(rungs)
+    climb._write_plan(rungs)
     assert isinstance(first, Rung)
     return made.run.read("plan.json")["rungs"], first, said
 
@@ -65,7 +65,7 @@ def test_what_a_climb_begins_with_is_planned_first_and_once(tmp_path: Path, monk
     for one in rungs:
         monkeypatch.setitem(BY_NAME, one.name, one)
     made = climbing(tmp_path)
-    records, first, _ = plan(leave(made, 1.05 * seconds(made, rungs[0]) / LATE), rungs)
+    records, first, _ = plan(leave(made, 1.05 * trial_seconds(made, rungs[0]) / LATE), rungs)
     assert first is rungs[0]
     assert records[0]["rung"] == "quick"
     assert sorted(name for r in records for name in r.get("members", [r["rung"]])) == ["c", "core", "quick"]
@@ -88,7 +88,7 @@ def test_a_plan_of_a_budget_for_nothing_says_why(tmp_path: Path) -> None:
     climb = Climb(made.run, made.request, lambda event: warned.append(event.text if isinstance(event, Warned) else ""))
     made.say = climb.say
     climb.state = made
-    climb._planned(RUNGS)
+    climb._write_plan(RUNGS)
     assert any(text.startswith("a climb would try no rung: the budget of 1 s was too short") for text in warned)
 
 

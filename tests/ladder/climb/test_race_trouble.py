@@ -12,13 +12,13 @@ from msgspec import UNSET
 
 from rung.ladder.climb import begin, mode_checks, mode_timing, plain, race
 from rung.ladder.climb import state as states
-from rung.ladder.climb.ahead import prepared_rung
 from rung.ladder.climb.answer import Answer, offer, take_back
-from rung.ladder.climb.begun import Begun
 from rung.ladder.climb.checks import parts_of
 from rung.ladder.climb.mode_timing import Race, time_modes
 from rung.ladder.climb.modes import the_best
-from rung.ladder.climb.state import OutOfTime, State
+from rung.ladder.climb.prefetch import prefetched_rung
+from rung.ladder.climb.state import OutOfTime, Profile, State
+from rung.ladder.climb.unfinished import Unfinished
 from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.measure.core_time import CoreTime
@@ -27,10 +27,10 @@ from rung.records.climb import Attempt
 from rung.records.measured import Figure, Witness
 from rung.records.progress import Answered, Warned
 from rung.records.record import record_of
-from rung.timing.duel import Duel
-from rung.timing.start import SideFailed
+from rung.timing.ab_run import ABRun
 from rung.timing.tasks import Task
 from rung.timing.timed import Warmed
+from rung.timing.worker_group import SideFailed
 
 WRONG = {**PASSED, "passed": False, "failures": ["output is off by 1.0"]}
 
@@ -41,13 +41,13 @@ def made(tmp_path: Path) -> State:
     made = state(tmp_path)
     made.run.write("manifest.json", MANIFEST)
     made.pool = Added()  # type: ignore[assignment]
-    made.untouched = answered("untouched", made.side([]), open={}, warm=warm({"allocated": 1}))
+    made.baseline_worker = answered("untouched", made.side([]), open={}, warm=warm({"allocated": 1}))
     return made
 
 
 def ready(made: State, name: str, *rungs: str) -> Task:
     task = answered(f"01-plain-{name}", made.side(rungs), open={}, warm=warm({"allocated": 1}))
-    made.racing[name] = task
+    made.mode_workers[name] = task
     return task
 
 
@@ -76,19 +76,19 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
             def of(cls, setup: Any, sides: Mapping[str, Task]) -> "Start":
                 return cls(sides)
 
-            def timed(self, duel: Duel, *, briefly: bool = False) -> Restart:
+            def timed(self, ab_run: ABRun, *, briefly: bool = False) -> Restart:
                 if dead := next((side for side in self.sides if left.get(side)), None):
                     left[dead] -= 1
                     raise SideFailed(dead, WorkerFailed("killed by SIGKILL", "killed"))
                 took = [STEP / speed.get(side, 1.0) for side in self.sides]
-                duel.warm.append({side: record_of(Warmed, warm({"allocated": 1})) for side in self.sides})
-                duel.samples.append({side: [ns] * 8 for side, ns in zip(self.sides, took, strict=True)})
+                ab_run.warm.append({side: record_of(Warmed, warm({"allocated": 1})) for side in self.sides})
+                ab_run.samples.append({side: [ns] * 8 for side, ns in zip(self.sides, took, strict=True)})
                 for side, ns in zip(self.sides, took, strict=True):
-                    duel.blocks[side], duel.outside[side], duel.compiled[side] = [(ns, ns)], 0.0, 0
+                    ab_run.blocks[side], ab_run.outside[side], ab_run.compiled[side] = [(ns, ns)], 0.0, 0
                 rounds = tuple((*took, *reversed(took)) for _ in range(4))
                 if shortest is None:
                     return Restart(rounds)
-                duel.cores = dict.fromkeys(self.sides, CoreTime(30, 70))
+                ab_run.cores = dict.fromkeys(self.sides, CoreTime(30, 70))
                 return Restart(rounds, tuple(shortest[side] for side in self.sides))
 
             def witness(self, side: str) -> Witness:
@@ -99,7 +99,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
             def profile(self, trace: Path) -> None:
                 pass
 
-        monkeypatch.setattr(mode_timing, "Start", Start)
+        monkeypatch.setattr(mode_timing, "WorkerGroup", Start)
 
     return is_timed
 
@@ -121,7 +121,7 @@ def test_where_the_fastest_cannot_be_looked_at_the_next_one_of_the_same_restart_
 def failed(made: State, name: str, *rungs: str, kind: str = "raised") -> Task:
     task = Task(f"01-plain-{name}", made.side(rungs), [])
     task.error = WorkerFailed("the step cannot be captured as a graph", kind)
-    made.racing[name] = task
+    made.mode_workers[name] = task
     return task
 
 
@@ -161,7 +161,7 @@ def test_where_all_modes_are_wrong_the_record_says_why_and_not_that_none_ran(mad
     timed({"default": 1.9}, differs=("default",))
     found = Race()
     time_modes(made, found, {"default": ready(made, "default", "compile")})
-    record = plain._record(made, found)
+    record = plain._first_record(made, found)
     assert record.verdict == "reverted"
     assert "its results differed from the baseline's: output is off" in record.why
 
@@ -173,7 +173,7 @@ def test_a_mode_beside_which_others_slowed_the_untouched_model_has_to_be_faster_
     timed({"best": 0.1, "default": fast})
     found = Race()
     time_modes(made, found, {"default": ready(made, "default", "compile")})
-    record = plain._record(made, found)
+    record = plain._first_record(made, found)
     assert (made.answer is not None) is claimed
     assert record.verdict == ("" if claimed else "inconclusive")
     said = r"it took \S+ .s a step, and the untouched model \S+ .s beside it, but \S+ .s alone: measure on a quieter machine\."
@@ -193,7 +193,7 @@ def test_a_mode_beside_which_the_threads_of_the_untouched_model_waited_claims_no
     found = Race()
     time_modes(made, found, {"default": ready(made, "default", "compile")})
     assert found.modes["default"].speedup == pytest.approx(fast if claimed else 1.0)
-    record = plain._record(made, found)
+    record = plain._first_record(made, found)
     assert "waited for a CPU core 70% of the time, so the speedup is doubtful (usual steps make it 84.5×" in record.busy
     if not claimed:
         assert made.answer is None
@@ -214,7 +214,7 @@ def test_an_untouched_model_that_waited_in_every_step_was_faster_alone(made: Sta
     found = Race()
     time_modes(made, found, {"default": ready(made, "default", "compile")})
     assert found.modes["default"].speedup == pytest.approx(1.25)
-    assert not plain._record(made, found).verdict  # others slowed the untouched model, which refuses nothing here
+    assert not plain._first_record(made, found).verdict  # others slowed the untouched model, which refuses nothing here
     assert made.answer
     assert "(usual steps make it 80.0×, the shortest ones 1.25×" in made.answer.busy
 
@@ -236,21 +236,21 @@ def test_where_the_untouched_model_dies_it_is_started_again(
     made: State, timed: Timed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def again(made: State) -> None:
-        made.untouched = answered("again", made.side([]), open={}, warm=warm({"allocated": 1}))
+        made.baseline_worker = answered("again", made.side([]), open={}, warm=warm({"allocated": 1}))
 
-    monkeypatch.setattr(mode_timing, "untouched_worker", again)
+    monkeypatch.setattr(mode_timing, "ensure_baseline_worker", again)
     timed({"default": 1.9}, dies={"best": 1})
     found = Race()
     time_modes(made, found, {"default": ready(made, "default", "compile")})
     assert found.best == "default"
-    assert made.untouched
-    assert made.untouched.name == "again"
+    assert made.baseline_worker
+    assert made.baseline_worker.name == "again"
 
 
 def test_an_untouched_model_that_dies_again_ends_the_race(
     made: State, timed: Timed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mode_timing, "untouched_worker", lambda made: None)
+    monkeypatch.setattr(mode_timing, "ensure_baseline_worker", lambda made: None)
     timed({"default": 1.9}, dies={"best": 99})
     with pytest.raises(WorkerFailed, match="SIGKILL"):
         time_modes(made, Race(), {"default": ready(made, "default", "compile")})
@@ -269,9 +269,9 @@ def test_what_would_be_the_first_answer_is_looked_at_beyond_the_budget(
     """Without one there is nothing to show."""
     timed({"default": 1.9})
     limits: list[float] = []
-    of = mode_timing.Start.of
+    of = mode_timing.WorkerGroup.of
     monkeypatch.setattr(
-        mode_timing.Start, "of", lambda setup, sides: limits.append(setup.limits.block) or of(setup, sides)
+        mode_timing.WorkerGroup, "of", lambda setup, sides: limits.append(setup.limits.block) or of(setup, sides)
     )
     if answered_before:
         offer(made, Answer(("capture",), "provisional", Figure(value=1.2)))
@@ -301,7 +301,7 @@ def test_a_mode_for_which_there_is_no_time_costs_no_other(
 def checked(made: State, rungs: tuple[str, ...], verdict: dict[str, Any]) -> None:
     made.audited = True
     for part in parts_of(made, rungs):
-        made.ahead.append(answered(f"01-plain-x-verify-{part}", made.side(rungs), verify=verdict))
+        made.mode_checks.append(answered(f"01-plain-x-verify-{part}", made.side(rungs), verify=verdict))
 
 
 def test_a_mode_that_computes_something_else_is_withdrawn_while_others_compile(made: State) -> None:
@@ -314,7 +314,7 @@ def test_a_mode_that_computes_something_else_is_withdrawn_while_others_compile(m
     checked(made, ("compile", "capture"), WRONG)
     assert mode_checks.withdraw_wrong(made, found)
     assert made.answer is None
-    assert (found.best, found.task, found.answers, made.ahead) == ("", None, [], [])
+    assert (found.best, found.task, found.answers, made.mode_checks) == ("", None, [], [])
     assert "does not compute what the baseline computes" in str(modes["compile-and-graph"].error)
     assert race._fastest_left(found) == "default"  # it is timed again, and verified then
     assert not mode_checks.withdraw_wrong(made, found)
@@ -323,16 +323,16 @@ def test_a_mode_that_computes_something_else_is_withdrawn_while_others_compile(m
 def test_a_refused_mode_is_not_timed_again_and_no_mode_twice_at_a_time(made: State) -> None:
     modes = {"a": mode("compile", speedup=1.9), "b": mode("capture", speedup=1.8), "c": mode("tf32", speedup=1.2)}
     found = Race(modes, "a", task=ready(made, "a", "compile"))
-    begun = made.begun["plain"] = Begun("a", ["compile"], "baseline")
+    begun = made.unfinished["plain"] = Unfinished("a", ["compile"], "baseline")
     mode_timing.withdraw(made, found, "a", "it is wrong", wrong=True)
-    assert begun not in made.begun.values()  # --resume does not begin with it
+    assert begun not in made.unfinished.values()  # --resume does not begin with it
     modes["a"].speedup = UNSET
     assert (found.dropped, race._fastest_left(found)) == (True, "b")
     again = {"b": ready(made, "b", "capture")}
     mode_timing.withdraw(made, found, "b", "it is wrong, too", wrong=True)
     race._give_up_refused(found, again, {})
     assert again == {}
-    assert made.racing["b"].ended
+    assert made.mode_workers["b"].ended
     modes["b"].speedup, found.best = UNSET, "c"
     assert race._fastest_left(found) == ""
 
@@ -373,7 +373,7 @@ def waited(made: State, best: Race) -> float:
             return False
 
     made.pool = Waits()  # type: ignore[assignment]
-    race._something_new(made, best, [Task("01-plain-reduce-overhead", made.side(["compile"]), [])])
+    race._wait_for_news(made, best, [Task("01-plain-reduce-overhead", made.side(["compile"]), [])])
     return seconds[0]
 
 
@@ -381,7 +381,7 @@ def test_time_is_kept_for_the_verification_of_the_best_mode_where_it_could_not_b
     made: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(states, "usable_cores", lambda: 4)
-    monkeypatch.setattr(race, "prepare_after", lambda state, result: None)
+    monkeypatch.setattr(race, "prefetch_after", lambda state, result: None)
     leave(on_a_gpu(made), 40.0)
     offer(made, Answer(("compile",), "provisional", Figure(value=1.9)))
     best = Race({"default": mode("compile", speedup=1.9, prepared_seconds=20.0)}, "default")
@@ -389,7 +389,7 @@ def test_time_is_kept_for_the_verification_of_the_best_mode_where_it_could_not_b
     best.modes["default"].prepared_seconds = 60.0  # its verification would be in vain
     assert waited(made, best) == pytest.approx(40.0, abs=1)
     best.modes["default"].prepared_seconds = 20.0
-    made.ahead = [answered("01-plain-default-verify-exact", made.side(["compile"]))]
+    made.mode_checks = [answered("01-plain-default-verify-exact", made.side(["compile"]))]
     assert waited(made, best) == pytest.approx(40.0, abs=1)
 
 
@@ -408,14 +408,14 @@ def test_modes_that_are_not_ready_are_timed_later_once_the_best_is_verified_and_
     on_a_gpu(made)
     assert not race._patience_is_over(leave(made, 0.0), best)
     opened, later = {"max-autotune": Task("a", made.side([]), [])}, {"reduce-overhead": Task("b", made.side([]), [])}
-    race._leave(made, opened, later)
-    assert {*made.late} == {"max-autotune", "reduce-overhead"}
+    race._defer(made, opened, later)
+    assert {*made.deferred_modes} == {"max-autotune", "reduce-overhead"}
     assert opened == {}
 
 
 def test_after_a_resume_it_is_known_that_the_workload_can_be_verified(made: State) -> None:
-    made.surveying = None
-    begin.audited(made)
+    made.survey_task = None
+    begin.wait_for_audit(made)
     assert made.audited
 
 
@@ -431,9 +431,9 @@ def test_a_candidate_that_was_prepared_is_tried_where_it_can_be_decided(
     tried(made, "plain", "kept", stack=["compile"], modes=[best], plain=made.plain, times=times,
           comparison=compared("faster", 2.0), prepared_seconds=20.0)  # fmt: skip
     leave(on_a_gpu(made), left)
-    made.next, made.next_rung = ready(made, "next", "compile", "x"), rung("x", 0.5)
-    made.next.took["warm"] = took
-    assert bool(prepared_rung(made)) is is_tried
+    made.next_worker, made.next_rung = ready(made, "next", "compile", "x"), rung("x", 0.5)
+    made.next_worker.took["warm"] = took
+    assert bool(prefetched_rung(made)) is is_tried
 
 
 def test_where_no_time_is_left_for_the_next_mode_nothing_stands_on_the_refuted_one(
@@ -449,20 +449,20 @@ def test_where_no_time_is_left_for_the_next_mode_nothing_stands_on_the_refuted_o
         plain=the_best(modes[0], modes),
     )  # fmt: skip
 
-    def refused(made: State, record: Attempt) -> tuple[None, None]:
+    def refused(made: State, record: Attempt) -> Profile:
         record.verdict, record.why, made.plain = (
             "reverted",
             "it does not compute what the baseline computes.",
             record.plain or None,
         )
-        return None, None
+        return Profile()
 
     def too_late(*_: object) -> Attempt:
         raise OutOfTime
 
     monkeypatch.setattr(plain, "race", lambda made: Race())
-    monkeypatch.setattr(plain, "_record", lambda made, found: record)
-    monkeypatch.setattr(plain, "_verified", refused)
+    monkeypatch.setattr(plain, "_first_record", lambda made, found: record)
+    monkeypatch.setattr(plain, "_verify", refused)
     monkeypatch.setattr(plain, "_timed_instead", too_late)
     plain.attempt_plain(made)
     (written,) = made.run.attempts()

@@ -10,9 +10,9 @@ import pytest
 from made_up import state, tried
 
 from rung.ladder.climb import resume
-from rung.ladder.climb.answer import read_back, write
+from rung.ladder.climb.answer import restore_answer, write_result
 from rung.ladder.climb.state import Request, State
-from rung.ladder.climb.verdict import taken_up
+from rung.ladder.climb.verdict import restore_best
 from rung.runs import Run
 
 EARLIER = Path(__file__).parents[2] / "data" / "run_directory"  # of a version in which records were dictionaries
@@ -50,16 +50,16 @@ def test_a_climb_of_an_earlier_version_is_gone_on_with(tmp_path: Path) -> None:
     before = json.loads((folder / "result.json").read_text())
     made = resume(folder, lambda event: None).state
     made.known, made.measured = made.run.manifest().facts, made.run.baseline()
-    read_back(made)
-    taken_up(made)
+    restore_answer(made)
+    restore_best(made)
     assert made.plain is not None
     assert made.plain.rungs == ["compile"]
     assert made.answer is not None
     assert (made.answer.kept, made.answer.status) == (("compile",), "provisional")
     assert made.answer.speedup.value == before["speedup"]["value"]
     assert made.context().facts.matches == made.run.read("manifest.json")["facts"]["matches"]
-    assert made.begun["plain"].stack == ["compile"]
-    write(made)
+    assert made.unfinished["plain"].stack == ["compile"]
+    write_result(made)
     after = json.loads((folder / "result.json").read_text())
     same = {"kept", "status", "speedup", "over_plain", "times", "memory", "restarts", "shapes", "plain", "history"}
     assert {key: after[key] for key in same} == {key: before[key] for key in same}

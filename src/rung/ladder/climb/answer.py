@@ -60,46 +60,47 @@ class Answer:
 
 
 def offer(state: State, answer: Answer, beat: bool = False, kept: bool = False) -> bool:
-    """Makes it the answer, unless it is provisional and the one that there is is not, or is faster. What is verified was kept against
-    the best so far. beat: it was the faster one in a restart in which both took turns, which says more than two speedups of different times.
-    kept: an attempt kept it, so it is verified, and the next is tried on it, however much it gives in all."""
+    """Makes this the answer, unless it is provisional and the present answer is verified or faster.
+
+    beat: it was faster than the present answer in a restart of both, which says more than speedups of two restarts; kept: an attempt kept it.
+    Then it is verified, and the next rung is tried on it, so it becomes the answer however large its whole gain is."""
     now = state.answer
     if now is not None and now.kept == answer.kept:
         if answer.rank < now.rank:
             return False
-        # Nothing to tell: it is only held against a faster plain mode.
+        # Nothing to report: it is only compared with a faster plain mode.
         if answer.rank == now.rank and answer.speedup == now.speedup:
             state.answer = answer
-            write(state)
+            write_result(state)
             return True
     elif now is not None:
         worth = now.status == "provisional" and (answer.speedup.value > now.speedup.value or beat)
         if answer.status == "provisional" and not (worth or kept):
             return False
-        state.earlier.append(now)
-    _set(state, answer)
+        state.replaced_answers.append(now)
+    _set_answer(state, answer)
     return True
 
 
-def lower(state: State, answer: Answer, doubt: str) -> None:
-    """Makes the answer provisional, which fresh restarts neither showed nor refuted; doubt: why, as a sentence without its end."""
+def lower_to_provisional(state: State, answer: Answer, doubt: str) -> None:
+    """Makes an answer provisional that fresh restarts neither confirmed nor refuted. doubt: why, as a sentence without its end."""
     store.forget(recipe_of(state, answer))
-    _set(state, replace(answer, status="provisional", doubt=doubt))
+    _set_answer(state, replace(answer, status="provisional", doubt=doubt))
     state.say(Warned(f"not confirmed, and provisional again: {doubt}."))
 
 
-def _set(state: State, answer: Answer) -> None:
+def _set_answer(state: State, answer: Answer) -> None:
     state.answer = answer
     state.history.append(
         Moment(status=answer.status, kept=list(answer.kept), speedup=answer.speedup.value, seconds=state.spent())
     )
-    write_everywhere(state)
+    write_and_store(state)
     state.say(Answered(answer.status, list(answer.kept), answer.speedup, answer.busy))
 
 
-def write_everywhere(state: State) -> None:
-    """Into the run directory, and the recipe into the user's store."""
-    recipe = write(state)
+def write_and_store(state: State) -> None:
+    """Writes the result to the run directory, and the recipe also to the user's store."""
+    recipe = write_result(state)
     try:
         if recipe:
             store.keep(recipe)
@@ -108,23 +109,23 @@ def write_everywhere(state: State) -> None:
 
 
 def take_back(state: State, kept: Sequence[str], why: str, *, wrong: bool = False) -> None:
-    """Withdraws a recipe that a later check refuted; the one before it, if there was one, is the answer again. wrong: it computes something
-    else, so what an earlier climb may have left of it in the user's store goes, too."""
+    """Withdraws a recipe that a later check refuted. The answer before it, if any, is the answer again. wrong: it computes something else, so a
+    copy that an earlier climb left in the user's store is removed, too."""
     if wrong:
         store.forget(recipe_of(state, Answer(tuple(kept), "provisional", Figure(value=1.0))))
-    state.earlier = [a for a in state.earlier if list(a.kept) != list(kept)]
+    state.replaced_answers = [a for a in state.replaced_answers if list(a.kept) != list(kept)]
     if state.answer is None or list(state.answer.kept) != list(kept):
         return
     if state.answer.status != "provisional":  # which is not stored
         store.forget(recipe_of(state, state.answer))
-    state.answer = state.earlier.pop() if state.earlier else _last_kept(state, kept)
+    state.answer = state.replaced_answers.pop() if state.replaced_answers else _last_kept(state, kept)
     state.taken_back.append(TakenBack(kept=list(kept), why=why, seconds=state.spent()))
-    write_everywhere(state)
+    write_and_store(state)
     state.say(state.taken_back[-1])
 
 
 def _last_kept(state: State, without: Sequence[str]) -> Answer | None:
-    """What the attempts before this stack kept, in an earlier sitting, of which this one saw no answer."""
+    """The answer of the attempts that were kept before this stack, in an earlier sitting."""
     kept = [a for a in state.kept_attempts if a.comparison]
     while kept and kept[-1].stack == list(without):
         kept.pop()
@@ -134,14 +135,14 @@ def _last_kept(state: State, without: Sequence[str]) -> Answer | None:
 
 
 def verified_answer(state: State, record: Attempt, over: float) -> Answer:
-    """Of an attempt that passed all checks. Less than VERIFIED_GAIN is not claimed before it is confirmed."""
+    """The answer of an attempt that passed all checks. A gain below VERIFIED_GAIN stays provisional until it is confirmed."""
     status: Status = "verified" if over >= VERIFIED_GAIN else "provisional"
     return answer_of(state, record.stack, status, over, record)
 
 
 def answer_of(state: State, stack: Sequence[str], status: Status, over: float, record: Attempt | Interleaved) -> Answer:
-    """What an attempt found, before it is confirmed. over: the untouched model's time over the candidate's, through all that was kept
-    before; record: of its restarts."""
+    """The answer of an attempt before it is confirmed. over: the speedup over the untouched model, with all that was kept before; record: of the
+    attempt's restarts."""
     assert record.times
     assert record.memory
     assert record.first_run_seconds
@@ -156,8 +157,8 @@ def answer_of(state: State, stack: Sequence[str], status: Status, over: float, r
     )  # fmt: skip
 
 
-def write(state: State, stopped: Stopped | None = None) -> Recipe | None:
-    """result.json, and recipe.toml where there is an answer, which is returned; stopped: why nothing more is tried, once the climb has ended."""
+def write_result(state: State, stopped: Stopped | None = None) -> Recipe | None:
+    """Writes result.json and, where there is an answer, recipe.toml. Returns the recipe. stopped: why the climb ended, once it has."""
     answer, recipe = state.answer, None
     result = Result(
         kept=list(answer.kept) if answer else [],
@@ -194,12 +195,13 @@ def write(state: State, stopped: Stopped | None = None) -> Recipe | None:
 
 
 def noise(attempts: Sequence[Attempt]) -> Noise | None:
-    """How noisy the machine was while these were timed. waited: the largest share of an attempt's time in which a side waited for a core;
-    visible: the smallest gain that an attempt of several restarts would have shown four times in five, in the middle of those. None where
-    neither is known."""
-    waited = [max(shares) for a in attempts if (shares := _finite((a.waited or {}).values()))]
+    """How noisy the machine was while these attempts were timed; None where that is not known.
+
+    waited: the largest share of an attempt's time in which a side waited for a core; visible: the smallest gain that an attempt would have
+    shown four times in five, as the median over attempts of several restarts."""
+    waited = [max(shares) for a in attempts if (shares := _known((a.waited or {}).values()))]
     # On busy cores 0 is what is claimed where usual and shortest steps disagree in each restart: nothing was seen then.
-    visible = _finite(a.comparison.visible or (math.inf if a.busy else 0.0) for a in attempts if a.comparison)
+    visible = _known(a.comparison.visible or (math.inf if a.busy else 0.0) for a in attempts if a.comparison)
     if not waited and not visible:
         return None
     return Noise(
@@ -208,20 +210,20 @@ def noise(attempts: Sequence[Attempt]) -> Noise | None:
     )
 
 
-def _finite(shares: Iterable[float | None]) -> list[float]:
+def _known(shares: Iterable[float | None]) -> list[float]:
     return [share for share in shares if share is not None and math.isfinite(share)]
 
 
 def _breakdown(state: State) -> Breakdown | None:
-    """Where the time of the answer's step goes; None where it was not profiled, as what was timed in one restart alone is not."""
+    """Where the time of the answer's step goes; None where it was not profiled."""
     if state.answer is None:
         return state.breakdown
     kept = [a for a in state.kept_attempts if a.stack == list(state.answer.kept)]
     return (kept[-1].breakdown or None) if kept else None
 
 
-def read_back(state: State) -> None:
-    """Goes on from the answer of an earlier sitting."""
+def restore_answer(state: State) -> None:
+    """Restores the answer of an earlier sitting."""
     result = state.run.result()
     if result is None:
         return
@@ -230,7 +232,7 @@ def read_back(state: State) -> None:
     if not result.kept or status is None or result.speedup is None:
         return
     if result.all_shapes and status != "provisional":
-        state.everywhere.add(tuple(result.kept))
+        state.verified_on_all_shapes.add(tuple(result.kept))
     original = Recipe.parse(result.recipe_text).original if result.recipe_text else {}
     if Original(**original).is_of_one_size:  # it is added anew as long as nothing else is verified
         original = {}
@@ -271,9 +273,9 @@ def _of_ranks(state: State) -> dict[str, str]:
 
 
 def _measured_shape_only(state: State, answer: Answer) -> dict[str, int]:
-    """Other inputs are left to the untouched model where the recipe was not verified on them."""
+    """Which inputs are left to the untouched model, because the recipe was verified on the measured shape alone."""
     measured = state.facts.shapes[0].elements if state.facts.shapes else 0
-    verified = answer.status != "provisional" or answer.kept in state.everywhere
+    verified = answer.status != "provisional" or answer.kept in state.verified_on_all_shapes
     if not measured or (verified and not state.facts.one_shape and state.on_all_shapes(answer.kept)):
         return {}
     only = {"elements_at_most": measured - 1, "elements_at_least": measured + 1}
@@ -282,21 +284,21 @@ def _measured_shape_only(state: State, answer: Answer) -> dict[str, int]:
 
 def prediction_of(attempt: Attempt) -> Prediction | None:
     """What an attempt was predicted to give; None where nothing was, or no more than that is known."""
-    told = attempt.prediction
-    if told is None or told.low is None or told.high is None:
+    stored = attempt.prediction
+    if stored is None or stored.low is None or stored.high is None:
         return None
-    expected = told.expected or within(told.low, told.high, MIDDLE)  # an earlier version did not say
-    return Prediction(told.low, told.high, {part: share or 0.0 for part, share in told.shares.items()}, expected)
+    expected = stored.expected or within(stored.low, stored.high, MIDDLE)  # an earlier version did not store it
+    return Prediction(stored.low, stored.high, {part: share or 0.0 for part, share in stored.shares.items()}, expected)
 
 
 def prediction_error(attempt: Attempt) -> float | None:
     """The distance of the expected gain from the measured one, in points of the step's time: a rung that was to give 2x, which spares 50 % of
     it, and gives 1.6x, which spares 37.5 %, is off by 12.5; one that takes many times as long counts as off by the whole step, 100. None
     where nothing was decided, or the measurement is too noisy to say anything."""
-    comparison, told = attempt.comparison, prediction_of(attempt)
-    if not comparison or not told or attempt.cut or comparison.speedup.says_nothing:
+    comparison, predicted = attempt.comparison, prediction_of(attempt)
+    if not comparison or not predicted or attempt.cut or comparison.speedup.says_nothing:
         return None
-    return min(100.0, abs(100 * (1 / told.expected - 1 / comparison.speedup.value)))
+    return min(100.0, abs(100 * (1 / predicted.expected - 1 / comparison.speedup.value)))
 
 
 def prediction_summary(attempts: Iterable[Attempt]) -> Predicted:

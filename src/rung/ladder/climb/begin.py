@@ -1,7 +1,7 @@
 """The beginning of a climb: what the workload is, whether it can be verified, and how long it takes as it is.
 
-One worker runs the untouched workload, which is timed as soon as it is warm, and one surveys it. Where there are many cores, both
-begin at once. The plain modes of torch.compile need the first alone; the graph rewrites need the survey.
+One worker runs the untouched workload, which is timed as soon as it is warm. Another one surveys it. With many cores, both start at once. The
+plain modes of torch.compile need only the first; the graph rewrites need the survey.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rung.hardware.state import crowded
 from rung.ladder.answers import Audited, Loaded, Surveyed, Untouched
 from rung.ladder.climb.checks import peak_of
 from rung.ladder.climb.state import CONTEXT_BYTES, USABLE, WARM_SECONDS, OutOfTime, State
-from rung.ladder.floor import floor
+from rung.ladder.roofline import roofline_bound
 from rung.launch import WorkerFailed, quiet
 from rung.launch.process import Caller
 from rung.measure import median_interval
@@ -33,9 +33,9 @@ from rung.records.measured import Environment, Interval
 from rung.records.progress import Begins, Measured, TimesBaseline, Warned
 from rung.records.record import SCHEMA, record_of, take
 from rung.rungs import Rung
-from rung.timing.start import PROFILED_STEPS
 from rung.timing.tasks import Call, Place, Task
 from rung.timing.timed import Opened, TimedBlock
+from rung.timing.worker_group import PROFILED_STEPS
 from rung.workload.saved import forget_saved
 
 progress = logging.getLogger(__name__)
@@ -69,40 +69,41 @@ def begin(state: State, rungs: Sequence[Rung]) -> None:
     if unseen and state.many_cores:
         _survey(state)
     if known is None or not manifest:
-        known = _measured(state, rungs)
+        known = _measure(state, rungs)
         state.run.write("baseline.json", known)
         state.measured = known
-        state.looking = state.untouched if manifest else None
+        state.resume_worker = state.baseline_worker if manifest else None
     else:
         state.measured = known
-        _go_on(state)
+        _resume(state)
     if unseen:
         _survey(state)
-        if state.untouched and _fills(state, peak_of(state)):
-            _survey_first(state, state.untouched)
+        if state.baseline_worker and _fills(state, peak_of(state)):
+            _survey_first(state, state.baseline_worker)
     state.say(Measured(state.baseline))
-    if state.untouched is None and state.surveying and state.surveying.done:
-        surveyed(state)  # it ran alone, and holds memory that the untouched workload needs
+    if state.baseline_worker is None and state.survey_task and state.survey_task.done:
+        finish_survey(state)  # it ran alone, and holds memory that the untouched workload needs
 
 
-def _go_on(state: State) -> None:
-    """What an earlier sitting measured is taken over. A first worker tells what this machine is, and saves the model."""
+def _resume(state: State) -> None:
+    """Resumes with what an earlier sitting measured. A first worker reports what this machine is, and saves the model."""
     _set_limits(state, max(state.baseline.memory.values()))
     if state.many_cores:
         state.pool.keep_spares(state.side([]), SPARES)
     calls: list[Call] = [_facts_call(state)] if state.facts.gpu else []
-    state.looking = state.pool.add(Task("resume", state.side([]), calls, state.untouched_bytes()))
-    state.looking.passing = True
+    state.resume_worker = state.pool.add(Task("resume", state.side([]), calls, state.baseline_bytes()))
+    state.resume_worker.ends_when_done = True
     if state.baseline.breakdown:
-        state.take(*state.profiled("baseline", state.baseline.time.value))
+        state.set_profile(state.read_profile("baseline", state.baseline.time.value))
 
 
 def _facts_call(state: State) -> Call:
     return "facts", {"save": state.saved_model, "neighbours": state.request.devices == AUTO}
 
 
-def spread(state: State, found: Loaded) -> None:
-    """Has further restarts, and what is not timed, run on the other GPUs of the request. found: by the worker of the untouched workload."""
+def use_other_gpus(state: State, found: Loaded) -> None:
+    """Lets further restarts, and what is not timed, run on the other GPUs of the request. found: what the worker of the untouched workload
+    reported."""
     asked = state.request.devices
     numbers = found.idle_gpus if asked == AUTO else [int(number) for number in asked.split(",")[1:]] if asked else []
     if not (numbers and found.facts.gpu):
@@ -124,15 +125,15 @@ def spread(state: State, found: Loaded) -> None:
 
 
 def warn_of_another_machine(state: State) -> None:
-    """Says so, once, when what was measured so far ran on something else."""
-    if state.looking and "facts" in state.looking.answers and not state.pool.elsewhere:
-        spread(state, state.looking.answer("facts", Loaded))
-    if state.looking is None or "open" not in state.looking.answers:
+    """Warns once where the earlier measurements ran on another machine."""
+    if state.resume_worker and "facts" in state.resume_worker.answers and not state.pool.elsewhere:
+        use_other_gpus(state, state.resume_worker.answer("facts", Loaded))
+    if state.resume_worker is None or "open" not in state.resume_worker.answers:
         return
-    if (state.request.devices or state.request.over_ranks) and not state.looking.done:
-        return  # what it says of the GPUs is still to come
-    worker = state.looking.worker
-    now, state.looking = state.looking.answer("open", Opened).environment, None
+    if (state.request.devices or state.request.over_ranks) and not state.resume_worker.done:
+        return  # it has not reported its GPUs yet
+    worker = state.resume_worker.worker
+    now, state.resume_worker = state.resume_worker.answer("open", Opened).environment, None
     if worker and worker.hosts and len(worker.hosts) != state.facts.ranks:
         raise UsageError(
             f"this climb was begun over {state.facts.ranks} ranks, and now there are {len(worker.hosts)}: start as many again, or begin a new climb."
@@ -145,10 +146,10 @@ def warn_of_another_machine(state: State) -> None:
 
 
 def _set_limits(state: State, peak: float) -> None:
-    """How many workers run side by side, and how much of the GPU they may take together. peak: bytes of the untouched workload."""
+    """Sets how many workers run side by side, and how much of the GPU's memory they share. peak: bytes of the untouched workload."""
     if state.facts.gpu:
         state.pool.memory = USABLE * state.gpu_bytes
-        for task in (state.untouched, state.surveying):
+        for task in (state.baseline_worker, state.survey_task):
             if task is not None:
                 task.memory = peak + CONTEXT_BYTES
     elif state.request.jobs is None:
@@ -160,40 +161,40 @@ def _fills(state: State, peak: float) -> bool:
 
 
 def _survey_first(state: State, untouched: Task) -> None:
-    """Waits for the survey of a workload that takes much of the GPU: beside the untouched workload, or alone where that lacks memory. Then
-    the modes may begin."""
+    """Waits for the survey of a workload that takes much of the GPU's memory. It runs beside the untouched workload, or alone where memory is
+    short. Then the modes may start."""
     survey = _survey(state)
-    if not _seen(state, survey):
+    if not _wait_for_survey(state, survey):
         return
     if survey.error and survey.error.lacked_memory:
         untouched.end()
-        state.untouched = state.champion = state.surveying = None
-        _seen(state, _survey(state))
+        state.baseline_worker = state.best_worker = state.survey_task = None
+        _wait_for_survey(state, _survey(state))
     elif state.on_ready:
         state.on_ready(untouched.answer("warm", Untouched))
 
 
-def _seen(state: State, survey: Task) -> bool:
-    """Waits until the survey is done or has failed; False where the time is over, which others will notice."""
+def _wait_for_survey(state: State, survey: Task) -> bool:
+    """Waits until the survey is done or has failed; False where the time is over; whatever waits next notices it."""
     progress.info("looking at its graph")
     return state.pool.wait(lambda: survey.done, state.left)
 
 
 def _survey(state: State) -> Task:
-    """The survey, which begins unless it has."""
-    if state.surveying is None:
-        memory = state.untouched_bytes() if state.measured else 0.0  # not known before
+    """The survey. It is started unless it was before."""
+    if state.survey_task is None:
+        memory = state.baseline_bytes() if state.measured else 0.0  # not known before
         survey = Task(
             "survey", state.side([]), [("audit", {"random": not state.request.over_ranks}), ("survey", {})], memory
         )
-        survey.single = True
-        state.surveying = state.pool.add(survey)
-    return state.surveying
+        survey.single_process = True
+        state.survey_task = state.pool.add(survey)
+    return state.survey_task
 
 
-def surveyed(state: State, *, wait: bool = True) -> bool:
-    """Takes in what the survey found; False where it goes on, and is not waited for. Raises what it refuses the workload for."""
-    task = state.surveying
+def finish_survey(state: State, *, wait: bool = True) -> bool:
+    """Applies the results of the survey. False where it is not done and `wait` is false. Raises why the workload is refused."""
+    task = state.survey_task
     if task is None:
         return True
     if wait:
@@ -204,7 +205,7 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
     if not task.done:
         return False
     found = task.answer("survey", Surveyed)
-    state.surveying, state.audited = None, True
+    state.survey_task, state.audited = None, True
     task.end()
     before, facts = state.facts, found.facts
     facts.ranks, facts.parallel = before.ranks, before.parallel  # one process was surveyed
@@ -238,9 +239,10 @@ def surveyed(state: State, *, wait: bool = True) -> bool:
     return True
 
 
-def audited(state: State) -> None:
-    """Waits until it is known that the workload can be verified. Takes in on which shapes it runs, and Inductor's settings."""
-    task = state.surveying
+def wait_for_audit(state: State) -> None:
+    """Waits until the audit has shown that the workload can be verified. Applies its results: the shapes on which the workload runs, and Inductor's
+    settings."""
+    task = state.survey_task
     if task is None:  # an earlier sitting did it
         state.audited = True
         return
@@ -253,10 +255,10 @@ def audited(state: State) -> None:
 
 
 def _refuse(state: State, error: WorkerFailed) -> None:
-    """Ends the climb, of which nothing is left where nothing but the untouched workload was measured."""
+    """Ends the climb with this error. Removes its files where nothing but the untouched workload was measured."""
     why: RungError = error
     if error.lacked_memory and state.measured and state.facts.gpu:
-        takes, has = (count / 2**30 for count in (state.untouched_bytes(), state.gpu_bytes))
+        takes, has = (count / 2**30 for count in (state.baseline_bytes(), state.gpu_bytes))
         why = WorkloadError(
             f"a climb runs several processes of a workload at the same time, and one of this workload takes {takes:.1f} GiB of the GPU's "
             f"{has:.1f} GiB: use a smaller batch."
@@ -267,18 +269,18 @@ def _refuse(state: State, error: WorkerFailed) -> None:
 
 
 def _leave_nothing(state: State) -> None:
-    """Of a climb that is not begun. `Run.drop_if_empty` removes the run directory later, which may have been announced."""
+    """Removes the files of a climb that cannot begin. `Run.drop_if_empty` removes the run directory later, which may have been announced."""
     if state.run.has("manifest.json"):
         state.say(Warned("the run directory is not kept, since this climb cannot go on"))
     for name in ("manifest.json", "recipe.toml", "result.json"):
         (state.run.directory / name).unlink(missing_ok=True)
 
 
-def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
+def _measure(state: State, rungs: Sequence[Rung]) -> Baseline:
     limits = state.setup.limits
     calls: list[Call] = [_facts_call(state), ("warm", {"seconds": WARM_SECONDS})]
     task = Task("baseline", state.side([]), calls)
-    task.describes = True
+    task.reports_machine = True
     state.pool.add(task)
 
     def answered(method: str) -> None:
@@ -299,23 +301,23 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
     if "facts" in task.answers and state.known is None:
         found, opened = task.answer("facts", Loaded), task.answer("open", Opened)
         _write_manifest(state, rungs, opened.environment, found)
-        spread(state, found)
+        use_other_gpus(state, found)
         _refuse_ranks(state)
         if not state.facts.gpu:
             _set_limits(state, 0.0)
     if not task.error:
         state.say(TimesBaseline())
         answered("warm")
-    if task.error and task.error.lacked_memory and state.surveying:  # beside the survey: once more, alone
-        state.surveying.end()
-        state.surveying = None
-        return _measured(state, rungs)
+    if task.error and task.error.lacked_memory and state.survey_task:  # beside the survey: once more, alone
+        state.survey_task.end()
+        state.survey_task = None
+        return _measure(state, rungs)
     if task.error:
         if task.error.kind != "refused":  # which says all that there is to say
             _survey(state)
-        if state.surveying:  # it says more of what is wrong with a workload
-            state.wait(state.surveying, keep=-GRACE)
-            _refuse(state, state.surveying.error or task.error)
+        if state.survey_task:  # it says more of what is wrong with a workload
+            state.wait(state.survey_task, keep=-GRACE)
+            _refuse(state, state.survey_task.error or task.error)
         raise task.error
     warm, worker = task.answer("warm", Untouched), task.worker
     if warm.apart:
@@ -324,7 +326,7 @@ def _measured(state: State, rungs: Sequence[Rung]) -> Baseline:
     assert worker is not None
     if not task.answer("facts", Loaded).saved:
         state.saved_model = ""
-    state.untouched = state.champion = task
+    state.baseline_worker = state.best_worker = task
     peak = float(max(warm.memory.values()))
     _set_limits(state, peak)
     if state.on_ready and not _fills(state, peak):
@@ -372,16 +374,16 @@ def _profile(state: State, worker: Caller, step_ns: float) -> Breakdown | None:
     progress.info("recording a profile")
     try:
         worker.call("profile", state.setup.limits.prepare, path=str(state.trace("baseline")), steps=PROFILED_STEPS)
-        parts, counted = state.profiled("baseline", step_ns)
-        state.take(parts, counted)
-        return parts
+        profile = state.read_profile("baseline", step_ns)
+        state.set_profile(profile)
+        return profile.breakdown
     except RungError as error:
         state.say(Warned(f"no profile of baseline: {error}"))
         return None
 
 
 def _write_manifest(state: State, rungs: Sequence[Rung], environment: Environment, found: Loaded) -> None:
-    """What is known of the workload before it is surveyed."""
+    """Writes the manifest with what is known of the workload before the survey."""
     request = state.request
     state.numerics = _contract(request.numerics or ("tf32" if found.facts.gpu else "exact"))
     state.known = found.facts
@@ -432,7 +434,7 @@ def _contract(numerics: str) -> Numerics:
 
 
 def _floor(state: State, step_ns: float) -> Floor | None:
-    found = floor(state.run.manifest().workload.flops, state.facts, state.numerics)
+    found = roofline_bound(state.run.manifest().workload.flops, state.facts, state.numerics)
     if found:
         found.share = found.seconds * 1e9 / step_ns
     return found

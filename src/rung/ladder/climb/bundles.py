@@ -1,4 +1,4 @@
-"""Several rungs as one, where the budget is too short to try them one at a time: which they are, and which of them did anything."""
+"""Bundles: several rungs are tried as one where the budget is too short to test them one at a time."""
 
 from __future__ import annotations
 
@@ -17,78 +17,79 @@ STRONGER = (CONTRACTS[0], "reassociated", *CONTRACTS[1:])  # what a rung may do 
 
 
 def in_words(rung: str) -> str:
-    """What a line of progress calls a rung."""
+    """The name of a rung in a line of progress."""
     return IN_WORDS if rung == NAME else rung
 
 
-def bundled(
+def best_bundle(
     context: Context, kept: Sequence[str], rungs: Sequence[Rung], seconds: Callable[[float], float]
 ) -> Rung | None:
-    """Those of the rungs that are not kept yet and raise the expected gain per second of deciding them all at once, as one;
-    None where fewer than two do. A step is compiled, timed and verified once for all of them, so their gains add up at the price
-    of one; what each gives alone is not known then.
+    """The bundle with the largest expected gain per second; None where fewer than two rungs would be in it.
 
-    rungs: the most promising first; seconds: what deciding takes, by what preparing takes on top of the best.
+    A step is compiled, timed and verified once for all members. So their gains add up at the cost of one, but the gain of each is not known.
+    rungs: the most promising first; seconds: of deciding a bundle, from the seconds of preparing it on top of the best.
     """
     members: list[Rung] = []
     worth = 0.0
     # Twice, because some apply only once another one is in effect.
     for rung in (*rungs, *rungs):
-        at, stack = _with(context, members), [*(BY_NAME[name] for name in kept), *members]
-        if rung in stack or not _combines(rung, stack) or rung.applies(at):
+        at, stack = _with_members(context, members), [*(BY_NAME[name] for name in kept), *members]
+        if rung in stack or not _can_join(rung, stack) or rung.applies(at):
             continue
         if not rung.core and rung.predict(at).high < 1 + LEAST_GAIN:
             continue
         # One that comes in later may leave those before it nothing to do (bf16 after tf32).
         found = [*members, rung]
-        found = [m for m in found if not m.applies(_with(context, [other for other in found if other is not m]))]
-        whole = as_one(context, found)
+        found = [
+            m for m in found if not m.applies(_with_members(context, [other for other in found if other is not m]))
+        ]
+        whole = bundle_of(context, found)
         gain = math.log(whole.predict(context).middle) / seconds(whole.prepares)
         if rung in found and (gain > worth or rung.core):
             members, worth = found, gain
-    return as_one(context, members) if len(members) > 1 else None
+    return bundle_of(context, members) if len(members) > 1 else None
 
 
-def without_effect(rung: Rung, e: Evidence) -> list[str]:
-    """Members of a bundle that did nothing, by what the candidate's worker says of itself and by the names of kernels. How many
-    kernels there were before and are now is the work of all."""
+def ineffective_members(rung: Rung, e: Evidence) -> list[str]:
+    """Members of a bundle that did nothing, by what the candidate's worker reports and by the names of kernels. The number of kernels does not
+    count, because it depends on all members."""
     alone = Evidence(None, e.after, e.worker)
     return [member.name for member in rung.members if member.proof(alone).shown is False]
 
 
-def with_effect(rung: Rung, stack: Sequence[str], e: Evidence) -> list[str]:
+def effective_stack(rung: Rung, stack: Sequence[str], e: Evidence) -> list[str]:
     """The stack without those members of a bundle that did nothing."""
-    without = without_effect(rung, e)
+    without = ineffective_members(rung, e)
     return [name for name in stack if name not in without]
 
 
-def stacked(kept: Sequence[str], rung: Rung) -> list[str]:
-    """The best so far with the rung, or with all its members, in it."""
+def stack_with(kept: Sequence[str], rung: Rung) -> list[str]:
+    """The rungs of the best so far with this one, or with all members of this bundle, added."""
     return reduce(added, rung.members or (rung,), list(kept))
 
 
-def _combines(rung: Rung, others: Sequence[Rung]) -> bool:
-    """Whether it can be one of several: it is for the step and takes the place of none. A setting, of the environment, of Inductor or of
-    the exchange between ranks, as often costs as it gives, and is tried alone."""
+def _can_join(rung: Rung, others: Sequence[Rung]) -> bool:
+    """Whether a rung can be a member of a bundle: it speeds up the step and replaces no other. Settings of the environment, of Inductor or of the
+    exchange between ranks slow a step down as often as not, so they are tried alone."""
     apart = any(rung.name in other.replaces or other.name in rung.replaces for other in others)
     change = rung.change(Plan())
     alone = rung.first or change.env or change.inductor or change.exchange.is_setting or apart
     return rung.spares == "step" and not alone
 
 
-def _with(context: Context, members: Sequence[Rung]) -> Context:
+def _with_members(context: Context, members: Sequence[Rung]) -> Context:
     return replace(context, plan=reduce(lambda plan, rung: rung.change(plan), members, context.plan))
 
 
-def as_one(context: Context, members: Sequence[Rung]) -> Rung:
+def bundle_of(context: Context, members: Sequence[Rung]) -> Rung:
     shrinks: dict[str, tuple[float, float]] = {}
     for k, member in enumerate(members):
-        for part, (best, worst) in member.shrinks(_with(context, members[:k])).items():
+        for part, (best, worst) in member.shrinks(_with_members(context, members[:k])).items():
             so_far = shrinks.get(part, (1.0, 1.0))
             shrinks[part] = (so_far[0] * best, so_far[1] * worst)
 
     def proof(e: Evidence) -> Proof:
-        without = without_effect(whole, e)
+        without = ineffective_members(whole, e)
         spoilt = [member.name for member in members if member.name in without and not _changed_nothing(member, e)]
         but = f", not {', '.join(without)}" if without else ""
         says = f"{len(members) - len(without)} of {len(members)} are{but}"
@@ -112,7 +113,7 @@ def as_one(context: Context, members: Sequence[Rung]) -> Rung:
 
 
 def _changed_nothing(rung: Rung, e: Evidence) -> bool:
-    """Whether all that it changes is passes on graphs, none of which found anything: without it the step is the one that was timed."""
+    """Whether the rung only adds graph passes, none of which found anything. Then the step without it is the one that was timed."""
     change = rung.change(Plan())
     found = e.worker.get("matches", {})
     passes_alone = change == Plan(passes=change.passes, within=change.within)

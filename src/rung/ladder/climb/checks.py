@@ -28,8 +28,8 @@ WIDTHS = {"torch.bfloat16": 2, "torch.float16": 2, "torch.float64": 8}  # bytes 
 
 
 def parts_of(state: State, stack: Sequence[str]) -> list[str]:
-    """What the verification of a candidate consists of: each precision in one process and, where ranks are timed, over these, too. One
-    process is left out where nothing of it is another than of the best so far, which was verified."""
+    """The parts of a candidate's verification: each precision in one process and, where ranks are timed, also over the ranks. The parts in one
+    process are left out where they would be the same as those of the best so far, which is verified."""
     plan = plan_of(stack)
     precisions = plan.phases(state.own_precision)
     if not state.request.over_ranks:
@@ -41,10 +41,11 @@ def parts_of(state: State, stack: Sequence[str]) -> list[str]:
 def verifying(
     state: State, stack: Sequence[str], parts: Sequence[str], name: str, *, first: bool = False
 ) -> list[Task]:
-    """Has workers verify a candidate in the background, one for each of these parts, on the measured shape. first: before what waits, because
-    its other parts were begun. Until others are verified
-    (`rung.ladder.climb.other_shapes`), its recipe leaves them to the untouched model: it knows them by their number of elements. So a workload
-    that names a shape with as many elements as the measured one is verified on all shapes at once."""
+    """Starts to verify a candidate in the background on the measured shape, with one worker for each of these parts.
+
+    Until other shapes are verified (`rung.ladder.climb.other_shapes`), the recipe leaves them to the untouched model. It tells shapes apart by
+    their number of elements. So a workload that names a shape with as many elements as the measured one is verified on all shapes at once.
+    first: ahead of all tasks that wait, because other parts of it have started."""
     note_verified(state)
     all_shapes = bool(state.facts.same_size_shapes)
     peak, side = peak_of(state), replace(state.side(stack), one_shape=not all_shapes)
@@ -56,54 +57,53 @@ def verifying(
         arguments = {"numerics": numerics, "alone": False, "backwards": backwards, "turns": turns(state)}
         checks.append(Task(f"{name}{VERIFY}{part}", side, [("verify", arguments)], beside, in_turns))
     for task, part in zip(checks, parts, strict=True):
-        task.passing = task.apart = True
-        task.single = not part.endswith(RANKS)
+        task.ends_when_done = task.untimed = True
+        task.single_process = not part.endswith(RANKS)
     for task in reversed(checks) if first else checks:
         state.pool.add(task, first=first)
-    state.checking += checks
+    state.all_checks += checks
     if "exact" in parts:
         precompiling(state, stack, name)
     return checks
 
 
 def precompiling(state: State, stack: Sequence[str], name: str) -> None:
-    """Where there are many cores, a further worker compiles a candidate meanwhile as it draws, which the verification in full precision
-    comes to last."""
+    """With many cores, a further worker compiles the candidate with its random draws, which the verification in full precision needs last."""
     if not plan_of(stack).compiles or not state.random or not state.many_cores:
         return
     memory = COMPILED * peak_of(state) + CONTEXT_BYTES if state.facts.gpu else 0.0
     side = replace(state.side(stack), one_shape=True)
     helper = Task(f"{name}-precompile-exact", side, [("precompile", {})], memory)
-    helper.passing = helper.yielding = helper.apart = helper.single = True
-    state.checking.append(state.pool.add(helper))
+    helper.ends_when_done = helper.low_priority = helper.untimed = helper.single_process = True
+    state.all_checks.append(state.pool.add(helper))
 
 
-def end_widening(state: State) -> None:
-    """Ends the verification of the answer on other shapes, so that what follows has the GPU alone."""
-    end_all(state.widening)
-    state.widening = []
+def end_shape_checks(state: State) -> None:
+    """Ends the verification of the answer on other shapes, to free the GPU."""
+    end_all(state.shape_checks)
+    state.shape_checks = []
 
 
 def end_checks(state: State, keep: Sequence[Task] = ()) -> None:
-    """Ends what verifies, and what compiles for it, except of the candidates that these tasks are of."""
+    """Ends all verifications, and what compiles for them, except for the candidates of these tasks."""
     note_verified(state)
     candidates = {tuple(task.side.rungs) for task in keep}
-    end_all(task for task in state.checking if tuple(task.side.rungs) not in candidates)
-    state.checking = [task for task in state.checking if not task.ended]
+    end_all(task for task in state.all_checks if tuple(task.side.rungs) not in candidates)
+    state.all_checks = [task for task in state.all_checks if not task.ended]
 
 
 def end_checks_of(state: State, tasks: Sequence[Task]) -> None:
-    """Ends the verification of the candidates that these tasks are of, and what compiles for it."""
+    """Ends the verification of the candidates of these tasks, and what compiles for it."""
     note_verified(state)
     candidates = {tuple(task.side.rungs) for task in tasks}
-    end_all(task for task in state.checking if tuple(task.side.rungs) in candidates)
+    end_all(task for task in state.all_checks if tuple(task.side.rungs) in candidates)
     end_all(tasks)
-    state.checking = [task for task in state.checking if not task.ended]
+    state.all_checks = [task for task in state.all_checks if not task.ended]
 
 
 def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Task] = ()) -> list[Task]:
-    """The verification of a candidate at each precision. ahead: what was begun before it was known which candidate is next; of
-    another one it is given up, and where it failed at a precision, it is begun anew at that one."""
+    """The tasks of a candidate's verification, one for each part. ahead: tasks that were started before the next candidate was known. Those of
+    another candidate are ended, and those that failed are started again."""
     end_checks_of(state, [task for task in ahead if list(task.side.rungs) != list(stack)])
     going_on = [task for task in ahead if list(task.side.rungs) == list(stack) and not _failed(task)]
     checks = [*going_on, *answered_before(state, stack, name)]
@@ -113,15 +113,15 @@ def checks_of(state: State, stack: Sequence[str], name: str, ahead: Sequence[Tas
 
 
 def once_more(state: State, checks: Sequence[Task], call: Callable[[str], Call], keep: float = 0.0) -> list[Task]:
-    """The same, with those that failed begun anew, one after the other and with the GPU for itself. call: what a worker is asked, by the
-    precision.
+    """The same checks, but those that failed are repeated, one after the other and with the GPU to themselves. call: what a worker is asked, by
+    the precision.
 
     Raises OutOfTime where only `keep` seconds of the budget are left."""
     memory = state.pool.memory if state.facts.gpu else 0.0
 
     def again(failed: Task) -> Task:
         anew = Task(f"{failed.name}-again", failed.side, [call(numerics_of(part_of(failed)))], memory)
-        anew.apart, anew.single = failed.apart, failed.single
+        anew.untimed, anew.single_process = failed.untimed, failed.single_process
         try:
             state.wait(state.pool.add(anew), keep=keep)
         finally:
@@ -132,8 +132,8 @@ def once_more(state: State, checks: Sequence[Task], call: Callable[[str], Call],
 
 
 def may_pass(error: WorkerFailed) -> bool:
-    """Whether what failed may pass in a fresh worker: it lacked memory beside others, or its code could not be loaded, because another worker
-    was ended while it compiled that."""
+    """Whether what failed may pass in a fresh worker. It lacked memory beside others, or its code could not be loaded, because another worker was
+    ended while it compiled that code."""
     return error.lacked_memory or not_loaded(str(error))
 
 
@@ -142,11 +142,11 @@ def _failed(task: Task) -> bool:
 
 
 def answered_before(state: State, stack: Sequence[str], name: str) -> list[Task]:
-    """The verification of this candidate as far as an earlier sitting came with it, as tasks that are done."""
+    """The parts of this candidate's verification that an earlier sitting finished, as tasks that are done."""
     found = []
-    for begun in state.begun.values():
-        if begun.checked == list(stack):
-            for part, answer in begun.verified.items():
+    for unfinished in state.unfinished.values():
+        if unfinished.checked == list(stack):
+            for part, answer in unfinished.verified.items():
                 task = Task(f"{name}{VERIFY}{part}", state.side(stack), [])
                 task.answers["verify"], task.ended = answer, True
                 found.append(task)
@@ -154,7 +154,7 @@ def answered_before(state: State, stack: Sequence[str], name: str) -> list[Task]
 
 
 def verified(task: Task) -> Verified | None:
-    """What a task of the verification found, once it has."""
+    """The answer of a task of the verification, once there is one."""
     return task.answer("verify", Verified) if "verify" in task.answers else None
 
 
@@ -187,8 +187,10 @@ def turns(state: State) -> str:
 
 
 def verifying_bytes(state: State, peak: float, numerics: str = "exact") -> tuple[float, float]:
-    """Of the GPU: a worker that verifies holds a float64 reference and the untouched model beside the candidate, and what all of them
-    give. As seen before, or by the untouched workload's peak. Second, what of a step it needs only in its turns."""
+    """Bytes of the GPU that a worker needs to verify, outside of its turns, and further bytes in its turns.
+
+    It holds a float64 reference and the untouched model beside the candidate, and the results of all of them. The estimate is from earlier
+    verifications, or else from the untouched workload's peak."""
     if not state.facts.gpu:
         return 0.0, 0.0
     if state.verified_bytes[0]:
@@ -204,8 +206,8 @@ def verifying_bytes(state: State, peak: float, numerics: str = "exact") -> tuple
 
 
 def note_verified(state: State) -> None:
-    """Takes in how much of the GPU's memory verifications took so far."""
-    for memory in (found.memory for t in state.checking if (found := verified(t)) and found.memory):
+    """Notes how much of the GPU's memory verifications took so far."""
+    for memory in (found.memory for t in state.all_checks if (found := verified(t)) and found.memory):
         most = float(max(memory.values()))
         beside, in_turns = state.verified_bytes
         here = float(memory.get("beside", most))
@@ -213,7 +215,7 @@ def note_verified(state: State) -> None:
 
 
 def peak_of(state: State) -> float:
-    """Bytes of the untouched workload, as its worker said, or as an earlier sitting measured them."""
-    task = state.untouched
+    """Peak memory of the untouched workload in bytes, from its worker or an earlier sitting."""
+    task = state.baseline_worker
     peaks = task.answer("warm", Warmed).memory if task and "warm" in task.answers else state.baseline.memory
     return float(max(peaks.values()))

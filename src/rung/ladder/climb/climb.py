@@ -16,18 +16,18 @@ import msgspec
 from rung.errors import InputError, RungError, UsageError
 from rung.hardware.limits import usable_cores
 from rung.ladder.climb import other_shapes
-from rung.ladder.climb.ahead import prepared_rung
-from rung.ladder.climb.answer import read_back, write
-from rung.ladder.climb.attempt import attempt, begun_rung, opened
-from rung.ladder.climb.begin import begin, surveyed, warn_of_another_machine
+from rung.ladder.climb.answer import restore_answer, write_result
+from rung.ladder.climb.attempt import attempt, new_record, unfinished_rung
+from rung.ladder.climb.begin import begin, finish_survey, warn_of_another_machine
 from rung.ladder.climb.confirm import confirm
-from rung.ladder.climb.late import give_up_late, time_late
+from rung.ladder.climb.deferred_modes import give_up_deferred_modes, time_deferred_modes
 from rung.ladder.climb.mode_preparation import start_modes
 from rung.ladder.climb.modes import NAME as PLAIN
 from rung.ladder.climb.plain import attempt_plain
-from rung.ladder.climb.schedule import bundle, for_rungs, gain_per_second, next_rung, untold
+from rung.ladder.climb.prefetch import prefetched_rung
+from rung.ladder.climb.schedule import gain_per_second, next_bundle, next_rung, reserve_for_rungs, unreported
 from rung.ladder.climb.state import OutOfTime, Request, Say, State
-from rung.ladder.climb.verdict import taken_up
+from rung.ladder.climb.verdict import restore_best
 from rung.records.climb import DryRun, Stopped
 from rung.records.progress import Inapplicable, Planned, Warned
 from rung.rungs import LADDER, Rung, chosen
@@ -42,14 +42,14 @@ GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA's driver, of AMD'
 
 
 class Climb:
-    """One climb in one run directory. `say` is told of every event and may print it."""
+    """One climb in one run directory. `say` is called with every event, and may print it."""
 
     def __init__(self, run: Run, request: Request, say: Say) -> None:
         self.run, self.request, self.say = run, request, say
         self.state = State(run, request, say)
 
     def climb(self, *, dry: bool = False) -> dict[str, Any]:
-        """Climbs, going on from whatever the directory already holds; returns the run's data."""
+        """Climbs, starting from what the directory already holds. Returns the run's data."""
         self.run.lock()
         try:
             try:
@@ -76,7 +76,7 @@ class Climb:
             forks = stack.enter_context(fork_server(state.setup)) if _on_a_cpu(request) else None
             state.pool = stack.enter_context(Pool(state.setup, most, forks=forks))
             try:
-                stop = self._climbed(dry, rungs)
+                stop = self._run(dry, rungs)
             except OutOfTime:
                 if not self.run.has("baseline.json"):
                     raise UsageError(
@@ -88,76 +88,92 @@ class Climb:
         if stop:
             self._finish(stop)
 
-    def _climbed(self, dry: bool, rungs: Sequence[Rung]) -> Stopped | None:
-        """Until there is nothing to do, or the time is over; None after a dry run."""
-        state, request = self.state, self.request
-        race_plain = (
-            request.rungs is None
-            and not request.over_ranks  # whose modes would compile beside those that are timed
-            and not dry
-            and not any(a.rung == PLAIN and not a.cut for a in state.attempts)
-        )
-        if race_plain:
-            state.on_ready = None if state.attempts else lambda warm: start_modes(state, warm)
-        resumed = bool(state.attempts)
+    def _run(self, dry: bool, rungs: Sequence[Rung]) -> Stopped | None:
+        """Measures the baseline, races the plain modes and tries rungs. Returns why it stopped; None after a dry run."""
+        state = self.state
+        resumed, races = bool(state.attempts), self._races_plain_modes(dry)
+        if races and not resumed:
+            state.on_ready = lambda warm: start_modes(state, warm)
         begin(state, rungs)
-        read_back(state)
-        taken_up(state)
-        if race_plain:
+        restore_answer(state)
+        restore_best(state)
+        if races:
             attempt_plain(state)
-        surveyed(state)
+        finish_survey(state)
         if dry:
-            self._planned(rungs)
+            self._write_plan(rungs)
             return None
         if resumed:
-            if state.request.over_ranks and state.looking:  # first, are they as many as before?
-                state.wait(state.looking)
-                warn_of_another_machine(state)
-            with state.reserving(for_rungs(state, rungs)):
-                confirm(state)  # what is there is raised to a higher status before more is tried
-        warn_of_another_machine(state)
-        other_shapes.look(state)
-        while not isinstance(said := begun_rung(state) or prepared_rung(state) or next_rung(state, rungs), Stopped):
-            attempt(state, said)
-            time_late(state)
-            other_shapes.look(state)
-            warn_of_another_machine(state)
-        if said.rule != "budget" or request.rungs is None:  # a named one is tried again by --resume
-            for rung in untold(state, rungs):
-                told = opened(state, rung)
-                told.seconds = 0.0
-                state.add(told)
-        time_late(state, wait=True)
+            self._confirm_earlier_answer(rungs)
+        stop = self._try_rungs(rungs)
+        if stop.rule != "budget" or self.request.rungs is None:  # a named one is tried again by --resume
+            self._record_inapplicable(rungs)
+        time_deferred_modes(state, wait=True)
         if state.left() > 0 or not resumed:
             confirm(state)
         warn_of_another_machine(state)
-        return said
+        return stop
+
+    def _races_plain_modes(self, dry: bool) -> bool:
+        raced = any(a.rung == PLAIN and not a.cut for a in self.state.attempts)
+        # Over ranks, modes would compile beside those that are timed.
+        return self.request.rungs is None and not self.request.over_ranks and not dry and not raced
+
+    def _confirm_earlier_answer(self, rungs: Sequence[Rung]) -> None:
+        """Raises the answer of an earlier sitting to a higher status before more is tried."""
+        state = self.state
+        if self.request.over_ranks and state.resume_worker:
+            state.wait(state.resume_worker)
+            warn_of_another_machine(state)  # raises where there are not as many ranks as before
+        with state.reserving(reserve_for_rungs(state, rungs)):
+            confirm(state)
+
+    def _try_rungs(self, rungs: Sequence[Rung]) -> Stopped:
+        """Tries one rung after the other until the schedule stops."""
+        state = self.state
+        warn_of_another_machine(state)
+        other_shapes.advance(state)
+        while not isinstance(
+            following := unfinished_rung(state) or prefetched_rung(state) or next_rung(state, rungs), Stopped
+        ):
+            attempt(state, following)
+            time_deferred_modes(state)
+            other_shapes.advance(state)
+            warn_of_another_machine(state)
+        return following
+
+    def _record_inapplicable(self, rungs: Sequence[Rung]) -> None:
+        """Records why the rungs that were not tried do not apply."""
+        for rung in unreported(self.state, rungs):
+            record = new_record(self.state, rung)
+            record.seconds = 0.0
+            self.state.add(record)
 
     def _finish(self, stop: Stopped) -> None:
         state = self.state
-        give_up_late(state)
-        write(state, stop)
+        give_up_deferred_modes(state)
+        write_result(state, stop)
         manifest = self.run.manifest()
         manifest.stopped = stop
         self.run.write("manifest.json", manifest)
         state.status("complete", stop.why if stop.rule == "budget" else _unconfirmed(state))
 
-    def _planned(self, rungs: Sequence[Rung]) -> None:
-        """The rungs as they would be tried now: what a climb begins with, then the best gain per second first, those that do not
-        apply last. Where the budget has several tried at once, they are one."""
+    def _write_plan(self, rungs: Sequence[Rung]) -> None:
+        """Writes and prints the rungs in the order in which a climb would try them. The first one comes first, then the others by their gain
+        per second. Rungs that do not apply come last. A bundle is one entry."""
         state = self.state
         first = next_rung(state, rungs)
         others = [r for r in rungs if r is not first]
-        several = None if isinstance(first, Stopped) else first if first.members else bundle(state, others)
-        members, whole = (several.members, [several]) if several else ((), [])
-        plan = [(opened(state, r, planned=True), r) for r in [*whole, *(r for r in rungs if r not in members)]]
+        bundle = None if isinstance(first, Stopped) else first if first.members else next_bundle(state, others)
+        members, bundles = (bundle.members, [bundle]) if bundle else ((), [])
+        plan = [(new_record(state, r, planned=True), r) for r in [*bundles, *(r for r in rungs if r not in members)]]
         if self.request.rungs is None:
             plan.sort(key=lambda p: -gain_per_second(state, p[1]) if not p[0].verdict else 1.0)
             plan.sort(key=lambda p: p[1] is not first)
         self.say(Inapplicable([record for record, _ in plan if record.verdict]))
         if isinstance(first, Stopped):
             self.say(Warned(f"a climb would try no rung: {first.why}"))
-        for record, _ in plan:  # the last to be said, and so the first to be read
+        for record, _ in plan:  # printed last, so that it is read first
             if not record.verdict:
                 self.say(Planned(record))
         self.run.write("plan.json", DryRun(rungs=[record for record, _ in plan]))
@@ -171,8 +187,8 @@ def start(request: Request, root: Path, out: Path | None, say: Say) -> Climb:
 
 
 def resume(directory: Path, say: Say, budget: float | None = None, launcher: str = "") -> Climb:
-    """The climb of a run directory, to go on with; budget: seconds from now, if not the first one again; launcher: starts its ranks,
-    where a command did before. No file decides which command runs, so that is told anew."""
+    """Resumes the climb of a run directory. budget: seconds from now; None takes the first one again. launcher: the command that starts its ranks,
+    where a command did before. It must be given again, because no file may decide which command runs."""
     run = Run.open_(directory)
     if odd := next((path for path in directory.rglob("*") if not _is_ordinary(path)), None):
         kind = "link" if odd.is_symlink() else "pipe or a device"
@@ -196,12 +212,12 @@ def resume(directory: Path, say: Say, budget: float | None = None, launcher: str
 
 
 def _on_a_cpu(request: Request) -> bool:
-    """Whether no GPU can be used, as far as is known without torch. A fork beside a GPU was not tried."""
+    """Whether there is no GPU to use, as far as can be told without torch. Workers are not forked beside a GPU."""
     return sys.platform == "linux" and (request.device == "cpu" or not any(Path(name).exists() for name in GPUS))
 
 
 def _unconfirmed(state: State) -> str:
-    """What the recipe of a climb that has tried everything lacks; empty where it lacks nothing, or there is none."""
+    """What the recipe lacks after everything was tried, as a clause; empty where it lacks nothing, or there is no recipe."""
     answer = state.answer
     if answer is None or answer.status == "confirmed":
         return ""
@@ -212,11 +228,11 @@ def _unconfirmed(state: State) -> str:
     return f"the recipe is not {'confirmed by fresh restarts' if verified else 'verified'}"
 
 
-def _request(told: dict[str, Any], directory: Path) -> Request:
-    """What a climb was begun with. Raises InputError where that is of another version, or damaged."""
+def _request(stored: dict[str, Any], directory: Path) -> Request:
+    """The request of an earlier sitting. Raises InputError where it is of another version, or damaged."""
     try:
-        request = msgspec.convert(told, Request)
-        if told.keys() - Request.__dataclass_fields__.keys() or (request.jobs is not None and request.jobs < 1):
+        request = msgspec.convert(stored, Request)
+        if stored.keys() - Request.__dataclass_fields__.keys() or (request.jobs is not None and request.jobs < 1):
             raise ValueError
     except ValueError as error:  # msgspec.ValidationError is one
         raise InputError(f"{directory} is damaged: its request is not one of this version; climb again.") from error

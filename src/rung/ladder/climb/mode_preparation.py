@@ -13,9 +13,18 @@ from collections.abc import Mapping, Sequence
 from rung.ladder.answers import Untouched
 from rung.ladder.climb.bundles import LEAST_GAIN
 from rung.ladder.climb.checks import end_checks, peak_of
-from rung.ladder.climb.mode_checks import give_up_ahead, verifies_beside, verify_ahead, verify_likely
+from rung.ladder.climb.mode_checks import can_verify_now, end_mode_checks, verify_likely, verify_mode_early
 from rung.ladder.climb.mode_timing import Race
-from rung.ladder.climb.modes import BLOCKS, LAID_OUT, MODES, NAME, attended, mode_of, modes, rounded
+from rung.ladder.climb.modes import (
+    BLOCKS,
+    LAID_OUT,
+    MODES,
+    NAME,
+    bias_kernel_variant,
+    eager_rounding_variant,
+    mode_of,
+    modes,
+)
 from rung.ladder.climb.schedule import PRECISIONS
 from rung.ladder.climb.state import CONTEXT_BYTES, UNSEEN, WARM, State
 from rung.records.climb import Mode
@@ -43,21 +52,21 @@ def start_modes(state: State, warm: Untouched) -> None:
     is ready, for they find its code in the cache. warm: what the untouched workload's worker said."""
     peak = float(max(warm.memory.values()))
     state.mode_bytes = UNSEEN * peak + CONTEXT_BYTES if state.facts.gpu else 0.0
-    state.launching = warm.launching
+    state.launch_share = warm.launching
     wanted = permitted_modes(state, slow=False)
-    state.racing = {name: prepared_mode(state, name, rungs) for name, rungs in wanted.items()}
+    state.mode_workers = {name: prepared_mode(state, name, rungs) for name, rungs in wanted.items()}
     timed = timed_before(state)
     for name in first_modes(state):
         if name not in timed:
-            state.pool.add(state.racing[name])
+            state.pool.add(state.mode_workers[name])
     if not timed:
         verify_likely(state, first_modes(state))
 
 
 def first_modes(state: State) -> list[str]:
     """One mode that compiles, and those that do not."""
-    compile_first = next((name for name in state.racing if "compile" in MODES[name]), None)
-    return [name for name in state.racing if name == compile_first or "compile" not in MODES[name]]
+    compile_first = next((name for name in state.mode_workers if "compile" in MODES[name]), None)
+    return [name for name in state.mode_workers if name == compile_first or "compile" not in MODES[name]]
 
 
 def permitted_modes(state: State, slow: bool, without: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
@@ -66,8 +75,10 @@ def permitted_modes(state: State, slow: bool, without: Sequence[str] = ()) -> di
     found = modes(state.context(), slow, without)
     if not state.many_cores:
         found = {name: rungs for name, rungs in found.items() if mode_of(name) != BLOCKS}
-    found = {name: rungs for name, rungs in found.items() if state.launching < UNCOMPILED.get(mode_of(name), math.inf)}
-    if state.launching >= BUSY_GPU:
+    found = {
+        name: rungs for name, rungs in found.items() if state.launch_share < UNCOMPILED.get(mode_of(name), math.inf)
+    }
+    if state.launch_share >= BUSY_GPU:
         return found
     compiled = {name: rungs for name, rungs in found.items() if mode_of(name) != "cuda-graph"}
     return dict(sorted(compiled.items(), key=lambda mode: mode_of(mode[0]) != "default"))
@@ -75,9 +86,9 @@ def permitted_modes(state: State, slow: bool, without: Sequence[str] = ()) -> di
 
 def timed_before(state: State) -> dict[str, Mode]:
     """The modes that an earlier sitting timed before it was killed, the best among them."""
-    begun = state.begun.get("plain")
-    timed = {name: mode for name, mode in begun.modes.items() if mode.speedup} if begun else {}
-    return timed if begun and begun.name in timed else {}
+    unfinished = state.unfinished.get("plain")
+    timed = {name: mode for name, mode in unfinished.modes.items() if mode.speedup} if unfinished else {}
+    return timed if unfinished and unfinished.name in timed else {}
 
 
 def prepared_mode(state: State, name: str, rungs: Sequence[str], again: str = "") -> Task:
@@ -98,12 +109,12 @@ def later_modes(state: State, result: Race, later: Mapping[str, Task]) -> dict[s
     """The modes that are still to be prepared, once the audit has told what the workload permits."""
     best = result.modes[result.best].rungs if result.best else []
     without = [name for name in result.without if name not in best]
-    compiled = [task.since_open("warm") for task in state.racing.values() if _compiles(task) and state.facts.gpu]
+    compiled = [task.since_open("warm") for task in state.mode_workers.values() if _compiles(task) and state.facts.gpu]
     new = permitted_modes(state, state.left() > max(SLOW_SECONDS, SLOW_TIMES * max(compiled, default=0.0)), without)
     wanted = {name: task for name, task in later.items() if name in new}
-    seen = {*state.racing, *result.modes}
+    seen = {*state.mode_workers, *result.modes}
     wanted |= {name: prepared_mode(state, name, new[name]) for name in new if name not in seen}
-    state.racing |= wanted
+    state.mode_workers |= wanted
     return wanted
 
 
@@ -114,7 +125,7 @@ def _compiles(task: Task) -> bool:
 
 def waits_for_cores(state: State, name: str) -> bool:
     """Whether a mode's compilation would take cores from the verification that was begun ahead."""
-    checking = bool(state.likely) or not all(task.done for task in state.ahead)
+    checking = bool(state.likely_modes) or not all(task.done for task in state.mode_checks)
     return checking and mode_of(name) in ANEW
 
 
@@ -126,8 +137,8 @@ def without_graph(state: State, done: Mapping[str, Task]) -> dict[str, Task]:
         if mode_of(name) != "cuda-graph" or not task.error or task.error.lacked_memory:
             continue
         other, rungs = name.replace("cuda-graph", "eager"), [rung for rung in task.side.rungs if rung != "capture"]
-        if rungs and other not in state.racing:
-            tasks[other] = state.racing[other] = state.pool.add(prepared_mode(state, other, rungs))
+        if rungs and other not in state.mode_workers:
+            tasks[other] = state.mode_workers[other] = state.pool.add(prepared_mode(state, other, rungs))
     return tasks
 
 
@@ -140,16 +151,18 @@ def at_higher_precision(state: State, result: Race) -> dict[str, Task]:
     if not lowest:
         return {}
     if why := _raises_at(state, result, lowest):
-        return _without(state, result, lowest, f"no plain mode runs with {lowest}: {why}")
+        return _prepare_without(state, result, lowest, f"no plain mode runs with {lowest}: {why}")
     timed = {n: m.speedup for n, m in result.modes.items() if lowest in m.rungs and m.speedup and _tells(state, n)}
     graph = next((timed[n] for n in timed if mode_of(n) == "cuda-graph"), None)
     gain = graph if graph is not None else max(timed.values(), default=1.0)
     if gain >= SLOWER or not _does_something(state, lowest):
         return {}
-    laid_out = next((n for n in state.racing if mode_of(n) == LAID_OUT and lowest in state.racing[n].side.rungs), None)
+    laid_out = next(
+        (n for n in state.mode_workers if mode_of(n) == LAID_OUT and lowest in state.mode_workers[n].side.rungs), None
+    )
     if laid_out and (laid_out not in result.modes or timed.get(laid_out, 0.0) >= SLOWER):
         return {}
-    return _without(state, result, lowest, f"the untouched model is slower with {lowest}")
+    return _prepare_without(state, result, lowest, f"the untouched model is slower with {lowest}")
 
 
 def _raises_at(state: State, result: Race, precision: str) -> str:
@@ -158,14 +171,14 @@ def _raises_at(state: State, result: Race, precision: str) -> str:
     tried = {name: mode for name, mode in result.modes.items() if precision in mode.rungs}
     if not all(mode.failed is True for mode in tried.values()):
         return ""
-    if any(mode_of(name) in ("cuda-graph", "eager") for name in (*state.racing, *tried)):
+    if any(mode_of(name) in ("cuda-graph", "eager") for name in (*state.mode_workers, *tried)):
         tried = {name: mode for name, mode in tried.items() if mode_of(name) == "eager"}
     return next((str(mode.error).rstrip(".") for mode in tried.values()), "")
 
 
 def _tells(state: State, name: str) -> bool:
     """Whether a mode that is slow says something of its rungs. Where the host's launches decide, a lower precision has more of them."""
-    return mode_of(name) != "eager" or state.launching < UNCOMPILED["eager"]
+    return mode_of(name) != "eager" or state.launch_share < UNCOMPILED["eager"]
 
 
 def _does_something(state: State, precision: str) -> bool:
@@ -174,7 +187,7 @@ def _does_something(state: State, precision: str) -> bool:
     return not context.parts or BY_NAME[precision].predict(context).high >= 1 + LEAST_GAIN
 
 
-def _without(state: State, result: Race, lowest: str, why: str) -> dict[str, Task]:
+def _prepare_without(state: State, result: Race, lowest: str, why: str) -> dict[str, Task]:
     """The first modes, prepared without this precision. why: as the beginning of a sentence."""
     result.without = (*result.without, lowest)
     wanted = permitted_modes(state, False, result.without)
@@ -184,30 +197,32 @@ def _without(state: State, result: Race, lowest: str, why: str) -> dict[str, Tas
         for name, rungs in wanted.items()
         if name not in result.modes and (name == first or "compile" not in rungs)
     }
-    state.racing |= tasks
-    verified = bool(state.ahead or state.likely)
+    state.mode_workers |= tasks
+    verified = bool(state.mode_checks or state.likely_modes)
     if first in tasks and verified:  # what is verified is not the fastest, by all that is seen
         end_checks(state)
-        state.ahead, state.likely = [], []
+        state.mode_checks, state.likely_modes = [], []
     for name in sorted(tasks, key=lambda name: name != first):
         state.pool.add(tasks[name])
     if first in tasks and verified:
-        verify_ahead(state, first)
+        verify_mode_early(state, first)
     if tasks:
         state.say(Warned(f"{why}; the plain modes are also prepared without it."))
     return tasks
 
 
-def rounded_anew(state: State, result: Race) -> dict[str, Task]:
+def with_eager_rounding(state: State, result: Race) -> dict[str, Task]:
     """A mode in the place of the first that was refused in 16 bits, and not in full precision: it rounds where eager rounds, and is verified
     while it compiles.
 
     On an H200, a gradient of deberta-v3-base in bfloat16 was off by 0.88 with torch.compile, by 0.11 in eager, and by 0.08 with this rounding
     (docs/internals/zoo.md, "Rounding")."""
     for name in result.rounding:
-        if found := rounded(state.context(), name, result.modes[name].rungs, {*state.racing, *result.modes}):
+        if found := eager_rounding_variant(
+            state.context(), name, result.modes[name].rungs, {*state.mode_workers, *result.modes}
+        ):
             other, rungs = found
-            return {other: _verified_beside(state, other, rungs)}
+            return {other: _prepare_and_verify(state, other, rungs)}
     return {}
 
 
@@ -217,25 +232,25 @@ def compiled_code_raises(result: Race) -> bool:
     return bool(compiled) and all(mode.failed is True for mode in compiled)
 
 
-def attended_anew(state: State, result: Race) -> dict[str, Task]:
+def with_bias_kernel(state: State, result: Race) -> dict[str, Task]:
     """The first mode that compiles the model as a whole, with a kernel for attention with a bias that takes the bias as it lies: where what was
     compiled so far raised. What the survey found tells whether there is such attention.
 
     With torch 2.11, every mode of torch.compile raises "(*bias): last dimension must be contiguous" in training coatnet_0_rw_224 and
     maxvit_tiny_rw_224: compiled code lays the bias out otherwise, and torch's memory-efficient attention refuses it. Blocks raise first."""
-    for name, task in list(state.racing.items()):
-        if found := attended(state.context(), name, task.side.rungs, {*state.racing, *result.modes}):
+    for name, task in list(state.mode_workers.items()):
+        if found := bias_kernel_variant(state.context(), name, task.side.rungs, {*state.mode_workers, *result.modes}):
             other, rungs = found
             # What is verified already raises, too, by all that is seen, and would take cores from this one.
-            for likely in list(state.likely):
-                give_up_ahead(state, likely)
-            return {other: _verified_beside(state, other, rungs)}
+            for likely in list(state.likely_modes):
+                end_mode_checks(state, likely)
+            return {other: _prepare_and_verify(state, other, rungs)}
     return {}
 
 
-def _verified_beside(state: State, name: str, rungs: Sequence[str]) -> Task:
+def _prepare_and_verify(state: State, name: str, rungs: Sequence[str]) -> Task:
     """A worker that prepares a mode now, and what verifies it meanwhile, where there is room for that."""
-    task = state.racing[name] = state.pool.add(prepared_mode(state, name, rungs), first=True)
-    if verifies_beside(state, task.memory):
-        verify_ahead(state, name)
+    task = state.mode_workers[name] = state.pool.add(prepared_mode(state, name, rungs), first=True)
+    if can_verify_now(state, task.memory):
+        verify_mode_early(state, name)
     return task

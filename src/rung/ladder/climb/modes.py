@@ -77,22 +77,22 @@ def mode_of(name: str) -> str:
     return mode_of(mode) if end in ENDS else name
 
 
-def rounded(
+def eager_rounding_variant(
     context: Context, name: str, rungs: Sequence[str], seen: Iterable[str]
 ) -> tuple[str, tuple[str, ...]] | None:
     """The name and the rungs of the mode in the place of one that was refused in 16 bits, which rounds where eager rounds. None where that is
     nothing for it, or one of the modes `seen`, by name, does so already."""
-    return _anew(replace(context, refused=True), name, rungs, seen, ROUNDED, "eager-rounding")
+    return _variant(replace(context, refused=True), name, rungs, seen, ROUNDED, "eager-rounding")
 
 
-def attended(
+def bias_kernel_variant(
     context: Context, name: str, rungs: Sequence[str], seen: Iterable[str]
 ) -> tuple[str, tuple[str, ...]] | None:
     """The same where compiled code raised: its attention with a bias is Rung's kernel."""
-    return _anew(context, name, rungs, seen, ATTENDED, "biased-attention")
+    return _variant(context, name, rungs, seen, ATTENDED, "biased-attention")
 
 
-def _anew(
+def _variant(
     context: Context, name: str, rungs: Sequence[str], seen: Iterable[str], end: str, remedy: str
 ) -> tuple[str, tuple[str, ...]] | None:
     """A compiled mode with one rung more, whose name ends in `end`."""

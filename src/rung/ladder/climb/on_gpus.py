@@ -1,6 +1,6 @@
-"""Further restarts of an attempt, on all GPUs that are free for them.
+"""Further restarts of an attempt, on all free GPUs.
 
-A restart is a champion and a candidate on one GPU, so no ratio is of two. How many restarts there are, and when they are looked at, does not
+A restart runs the best so far and a candidate on one GPU, so each ratio is of one GPU. How many restarts there are, and when they are looked at, does not
 depend on the GPUs: they are spread over those that nobody has, and what fails elsewhere is repeated on the first.
 """
 
@@ -9,113 +9,117 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from rung.ladder.climb.begun import Begun, keep
-from rung.ladder.climb.restarts import Group, end_restarts, loaded, time_for_blocks
-from rung.ladder.climb.schedule import confirming, groups_at_once, pairs_at_once
+from rung.ladder.climb.busy_cpu import with_solo_baseline
+from rung.ladder.climb.restarts import TaskGroup, end_restarts, load_restarts, time_for_blocks
+from rung.ladder.climb.schedule import confirmation_seconds, most_groups, parallel_groups
 from rung.ladder.climb.state import UNSEEN, OutOfTime, State
-from rung.ladder.climb.trust import with_alone
+from rung.ladder.climb.unfinished import Unfinished, save
 from rung.measure import Restart, until_next_look
 from rung.records.climb import Attempt
 from rung.records.progress import Warned
 from rung.side import Side
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.other_gpus import differs
 from rung.timing.side_by_side import Taken, alone, side_by_side
-from rung.timing.start import SideFailed
+from rung.timing.worker_group import SideFailed
 
 progress = logging.getLogger(__name__)
 
 
-def further_restarts(state: State, sides: Mapping[str, Side], begun: Begun, name: str) -> None:
-    """As many restarts as are loaded at once, and no more than to the next planned look. Each is kept as soon as it was timed.
+def further_restarts(state: State, sides: Mapping[str, Side], unfinished: Unfinished, name: str) -> None:
+    """Runs as many restarts as load at once, but at most up to the next planned look. Each is saved as soon as it was timed.
 
     Raises OutOfTime, and SideFailed where one failed on the first GPU.
     """
-    here = pairs_at_once(state, [state.peak, UNSEEN * state.peak]).together
-    wanted = until_next_look(len(begun.duel.restarts), begun.looks)
-    most = min(wanted, groups_at_once(here))
+    here = parallel_groups(state, [state.peak, UNSEEN * state.peak])
+    wanted = until_next_look(len(unfinished.ab_run.restarts), unfinished.looks)
+    most = min(wanted, most_groups(here))
     places = state.pool.reserve(most - 1)
     try:
-        lost = _load_and_time(state, sides, begun, name, spread(most, here, places))
+        lost = _load_and_time(state, sides, unfinished, name, spread(most, here, places))
     finally:
         end_restarts(state)
         state.pool.release(places)
     while lost:
         again = min(lost, here)
         try:
-            _load_and_time(state, sides, begun, f"{name}-again", [0] * again)
+            _load_and_time(state, sides, unfinished, f"{name}-again", [0] * again)
         finally:
             end_restarts(state)
         lost -= again
 
 
 def spread(most: int, here: int, places: Sequence[int]) -> list[int]:
-    """On which place each of at most so many restarts runs: as many on each, and one after the other there. here: how many the first GPU
-    has room for; the others, which are empty, have no less."""
+    """The place of each of at most `most` restarts: equally many on each GPU, where they are timed one after the other. here: how many the first
+    GPU has room for. The others are empty and have room for as many."""
     devices = [0, *places]
     turns = min(here, -(-most // len(devices)))
     return (devices * turns)[:most]
 
 
-def _load_and_time(state: State, sides: Mapping[str, Side], begun: Begun, name: str, places: Sequence[int]) -> int:
-    """Loads all of these at once; those of different GPUs are timed at the same time. Returns how many were lost elsewhere."""
-    first = len(begun.duel.restarts) + 1
+def _load_and_time(
+    state: State, sides: Mapping[str, Side], unfinished: Unfinished, name: str, places: Sequence[int]
+) -> int:
+    """Loads all of these at once, and times those of different GPUs at the same time. Returns how many failed on other GPUs than the first."""
+    first = len(unfinished.ab_run.restarts) + 1
     progress.info("loading %s%s", _numbers(first, len(places)), _over(places))
     names = {f"{name}-{first + k}": place for k, place in enumerate(places)}
-    groups = loaded(state, sides, names, keep=confirming(state), at_once=True)
+    groups = load_restarts(state, sides, names, keep=confirmation_seconds(state), at_once=True)
     for group in groups:
         if group.failed:
             _give_up(state, group, group.failed)
     left = groups
-    while turn := _next_of_each(state, left):
+    while turn := _first_of_each_gpu(state, left):
         time_for_blocks(state, len(sides))
-        now = len(begun.duel.restarts) + 1
+        now = len(unfinished.ab_run.restarts) + 1
         progress.info("timing %s%s", _numbers(now, len(turn)), _over([group.place for group in turn]))
-        _time_at_once(state, turn, begun, groups)
+        _time_together(state, turn, unfinished, groups)
         left = [group for group in left if group not in turn]
-    return len(places) + first - 1 - len(begun.duel.restarts)
+    return len(places) + first - 1 - len(unfinished.ab_run.restarts)
 
 
-def _next_of_each(state: State, groups: Sequence[Group]) -> list[Group]:
-    """Of each GPU the first group."""
-    first: dict[int, Group] = {}
+def _first_of_each_gpu(state: State, groups: Sequence[TaskGroup]) -> list[TaskGroup]:
+    """The first group of each GPU."""
+    first: dict[int, TaskGroup] = {}
     for group in groups:
         if group.place not in state.pool.unfit:
             first.setdefault(group.place, group)
     return list(first.values())
 
 
-def _time_at_once(state: State, groups: Sequence[Group], begun: Begun, there: Sequence[Group]) -> None:
-    """Times restarts, each on another GPU. What fails elsewhere is left out. there: they, and those that stand still beside them."""
-    starts = [group.start(state) for group in groups]
+def _time_together(
+    state: State, groups: Sequence[TaskGroup], unfinished: Unfinished, there: Sequence[TaskGroup]
+) -> None:
+    """Times restarts, each on another GPU. Those that fail on other GPUs than the first are left out. there: all groups that are loaded."""
+    workers = [group.workers(state) for group in groups]
     if len(groups) == 1 and not groups[0].place:
-        begun.duel.restarts.append(with_alone(state, starts[0].timed(begun.duel), state.kept))
-        keep(state, "attempt", begun)
+        unfinished.ab_run.restarts.append(with_solo_baseline(state, workers[0].timed(unfinished.ab_run), state.kept))
+        save(state, "attempt", unfinished)
         return
-    duels = [Duel() for _ in groups]
+    ab_runs = [ABRun() for _ in groups]
     timings = [
-        alone(start, duel, _beside(group, there)) if group.place else start.timing(duel)
-        for group, start, duel in zip(groups, starts, duels, strict=True)
+        alone(timed, ab_run, _other_bytes(group, there)) if group.place else timed.timing(ab_run)
+        for group, timed, ab_run in zip(groups, workers, ab_runs, strict=True)
     ]
-    failed: list[tuple[Group, SideFailed | Taken]] = []
-    for group, duel, found in zip(groups, duels, side_by_side(starts, timings), strict=True):
+    failed: list[tuple[TaskGroup, SideFailed | Taken]] = []
+    for group, ab_run, found in zip(groups, ab_runs, side_by_side(workers, timings), strict=True):
         if isinstance(found, Restart):
-            duel.restarts.append(found)
-            begun.duel.add(duel, _gpu(state, group))
+            ab_run.restarts.append(found)
+            unfinished.ab_run.add(ab_run, _gpu(state, group))
         else:
             failed.append((group, found))
-    keep(state, "attempt", begun)
+    save(state, "attempt", unfinished)
     for group, why in failed:  # once those that ended well are kept
         _give_up(state, group, why)
 
 
-def _beside(group: Group, there: Sequence[Group]) -> float:
-    """Bytes of its GPU that other restarts hold there."""
+def _other_bytes(group: TaskGroup, there: Sequence[TaskGroup]) -> float:
+    """Bytes that other restarts hold on the GPU of this group."""
     return sum(other.memory for other in there if other.place == group.place and other is not group)
 
 
-def _give_up(state: State, group: Group, why: SideFailed | Taken) -> None:
-    """Nothing is timed on this GPU again, and what was is repeated on the first, which is said. What failed there is raised."""
+def _give_up(state: State, group: TaskGroup, why: SideFailed | Taken) -> None:
+    """Gives up a GPU after a failure, and warns that its restart is repeated on the first GPU. Raises a failure on the first GPU."""
     if not group.place:
         raise why
     if state.left() <= 1:  # it was stopped because the budget was over
@@ -125,11 +129,11 @@ def _give_up(state: State, group: Group, why: SideFailed | Taken) -> None:
         state.say(Warned(f"a restart on {_gpu(state, group)} is repeated on the first GPU: {why}"))
 
 
-def tell_of_gpus(state: State, record: Attempt) -> None:
-    """Says once of each GPU that differs by how much; the records of all attempts have it."""
+def report_gpu_differences(state: State, record: Attempt) -> None:
+    """Warns once for each GPU whose speed differs from the first. The records of all attempts have the figures."""
     for gpu in record.other_gpus or ():
-        if differs(gpu) and gpu.gpu not in state.differing:
-            state.differing.add(gpu.gpu)
+        if differs(gpu) and gpu.gpu not in state.reported_gpus:
+            state.reported_gpus.add(gpu.gpu)
             state.say(
                 Warned(
                     f"a step of the best so far takes {gpu.step:.2f}× as long on {gpu.gpu} as on the first GPU; this is in no comparison"
@@ -137,7 +141,7 @@ def tell_of_gpus(state: State, record: Attempt) -> None:
             )
 
 
-def _gpu(state: State, group: Group) -> str:
+def _gpu(state: State, group: TaskGroup) -> str:
     return state.pool.elsewhere[group.place - 1].name if group.place else ""
 
 

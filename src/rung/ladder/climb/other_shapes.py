@@ -1,7 +1,7 @@
-"""The verification of an answer on the workload's other input shapes.
+"""Verification of an answer on the workload's other input shapes.
 
-A candidate is verified on the measured shape first, and its recipe leaves other inputs to the untouched model. They are verified in the
-background once nothing else waits, and at the latest before the answer is confirmed: then its recipe is for all of them.
+A candidate is first verified on the measured shape, and its recipe leaves other inputs to the untouched model. The other shapes are verified in
+the background once nothing else waits, and at the latest before the answer is confirmed. Then the recipe is for all of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import logging
 from typing import Any
 
-from rung.ladder.climb.answer import write_everywhere
+from rung.ladder.climb.answer import write_and_store
 from rung.ladder.climb.checks import once_more, peak_of, refusal, turns, verified, verifying_bytes
 from rung.ladder.climb.restarts import end_restarts
 from rung.ladder.climb.state import OutOfTime, State
@@ -27,61 +27,61 @@ Stack = tuple[str, ...]  # rungs
 FEW = 2  # workers, one a precision, for which cores must be idle before it is begun in the background
 
 
-def look(state: State) -> None:
-    """Begins to verify the answer on its other shapes where cores are idle, and takes in what was found. May be called again and again."""
-    _drop_others(state)
-    kept = _left(state)
-    if state.widening:
-        if _decided(state.widening):
-            _take_in(state)
-    elif kept and kept not in state.narrow and _cores_are_idle(state):
+def advance(state: State) -> None:
+    """Starts to verify the answer on its other shapes where cores are idle, or applies the results. May be called again and again."""
+    _end_outdated(state)
+    kept = _unverified_stack(state)
+    if state.shape_checks:
+        if _decided(state.shape_checks):
+            _apply_results(state)
+    elif kept and kept not in state.failed_on_other_shapes and _cores_are_idle(state):
         _begin(state, kept)
 
 
-def under_way(state: State) -> bool:
-    """Begins to verify the answer on its other shapes where that is left, and waits until all that do so have begun. Whether they are
-    still at it then."""
-    if not _verifying(state):
+def is_under_way(state: State) -> bool:
+    """Starts to verify the answer on its other shapes where that is left to do, and waits until all workers of that have started. Returns whether
+    they are still at work."""
+    if not _begin_if_left(state):
         return False
 
     def begun() -> bool:
-        return _decided(state.widening) or all(task.worker is not None or task.error for task in state.widening)
+        return _decided(state.shape_checks) or all(task.worker is not None or task.error for task in state.shape_checks)
 
-    return state.pool.wait(begun, state.left) and not _decided(state.widening)
+    return state.pool.wait(begun, state.left) and not _decided(state.shape_checks)
 
 
-def finish(state: State) -> bool:
-    """Waits until the answer is verified on its other shapes, as long as there is time; False where the budget ended before, or they
-    could not be verified. What computes something else there is taken back: then there is another answer, or none."""
-    kept = _verifying(state)
+def wait_until_verified(state: State) -> bool:
+    """Waits until the answer is verified on its other shapes. False where the budget ended before, or they could not be verified. An answer that
+    computes something else there is withdrawn. Then there is another answer, or none."""
+    kept = _begin_if_left(state)
     if not kept:
         return True
-    if not state.pool.wait(lambda: _decided(state.widening), state.left):
+    if not state.pool.wait(lambda: _decided(state.shape_checks), state.left):
         return False
-    if not any(map(refusal, state.widening)):
-        if any(task.error and not task.place for task in state.widening):
+    if not any(map(refusal, state.shape_checks)):
+        if any(task.error and not task.place for task in state.shape_checks):
             end_restarts(state)  # which were loaded meanwhile, and hold memory of its GPU
-        _once_more(state)
-    failed = next((task.error for task in state.widening if task.error), None)
-    _take_in(state)
-    if failed and kept not in state.everywhere:
+        _retry_failed(state)
+    failed = next((task.error for task in state.shape_checks if task.error), None)
+    _apply_results(state)
+    if failed and kept not in state.verified_on_all_shapes:
         state.say(Warned(f"other input shapes could not be verified, and are left to the untouched model: {failed}"))
-    return kept in state.everywhere
+    return kept in state.verified_on_all_shapes
 
 
-def _verifying(state: State) -> Stack:
-    """What is left to verify, as of `_left`. That is begun where it is not under way."""
-    _drop_others(state)
-    kept = _left(state)
+def _begin_if_left(state: State) -> Stack:
+    """Starts the verification of what is left, unless that runs already, and returns its rungs."""
+    _end_outdated(state)
+    kept = _unverified_stack(state)
     if kept:
-        if not state.widening:
+        if not state.shape_checks:
             _begin(state, kept)
         progress.info("verifying on other shapes")
     return kept
 
 
-def _left(state: State) -> Stack:
-    """The answer's rungs where it was kept, is verified on the measured shape alone, and the workload runs on others; else none."""
+def _unverified_stack(state: State) -> Stack:
+    """The answer's rungs, where it was kept, is verified on the measured shape alone, and the workload runs on others; else none."""
     kept = tuple(state.kept)
     verified = state.answer is not None and state.answer.kept == kept
     return kept if verified and not state.on_all_shapes(kept) else ()
@@ -92,14 +92,14 @@ def _cores_are_idle(state: State) -> bool:
 
 
 def _begin(state: State, kept: Stack) -> None:
-    state.widened += 1
+    state.shape_check_rounds += 1
     for precision in plan_of(kept).phases(state.own_precision):
         call = _call(precision, alone=False, turns=turns(state))
-        name = f"shapes-{state.widened}-verify-{precision}"
+        name = f"shapes-{state.shape_check_rounds}-verify-{precision}"
         beside, in_turns = verifying_bytes(state, peak_of(state), precision)
         task = Task(name, state.side(kept), [call], beside, in_turns)
-        task.passing = task.apart = task.yielding = task.single = True
-        state.widening.append(state.pool.add(task))
+        task.ends_when_done = task.untimed = task.low_priority = task.single_process = True
+        state.shape_checks.append(state.pool.add(task))
 
 
 def _call(precision: str, **more: Any) -> Call:
@@ -107,41 +107,41 @@ def _call(precision: str, **more: Any) -> Call:
     return "verify", {"numerics": precision, "backwards": precision != "exact", "others": True, **more}
 
 
-def _drop_others(state: State) -> None:
-    """Gives up what was begun of an answer that has been replaced."""
+def _end_outdated(state: State) -> None:
+    """Ends the verification of an answer that was replaced."""
     kept = state.answer.kept if state.answer else ()
-    if any(task.side.rungs != kept for task in state.widening):
-        end_all(state.widening)
-        state.widening = []
+    if any(task.side.rungs != kept for task in state.shape_checks):
+        end_all(state.shape_checks)
+        state.shape_checks = []
 
 
 def _decided(tasks: list[Task]) -> bool:
     return all(task.done for task in tasks) or any(map(refusal, tasks))
 
 
-def _take_in(state: State) -> None:
-    """What was found of the answer."""
-    tasks, kept = state.widening, state.widening[0].side.rungs
+def _apply_results(state: State) -> None:
+    """Ends the verification, and refutes or extends the answer by its results."""
+    tasks, kept = state.shape_checks, state.shape_checks[0].side.rungs
     end_all(tasks)
-    state.widening = []
+    state.shape_checks = []
     if why := next(filter(None, map(refusal, tasks)), ""):
         refute(state, kept, why)
         return
     found = [answered for task in tasks if (answered := verified(task))]
     if len(found) < len(tasks):  # it failed, or was given up when the budget ended
-        state.narrow.add(kept)
+        state.failed_on_other_shapes.add(kept)
         return
-    state.everywhere.add(kept)
+    state.verified_on_all_shapes.add(kept)
     record = next((a for a in reversed(state.kept_attempts) if a.stack == list(kept)), None)
     if record is not None and record.verification:
         record.verification = joined([record.verification, *found])
         state.run.add_attempt(record)
-    write_everywhere(state)
+    write_and_store(state)
     state.say(OnAllShapes(list(kept)))
 
 
-def _once_more(state: State) -> None:
-    """What failed once more, with the GPU for itself, as long as there is time: memory may have been short beside others, and an
-    out-of-memory killer ends whom it likes."""
+def _retry_failed(state: State) -> None:
+    """Repeats what failed, with the GPU to itself, as long as there is time. Memory may have been short beside others, and an out-of-memory killer
+    ends any process."""
     with contextlib.suppress(OutOfTime):
-        state.widening = once_more(state, state.widening, _call)
+        state.shape_checks = once_more(state, state.shape_checks, _call)

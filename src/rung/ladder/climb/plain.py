@@ -11,23 +11,31 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
-from rung.ladder.climb.ahead import Seen, champion_of
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, take_back
-from rung.ladder.climb.begin import audited
+from rung.ladder.climb.begin import wait_for_audit
+from rung.ladder.climb.busy_cpu import busy_clause
 from rung.ladder.climb.checks import checks_of, end_checks
 from rung.ladder.climb.mode_preparation import prepared_mode
-from rung.ladder.climb.mode_timing import Race, time_modes, traced, untouched_worker
-from rung.ladder.climb.modes import NAME, ROUNDED, rounded, the_best, title
+from rung.ladder.climb.mode_timing import Race, ensure_baseline_worker, time_modes, trace_name
+from rung.ladder.climb.modes import NAME, ROUNDED, eager_rounding_variant, the_best, title
+from rung.ladder.climb.prefetch import worker_of_best
 from rung.ladder.climb.race import race
-from rung.ladder.climb.schedule import verifying_seconds
-from rung.ladder.climb.state import OutOfTime, State
-from rung.ladder.climb.trust import because_busy, distrusted
-from rung.ladder.climb.verdict import conclude, finish, set_cut, set_failed, slowed_by_others, warn_if_disturbed
+from rung.ladder.climb.schedule import verification_seconds
+from rung.ladder.climb.state import OutOfTime, Profile, State
+from rung.ladder.climb.tamper_checks import reason_to_distrust
+from rung.ladder.climb.verdict import (
+    mark_cut_short,
+    mark_failed,
+    record_verdict,
+    slowed_by_others,
+    verify_and_judge,
+    warn_if_disturbed,
+)
 from rung.launch import WorkerFailed
 from rung.measure import CLIMB, judge
 from rung.records.climb import Attempt, Mode, Plain
 from rung.records.record import take
-from rung.timing.start import Start
+from rung.timing.worker_group import WorkerGroup
 
 progress = logging.getLogger(__name__)
 
@@ -38,29 +46,29 @@ def attempt_plain(state: State) -> None:
     """The plain modes as the first attempt, of which the fastest that computes the same is kept. Where none does, the ladder's rungs
     are tried one at a time. An earlier sitting that timed them and had no time to verify is gone on with."""
     began = time.monotonic()
-    seen: Seen = None, None
+    profile = Profile()
     record = next((a for a in state.attempts if a.rung == NAME), None)
     state.attempts = [a for a in state.attempts if a.rung != NAME]
     try:
         if record is None or not record.stack:
-            record = _record(state, race(state))
-        seen = _verified(state, record)
-        while record.verdict in ("reverted", "failed") and (other := _in_its_place(state, record)):
+            record = _first_record(state, race(state))
+        profile = _verify(state, record)
+        while record.verdict in ("reverted", "failed") and (other := _replacement(state, record)):
             take_back(state, record.stack, record.why.rstrip("."), wrong=bool(record.verification))
             record.stack = []  # the refuted one has its reason among the modes
             record = _timed_instead(state, record, *other)
             fastest = _fastest(record)
             if fastest and other[0].endswith(ROUNDED) and fastest.name != other[0]:
                 record = _timed_instead(state, record, fastest.name, fastest.rungs)
-            seen = _verified(state, record)
+            profile = _verify(state, record)
     except WorkerFailed as failure:
         if record is None:
             raise
-        set_failed(state, record, failure)
+        mark_failed(state, record, failure)
     except OutOfTime:
         if record is None:
             raise
-        set_cut(record)
+        mark_cut_short(record)
     assert record is not None
     answer = state.answer
     if record.cut and answer and answer.status != "provisional" and list(answer.kept) == record.stack:
@@ -70,63 +78,67 @@ def attempt_plain(state: State) -> None:
     if record.verdict != "kept" and not record.cut:
         end_checks(state)
     record.seconds = time.monotonic() - began
-    finish(state, record, seen)
+    record_verdict(state, record, profile)
 
 
-def _verified(state: State, record: Attempt) -> Seen:
+def _verify(state: State, record: Attempt) -> Profile:
     """Verifies the fastest mode, unless there is a verdict already; what a trace shows of it."""
     if record.verdict and not record.cut:
-        return None, None
+        return Profile()
     name = f"01-{NAME}"
     record.verdict, record.why, record.cut = "", "", False
     state.plain = record.plain or None
-    audited(state)
-    ahead, state.ahead = state.ahead, []
+    wait_for_audit(state)
+    ahead, state.mode_checks = state.mode_checks, []
     checks = checks_of(state, record.stack, name, ahead)
     try:
-        _profiled(state, record, name)
+        _profile(state, record, name)
         assert record.times
         assert record.comparison
-        seen: Seen = None, None  # a profile that failed, or had no time, costs the predictions only
+        profile = Profile()  # a profile that failed, or had no time, costs the predictions only
         if state.trace(name).exists():
-            seen = state.profiled(name, record.times["candidate"].value)
-        conclude(state, record, checks, record.comparison.speedup.value, seen)
+            profile = state.read_profile(name, record.times["candidate"].value)
+        verify_and_judge(state, record, checks, record.comparison.speedup.value, profile)
     except WorkerFailed as failure:
-        set_failed(state, record, failure)
-        return None, None
-    return seen
+        mark_failed(state, record, failure)
+        return Profile()
+    return profile
 
 
-def _profiled(state: State, record: Attempt, name: str) -> None:
+def _profile(state: State, record: Attempt, name: str) -> None:
     """Records the fastest mode, unless that was done when its worker was ended. Raises WorkerFailed."""
     fastest = next((mode.name for mode in record.modes or () if mode.rungs == record.stack), "")
-    recorded = state.trace(traced(fastest))
+    recorded = state.trace(trace_name(fastest))
     if recorded.exists():
         recorded.replace(state.trace(name))
         return
     state.trace(name).unlink(missing_ok=True)  # of a mode that was refuted
     if state.left() <= PROFILING:
         return
-    champion = champion_of(state, record.stack, name)
-    state.wait(champion)
-    if champion.error:
-        raise champion.error
-    Start.of(state.setup_within(state.left()), {"candidate": champion}).profile(state.trace(name))
-    champion.spare = True
+    best = worker_of_best(state, record.stack, name)
+    state.wait(best)
+    if best.error:
+        raise best.error
+    WorkerGroup.of(state.setup_within(state.left()), {"candidate": best}).profile(state.trace(name))
+    best.reclaimable = True
 
 
-def _in_its_place(state: State, record: Attempt) -> tuple[str, Sequence[str]] | None:
+def _replacement(state: State, record: Attempt) -> tuple[str, Sequence[str]] | None:
     """The name and the rungs of what is tried in the place of the mode that was refuted just now, which is marked so: the same with
     another rounding, where 16 bits refused it and time is left for that; or the fastest of the others."""
     modes = record.modes or []
     took = record.prepared_seconds or 0.0
-    time_left = state.left() > took + verifying_seconds(state, record.stack, took)
+    time_left = state.left() > took + verification_seconds(state, record.stack, took)
     in_16_bits = bool(record.verification and record.verification.precisions == ["bf16"])
     for mode in modes:
         if mode.rungs == record.stack:
             mode.error, mode.speedup = record.why, UNSET
             seen = [other.name for other in modes]
-            if in_16_bits and time_left and (found := rounded(state.context(), mode.name, mode.rungs, seen)):
+            if (
+                in_16_bits
+                and time_left
+                and (found := eager_rounding_variant(state.context(), mode.name, mode.rungs, seen))
+            ):
                 return found
     fastest = _fastest(record)
     return (fastest.name, fastest.rungs) if fastest else None
@@ -142,15 +154,15 @@ def _timed_instead(state: State, record: Attempt, name: str, rungs: Sequence[str
     """Another mode in the place of the one that was refuted, in a new worker: its own, if it had any, is gone."""
     progress.info("in its place: %s", title(name))
     result = Race({mode.name: mode for mode in record.modes or ()})
-    untouched_worker(state)
-    task = state.racing[name] = prepared_mode(state, name, rungs, "-again")
+    ensure_baseline_worker(state)
+    task = state.mode_workers[name] = prepared_mode(state, name, rungs, "-again")
     state.pool.add(task)
     state.wait(task)
     time_modes(state, result, {name: task})
-    return _record(state, result)
+    return _first_record(state, result)
 
 
-def _record(state: State, found: Race) -> Attempt:
+def _first_record(state: State, found: Race) -> Attempt:
     """The record of the plain modes, timed and not verified; with a verdict where none is fast enough."""
     modes = list(found.modes.values())
     timed = [mode for mode in modes if mode.speedup]
@@ -175,15 +187,15 @@ def _record(state: State, found: Race) -> Attempt:
     record.stack, record.members, record.title = best.rungs, best.rungs, best.title
     record.log = _log_of(best)
     record.prepared_seconds = best.prepared_seconds
-    found.duel.comparison = judge([r.log_ratio() for r in found.duel.restarts], looks=CLIMB, last=True)
-    take(record, found.duel.record())
+    found.ab_run.comparison = judge([r.log_ratio() for r in found.ab_run.restarts], looks=CLIMB, last=True)
+    take(record, found.ab_run.record())
     warn_if_disturbed(state, record)
     if (best.speedup or 0.0) < PROVISIONAL_GAIN:
         record.verdict = "inconclusive"
         record.why = (
-            f"no plain mode was more than {PROVISIONAL_GAIN - 1:.0%} faster in one restart{because_busy(record)}."
+            f"no plain mode was more than {PROVISIONAL_GAIN - 1:.0%} faster in one restart{busy_clause(record)}."
         )
-    elif why := distrusted(record, best.speedup or 0.0):
+    elif why := reason_to_distrust(record, best.speedup or 0.0):
         record.verdict, record.why = "reverted", why
     elif why := slowed_by_others(state, record):
         record.verdict, record.why = "inconclusive", why

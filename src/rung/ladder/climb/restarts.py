@@ -1,4 +1,4 @@
-"""Fresh restarts: workers of all sides in which nothing was timed before, loaded side by side in the background."""
+"""Fresh restarts: workers of all sides in which nothing was timed before. They load side by side in the background."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from rung.ladder.climb.state import CONTEXT_BYTES, WARM, OutOfTime, State
 from rung.side import Side
-from rung.timing.start import SideFailed, Start, blocks_seconds
 from rung.timing.tasks import Task, end_all
 from rung.timing.timed import Warmed
+from rung.timing.worker_group import SideFailed, WorkerGroup, blocks_seconds
 
 
 @dataclass
-class Group:
-    """One restart: a fresh worker of each side, all on one device, so that no ratio is of two. place: which device, 0 for the first."""
+class TaskGroup:
+    """The tasks of one restart: a fresh worker of each side. All run on one device, so that each ratio is of one device. place: which device, 0
+    for the first."""
 
     tasks: dict[str, Task]
     place: int = 0
@@ -30,24 +31,24 @@ class Group:
         peaks = [task.answer("warm", Warmed).memory for task in self.tasks.values() if "warm" in task.answers]
         return sum(max(peak.values()) + CONTEXT_BYTES for peak in peaks)
 
-    def start(self, state: State) -> Start:
-        return Start.of(state.setup_within(state.left()), self.tasks)
+    def workers(self, state: State) -> WorkerGroup:
+        return WorkerGroup.of(state.setup_within(state.left()), self.tasks)
 
 
 def begin_restarts(
     state: State, sides: Mapping[str, Side], places: Mapping[str, int], *, at_once: bool = False
-) -> list[Group]:
-    """Has one restart for each of these names load on its place. Logs are named after it. `end_restarts` ends them.
+) -> list[TaskGroup]:
+    """Starts to load one restart for each of these names, on its place. `end_restarts` ends them.
 
     at_once: now, however many other workers there are; else each worker once cores and memory are free for it.
     """
-    needs = {n: state.step_bytes() if side.rungs else state.untouched_bytes() for n, side in sides.items()}
+    needs = {n: state.step_bytes() if side.rungs else state.baseline_bytes() for n, side in sides.items()}
     groups = [
-        Group({n: Task(f"{name}-{n}", side, WARM, needs[n]) for n, side in sides.items()}, place)
+        TaskGroup({n: Task(f"{name}-{n}", side, WARM, needs[n]) for n, side in sides.items()}, place)
         for name, place in places.items()
     ]
-    state.restarting = [task for group in groups for task in group.tasks.values()]
-    for task in state.restarting:
+    state.restart_workers = [task for group in groups for task in group.tasks.values()]
+    for task in state.restart_workers:
         task.fresh = True
     for side in [*sides][::-1]:  # the untouched model, which loads fastest, last
         for group in groups:
@@ -56,22 +57,23 @@ def begin_restarts(
     return groups
 
 
-def loaded(
+def load_restarts(
     state: State, sides: Mapping[str, Side], places: Mapping[str, int], *, keep: float = 0.0, at_once: bool = False
-) -> list[Group]:
-    """The same, once each is warm, or one of its sides failed. keep: seconds of the budget that must be left. Raises OutOfTime."""
+) -> list[TaskGroup]:
+    """The same, but waits until each restart is warm, or one of its sides failed. keep: seconds of the budget that must be left. Raises
+    OutOfTime."""
     groups = begin_restarts(state, sides, places, at_once=at_once)
-    state.wait(*state.restarting, keep=keep)
+    state.wait(*state.restart_workers, keep=keep)
     return groups
 
 
-def warm(state: State, groups: Sequence[Group]) -> list[Start]:
-    """Restarts that were begun, once they can be timed. Raises OutOfTime, and SideFailed where one failed."""
-    state.wait(*state.restarting)
+def wait_until_warm(state: State, groups: Sequence[TaskGroup]) -> list[WorkerGroup]:
+    """Waits until restarts that were begun can be timed. Raises OutOfTime, and SideFailed where a side failed."""
+    state.wait(*state.restart_workers)
     for group in groups:
         if group.failed:
             raise group.failed
-    return [group.start(state) for group in groups]
+    return [group.workers(state) for group in groups]
 
 
 def time_for_blocks(state: State, sides: int) -> None:
@@ -82,5 +84,5 @@ def time_for_blocks(state: State, sides: int) -> None:
 
 
 def end_restarts(state: State) -> None:
-    end_all(state.restarting)
-    state.restarting = []
+    end_all(state.restart_workers)
+    state.restart_workers = []

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from rung.analysis import breakdown as profile
+from rung.analysis import breakdown as analysis
 from rung.errors import RungError
 from rung.hardware.limits import MANY_CORES, usable_cores
 from rung.ladder.answers import Untouched
-from rung.ladder.climb.begun import Begun, read_begun
+from rung.ladder.climb.unfinished import Unfinished, read_unfinished
 from rung.launch import launcher, torchrun
 from rung.plan import Numerics, contract
 from rung.records.analyze import Breakdown
@@ -28,9 +28,9 @@ from rung.records.workload import Facts
 from rung.rungs import Context, Counters, Rung, plan_of
 from rung.runs import Run
 from rung.side import Launcher, Limits, Setup, Side
-from rung.timing.start import PROFILED_STEPS
 from rung.timing.tasks import Pool, Task
 from rung.timing.timed import Warmed
+from rung.timing.worker_group import PROFILED_STEPS
 from rung.trace import read
 from rung.trace.table import Trace
 
@@ -53,6 +53,13 @@ LOADED = 0.5  # of what loading takes, where workers are started ahead: 0.1 to 0
 
 class OutOfTime(Exception):
     """The budget, or the part of it that something may take, is gone."""
+
+
+class Profile(NamedTuple):
+    """What a recorded trace shows of a step; None where it was not recorded, or could not be read."""
+
+    breakdown: Breakdown | None = None
+    counters: Counters | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ def gained(kept: Sequence[Attempt]) -> float:
     return math.prod(a.comparison.speedup.value for a in kept if a.comparison)
 
 
-def counters(trace: Trace, parts: profile.Breakdown, steps: int) -> Counters:
+def counters(trace: Trace, parts: analysis.Breakdown, steps: int) -> Counters:
     """What a trace of a few steps counts, per step, for a rung to be shown in effect. parts: the breakdown of the same trace."""
     seen = trace.events.filter(pl.col("kind").is_in(["kernel", "cpu_op", "runtime"]))
     names = {str(name): count / steps for name, count in seen.group_by("name").len().iter_rows()}
@@ -124,57 +131,59 @@ class State:
             until=math.inf if request.budget is None else self.started + request.budget,
         )
         self.pool: Pool  # of this sitting
+        # The budget.
+        self.reserved = 0.0  # seconds that are kept for something other than what runs now
+        self.cut: set[str] = set()  # rungs that the budget cut short in this sitting: only more time would tell more
+        # The workload.
+        self.known: Facts | None = None
+        self.audited = False  # whether it is known that the workload can be verified
+        self.numerics: Numerics = "exact"
+        self.measured: Baseline | None = None  # the untouched workload
+        self.launch_share = 1.0  # of an untouched step, until the host has launched all of it
+        self.on_ready: Callable[[Untouched], None] | None = None  # called once the untouched workload is warm
+        self.model_file = run.directory / "model.pt"  # this climb's own, gone when it ends
+        self.saved_model = ""  # a file that holds the model, where making it takes long
+        # The best so far.
         self.kept: list[str] = []
         self.plain: Plain | None = None  # the best plain mode
-        self.model_file = run.directory / "model.pt"  # this climb's own, gone when it ends
-        self.confirmed_restarts = 0
-        self.reserved = 0.0  # seconds of the budget for something else than what goes on
-        self.saved_model = ""  # a file that holds the model, where making it takes long
-        # Tasks in the background: the survey; the untouched workload; a warm worker of the best so far, and of what is tried
-        # against it; the plain modes; the verification of what is tried; a candidate that may be the next one.
-        self.surveying: Task | None = None
-        self.looking: Task | None = None  # the first worker of a climb that is gone on with
-        self.untouched: Task | None = None
-        self.champion: Task | None = None
-        self.challenger: Task | None = None
-        self.racing: dict[str, Task] = {}
-        self.verifying: list[Task] = []
-        self.likely: list[str] = []  # plain modes that are verified while they are compiled for the first time
-        self.launching = 1.0  # the share of an untouched step, after which the host has launched all of it
-        self.mode_bytes = 0.0  # of the GPU, that a plain mode is taken to need
-        self.verified_bytes = (
-            0.0,
-            0.0,
-        )  # of the GPU, that a verification took at most: beside others, and more in its turns
-        self.late: dict[str, Task] = {}  # plain modes that are compiled while rungs are tried
-        self.ahead: list[Task] = []  # the verification of plain modes that are likely to be the fastest
-        self.restarting: list[Task] = []  # the workers of fresh restarts
-        self.checking: list[Task] = []  # all that verifies, and what compiles for it
-        self.next: Task | None = None
-        self.next_rung: Rung | None = None
-        self.next_gain = 1.0  # that it is predicted to give
-        self.next_ahead: list[Task] = []  # the verification of the next candidate, as far as it was begun
-        self.widening: list[Task] = []  # the verification of the answer on other shapes
-        self.widened = 0  # how often that was begun
-        self.everywhere: set[tuple[str, ...]] = set()  # recipes that are verified on all shapes
-        self.narrow: set[tuple[str, ...]] = (
-            set()
-        )  # those that could not be verified on other shapes beside what else ran
-        self.audited = False  # whether the workload is known to be one that can be verified
-        self.on_ready: Callable[[Untouched], None] | None = None  # told once the untouched workload is warm
-        self.answer: Answer | None = None
-        self.earlier: list[Answer] = []  # those that the answer took the place of, the latest last
-        self.offered: list[str] = []  # what the attempt of now offered as provisional, all members of a bundle in it
-        self.history: list[Moment] = []
-        self.taken_back: list[TakenBack] = []
-        self.measured: Baseline | None = None  # the untouched workload
         self.breakdown: Breakdown | None = None
         self.counters: Counters | None = None
-        self.known: Facts | None = None  # of the workload
-        self.numerics: Numerics = "exact"
-        self.begun: dict[str, Begun] = read_begun(run)  # what has no verdict yet
-        self.differing: set[str] = set()  # GPUs of which it was said that they differ from the first
-        self.cut: set[str] = set()  # rungs that the budget cut short in this sitting: only more time would tell more
+        # The answer.
+        self.answer: Answer | None = None
+        self.replaced_answers: list[Answer] = []  # those that the answer took the place of, the latest last
+        self.provisional_stack: list[str] = []  # that the attempt of now offered, with all members of a bundle
+        self.history: list[Moment] = []
+        self.taken_back: list[TakenBack] = []
+        self.verified_on_all_shapes: set[tuple[str, ...]] = set()  # recipes
+        self.failed_on_other_shapes: set[tuple[str, ...]] = (
+            set()
+        )  # recipes that could not be verified in the background
+        self.unfinished: dict[str, Unfinished] = read_unfinished(run)  # what has no verdict yet
+        self.reported_gpus: set[str] = set()  # GPUs that were reported to differ from the first
+        # Tasks in the background: workers that are timed.
+        self.baseline_worker: Task | None = None  # of the untouched workload
+        self.best_worker: Task | None = None  # of the best so far
+        self.candidate_worker: Task | None = None  # of what is tried
+        self.next_worker: Task | None = None  # of the candidate that may be next
+        self.next_rung: Rung | None = None  # its rung
+        self.next_gain = 1.0  # its predicted speedup
+        self.mode_workers: dict[str, Task] = {}  # of the plain modes
+        self.deferred_modes: dict[str, Task] = {}  # of plain modes that are compiled while rungs are tried
+        self.restart_workers: list[Task] = []  # of fresh restarts
+        self.resume_worker: Task | None = None  # the first worker of a climb that is resumed
+        self.confirmed_restarts = 0  # how many fresh restarts were begun to confirm an answer
+        # Tasks in the background: the survey and verifications.
+        self.survey_task: Task | None = None
+        self.all_checks: list[Task] = []  # all that verifies, and what compiles for it
+        self.candidate_checks: list[Task] = []  # the verification of what is tried
+        self.next_checks: list[Task] = []  # that of the next candidate, as far as it was begun
+        self.mode_checks: list[Task] = []  # that of plain modes that are likely to be the fastest
+        self.likely_modes: list[str] = []  # plain modes that are verified while they are compiled for the first time
+        self.shape_checks: list[Task] = []  # the verification of the answer on other shapes
+        self.shape_check_rounds = 0  # how often that was begun
+        # Memory of the GPU, in bytes.
+        self.mode_bytes = 0.0  # that a plain mode is taken to need
+        self.verified_bytes = (0.0, 0.0)  # that a verification took at most: outside of its turns, and more in them
 
     @cached_property
     def attempts(self) -> list[Attempt]:
@@ -249,15 +258,15 @@ class State:
         """Bytes that the best so far has in use, at most: as the last attempt that was kept measured it, else its warm worker, else the
         baseline's."""
         seen = [a.memory["candidate"] for a in self.kept_attempts if a.memory]
-        if not seen and self.champion and "warm" in self.champion.answers:
-            seen = [self.champion.answer("warm", Warmed).memory]
+        if not seen and self.best_worker and "warm" in self.best_worker.answers:
+            seen = [self.best_worker.answer("warm", Warmed).memory]
         return float(max((seen[-1] if seen else self.baseline.memory).values()))
 
     def step_bytes(self) -> float:
         """Bytes of the GPU that a worker is taken to need whose step nobody has run yet."""
         return UNSEEN * self.peak + CONTEXT_BYTES if self.facts.gpu else 0.0
 
-    def untouched_bytes(self) -> float:
+    def baseline_bytes(self) -> float:
         """Bytes of the GPU that a worker of the untouched workload needs."""
         return max(self.baseline.memory.values()) + CONTEXT_BYTES if self.facts.gpu else 0.0
 
@@ -299,22 +308,22 @@ class State:
 
     def on_all_shapes(self, kept: Sequence[str]) -> bool:
         """Whether what was verified of this recipe is verified on all shapes that the workload names, or that are derived."""
-        return bool(self.facts.one_shape or self.facts.same_size_shapes) or tuple(kept) in self.everywhere
+        return bool(self.facts.one_shape or self.facts.same_size_shapes) or tuple(kept) in self.verified_on_all_shapes
 
-    def over_untouched(self) -> float:
+    def gain_over_baseline(self) -> float:
         """How many times as fast as the untouched model the best so far is."""
         return gained(self.kept_attempts)
 
-    def prefetched(self, stack: Sequence[str]) -> Task | None:
+    def take_next_worker(self, stack: Sequence[str]) -> Task | None:
         """The candidate that was prepared ahead, if it is this one; another one is given up."""
-        task, self.next, self.next_rung = self.next, None, None
+        task, self.next_worker, self.next_rung = self.next_worker, None, None
         if task is not None and (task.ended or list(task.side.rungs) != list(stack)):
-            for other in (task, *self.next_ahead):
+            for other in (task, *self.next_checks):
                 other.end()
-            self.next_ahead = []
+            self.next_checks = []
             return None
         if task is not None:
-            task.yielding = False  # it is what the climb waits for now
+            task.low_priority = False  # it is what the climb waits for now
         return task
 
     def now(self) -> Now:
@@ -382,18 +391,17 @@ class State:
     def trace(self, name: str) -> Path:
         return self.run.directory / "traces" / f"{name}.json.gz"
 
-    def profiled(self, name: str, step_ns: float) -> tuple[Breakdown | None, Counters | None]:
-        """What a recorded trace shows of a step of this length; a profile that failed costs the predictions, not
-        the climb."""
+    def read_profile(self, name: str, step_ns: float) -> Profile:
+        """Reads a recorded trace of a step of this length. A profile that failed costs the predictions, not the climb."""
         try:
             trace = read(self.trace(name))
-            parts = profile.breakdown(trace, steps=PROFILED_STEPS, step_ns=step_ns)
+            parts = analysis.breakdown(trace, steps=PROFILED_STEPS, step_ns=step_ns)
         except RungError as error:
             self.say(Warned(f"no breakdown: {error}"))
-            return None, None
-        return record_of(Breakdown, parts), counters(trace, parts, PROFILED_STEPS)
+            return Profile()
+        return Profile(record_of(Breakdown, parts), counters(trace, parts, PROFILED_STEPS))
 
-    def take(self, parts: Breakdown | None, counted: Counters | None) -> None:
-        """What was seen of the new best; what could not be seen stays as it was."""
-        self.breakdown = parts or self.breakdown
-        self.counters = counted
+    def set_profile(self, profile: Profile) -> None:
+        """Sets the profile of the best so far. Without a breakdown, the one before is kept."""
+        self.breakdown = profile.breakdown or self.breakdown
+        self.counters = profile.counters

@@ -1,4 +1,4 @@
-"""The verdict on a candidate, what it may be kept for at the same step, and what it does to the answer."""
+"""The verdict on a candidate, its secondary gains, and what it does to the answer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,25 @@ from contextlib import ExitStack
 from msgspec import UNSET
 
 from rung.engine.disturbed import compiled_anew
-from rung.ladder.climb.ahead import Seen, prepare_next
 from rung.ladder.climb.answer import PROVISIONAL_GAIN, offer, take_back, verified_answer
-from rung.ladder.climb.begin import surveyed
-from rung.ladder.climb.begun import forget, keep_verified
-from rung.ladder.climb.checks import end_checks, end_widening, may_pass, named, once_more, part_of, refusal, verified
+from rung.ladder.climb.begin import finish_survey
+from rung.ladder.climb.busy_cpu import busy_clause, doubt_of_record, waited_for_cores
+from rung.ladder.climb.checks import (
+    end_checks,
+    end_shape_checks,
+    may_pass,
+    named,
+    once_more,
+    part_of,
+    refusal,
+    verified,
+)
 from rung.ladder.climb.modes import the_best
-from rung.ladder.climb.schedule import OVER, confirming, room
-from rung.ladder.climb.state import OutOfTime, State
-from rung.ladder.climb.trust import because_busy, by_cpu_time_of, distrusted, waited_for_cores
+from rung.ladder.climb.prefetch import prefetch_next
+from rung.ladder.climb.schedule import OVER, confirmation_seconds, trial_budget
+from rung.ladder.climb.state import OutOfTime, Profile, State
+from rung.ladder.climb.tamper_checks import reason_to_distrust
+from rung.ladder.climb.unfinished import discard, save_verified
 from rung.launch import WorkerFailed
 from rung.measure import Comparison
 from rung.quantities import duration
@@ -39,37 +49,37 @@ DISTURBED = 1.5  # times, between two measurements of the untouched workload
 WORTH_MORE = 1.02
 
 
-def no_gain(record: Attempt, rung: Rung, comparison: Comparison, slower_at_most: float) -> tuple[str, str] | None:
-    """The verdict and its reason where neither the times speak for the rung, nor what it spares at a step that is slower
-    by no more than this share."""
+def rejection(record: Attempt, rung: Rung, comparison: Comparison, slower_at_most: float) -> tuple[str, str] | None:
+    """The verdict and its reason, where a rung is rejected for its times: it is not faster, and has no secondary gain at a step that is slower by
+    no more than this share. None where it may be kept."""
     answer, speedup = comparison.answer, comparison.speedup
     if answer == "faster":
-        why = distrusted(record, speedup.value)
+        why = reason_to_distrust(record, speedup.value)
         return ("reverted", why) if why else None
-    if speedup.low > 1 - slower_at_most and spared(record, rung):
+    if speedup.low > 1 - slower_at_most and secondary_gain(record, rung):
         return None
     anew = (record.compiled_while_timed or {}).get("candidate", 0)
     but = f" ({compiled_anew(anew)})" if anew else ""
     if answer == "slower":
         if waited := waited_for_cores(record):
             return "inconclusive", f"it was slower while {waited}; climb again while the machine does nothing else."
-        return "reverted", f"it is slower than the best so far{but}{because_busy(record)}."
+        return "reverted", f"it is slower than the best so far{but}{busy_clause(record)}."
     if record.cut:
         times = f"{comparison.restarts} restart{'' if comparison.restarts == 1 else 's'}"
         return "inconclusive", f"the budget ended after {times}; `--resume` tries it again."
-    if doubt := by_cpu_time_of(record):
+    if doubt := doubt_of_record(record):
         return "inconclusive", f"the interval includes 1, so it is not kept and stays provisional{but}: {doubt}."
-    return "inconclusive", f"the interval includes 1: no gain was shown, so it is not kept{but}{because_busy(record)}."
+    return "inconclusive", f"the interval includes 1: no gain was shown, so it is not kept{but}{busy_clause(record)}."
 
 
-def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float, seen: Seen) -> None:
-    """Waits for the verification, and gives the verdict on a candidate that is faster. gain: over the best so far; where it is large, the
-    verification may take the time that was left for confirming (rule 6)."""
+def verify_and_judge(state: State, record: Attempt, checks: Sequence[Task], gain: float, profile: Profile) -> None:
+    """Waits for the verification of a candidate that is faster, and gives the verdict. gain: over the best so far. Where it is large, the
+    verification may take the time that was kept for confirming (rule 6)."""
     began = time.monotonic()
 
     def reserved() -> float:
         sure = record.comparison and record.comparison.answer == "faster"
-        return 0.0 if sure and gain >= WORTH_MORE else confirming(state)
+        return 0.0 if sure and gain >= WORTH_MORE else confirmation_seconds(state)
 
     def left() -> float:
         if kept := reserved():
@@ -77,13 +87,13 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
         begun = all(task.running or task.done for task in checks)
         return state.left() + (OVER * (state.request.budget or 0.0) if begun else 0.0)
 
-    if state.surveying:
-        state.pool.wait(lambda: surveyed(state, wait=False) or all(task.done for task in checks), state.left)
+    if state.survey_task:
+        state.pool.wait(lambda: finish_survey(state, wait=False) or all(task.done for task in checks), state.left)
     progress.info("verifying in %s", " and ".join(named(part_of(task)) for task in checks))
 
     def decided() -> bool:
-        prepare_next(state, record.stack, seen, record.without or ())
-        keep_verified(state, record.stack, {part_of(t): found for t in checks if (found := verified(t))})
+        prefetch_next(state, record.stack, profile, record.without or ())
+        save_verified(state, record.stack, {part_of(t): found for t in checks if (found := verified(t))})
         return all(task.done for task in checks) or any(map(refusal, checks))
 
     if not state.pool.wait(decided, left):
@@ -116,54 +126,58 @@ def conclude(state: State, record: Attempt, checks: Sequence[Task], gain: float,
 
 
 def _one_at_a_time(state: State, checks: Sequence[Task], reserved: float) -> list[Task]:
-    """What failed for lack of memory, or of its code, once more, with the machine's memory for each of its workers alone. reserved: seconds of the
-    budget that must be left."""
-    end_all(held for held in (state.champion, state.challenger, state.untouched, state.next) if held)
+    """Repeats checks that failed for lack of memory, or whose code could not be loaded. Each has the machine's memory alone. reserved: seconds of
+    the budget that must be left."""
+    end_all(
+        held for held in (state.best_worker, state.candidate_worker, state.baseline_worker, state.next_worker) if held
+    )
     end_checks(state)
-    end_widening(state)
-    state.next, state.next_ahead = None, []
+    end_shape_checks(state)
+    state.next_worker, state.next_checks = None, []
     return once_more(state, checks, lambda numerics: ("verify", {"numerics": numerics}), reserved)
 
 
-def set_failed(state: State, record: Attempt, error: WorkerFailed) -> None:
-    """A worker that was stopped because the budget was over did not fail."""
-    if error.kind == "hung" and room(state) <= 1:
-        set_cut(record)
+def mark_failed(state: State, record: Attempt, error: WorkerFailed) -> None:
+    """Records why an attempt failed. A worker that was stopped because the budget was over did not fail."""
+    if error.kind == "hung" and trial_budget(state) <= 1:
+        mark_cut_short(record)
     else:
         record.verdict, record.why = "failed", error.sentence
 
 
-def set_cut(record: Attempt) -> None:
+def mark_cut_short(record: Attempt) -> None:
     record.verdict, record.cut = "inconclusive", True
     record.why = "the budget ended before a verdict; `--resume` continues."
 
 
-def finish(state: State, record: Attempt, seen: Seen) -> None:
-    begun = "attempt" if record.modes is UNSET else "plain"
-    if state.champion:
-        state.champion.spare = False  # what is tried next is timed beside it
+def record_verdict(state: State, record: Attempt, profile: Profile) -> None:
+    kind = "attempt" if record.modes is UNSET else "plain"
+    if state.best_worker:
+        state.best_worker.reclaimable = False  # what is tried next is timed beside it
     if record.verdict == "kept":
         state.kept = list(record.stack)
-        record.breakdown = seen[0]
-        state.take(*seen)
+        record.breakdown = profile.breakdown
+        state.set_profile(profile)
         state.add(record)
-        forget(state, begun)
-        offer(state, verified_answer(state, record, state.over_untouched()), kept=True)
-        state.earlier = [a for a in state.earlier if a.status != "provisional"]
+        discard(state, kind)
+        offer(state, verified_answer(state, record, state.gain_over_baseline()), kept=True)
+        state.replaced_answers = [a for a in state.replaced_answers if a.status != "provisional"]
     else:
         state.add(record)
         if not record.cut:  # where it was only cut short, what was seen of it still holds
-            forget(state, begun)
-            if not by_cpu_time_of(record):
+            discard(state, kind)
+            if not doubt_of_record(record):
                 wrong = record.verdict == "reverted" and bool(record.verification)
-                take_back(state, state.offered or record.stack, record.why.rstrip("."), wrong=wrong)
-    state.offered = []
+                take_back(state, state.provisional_stack or record.stack, record.why.rstrip("."), wrong=wrong)
+    state.provisional_stack = []
     state.say(Judged(record))
 
 
-def taken_up(state: State) -> None:
-    """Goes on from what the attempts in the run directory kept. Where a kill came between the record of an attempt and the answer, or
-    between the refutation of an answer and the records of its attempts, the second follows now."""
+def restore_best(state: State) -> None:
+    """Restores the best so far from the attempts in the run directory.
+
+    A climb may have been killed between recording an attempt and offering its answer, or between refuting an answer and correcting its
+    attempts. Then the second step follows now."""
     for record in state.attempts:
         if record.plain and record.plain.rungs:
             state.plain = record.plain
@@ -172,20 +186,20 @@ def taken_up(state: State) -> None:
     if last and last.seconds >= (kept[-1].spent_seconds or 0.0):
         refute(state, last.kept, last.why)
         return
-    _stand_on(state, kept)
+    _set_best(state, kept)
     if not kept or not kept[-1].comparison:
         return
-    now, begun = state.answer, state.begun.get("attempt")
-    if now and begun and begun.against == state.best_name and begun.stack == list(now.kept):
+    now, unfinished = state.answer, state.unfinished.get("attempt")
+    if now and unfinished and unfinished.against == state.best_name and unfinished.stack == list(now.kept):
         return  # provisional, of what is gone on with
-    verified = verified_answer(state, kept[-1], state.over_untouched())
+    verified = verified_answer(state, kept[-1], state.gain_over_baseline())
     if now is None or now.kept != verified.kept or now.rank < verified.rank:
         state.answer = None
         offer(state, verified)
 
 
 def refute(state: State, stack: Sequence[str], why: str) -> None:
-    """Takes back an answer that was kept, with the attempts that led to it from the one before: the climb stands on that again."""
+    """Withdraws an answer that was kept, and the attempts since the answer before it, which becomes the best so far again."""
     take_back(state, stack, why)
     before = list(state.answer.kept) if state.answer else []
     kept = state.kept_attempts
@@ -194,11 +208,11 @@ def refute(state: State, stack: Sequence[str], why: str) -> None:
         record.verdict, record.why = "reverted", f"it was kept first and then withdrawn: {why}."
         _without_mode(state, record, why)
         state.run.add_attempt(record)
-    _stand_on(state, kept)
+    _set_best(state, kept)
 
 
 def _without_mode(state: State, record: Attempt, why: str) -> None:
-    """Where a plain mode was taken back, answers are held against the next fastest."""
+    """Where a plain mode was withdrawn, answers are compared with the next fastest."""
     if not record.modes:
         return
     for mode in record.modes:
@@ -209,20 +223,20 @@ def _without_mode(state: State, record: Attempt, why: str) -> None:
     record.plain = state.plain or Plain()
 
 
-def _stand_on(state: State, kept: Sequence[Attempt]) -> None:
+def _set_best(state: State, kept: Sequence[Attempt]) -> None:
     """Makes what these attempts kept the best so far."""
     state.kept = list(kept[-1].stack) if kept else []
     if not kept and state.trace("baseline").exists():
-        state.take(*state.profiled("baseline", state.baseline.time.value))
+        state.set_profile(state.read_profile("baseline", state.baseline.time.value))
     for record in reversed(kept):
         name = f"{record.number:02d}-{record.rung}"
         if record.breakdown and record.times and state.trace(name).exists():
-            state.take(*state.profiled(name, record.times["candidate"].value))
+            state.set_profile(state.read_profile(name, record.times["candidate"].value))
             return
 
 
 def warn_if_disturbed(state: State, record: Attempt) -> None:
-    """Of an attempt whose `best` is the untouched workload."""
+    """Warns where the untouched workload, the `best` of this attempt, took another time than alone."""
     assert record.times
     if said := disturbed(state.baseline.time.value, record.times["best"].value):
         record.warnings = [*(record.warnings or ()), said]
@@ -230,9 +244,9 @@ def warn_if_disturbed(state: State, record: Attempt) -> None:
 
 
 def slowed_by_others(state: State, record: Interleaved | Attempt) -> str:
-    """Why a candidate that looks faster than the untouched model, its `best` while nothing is kept, may not be so, as a sentence: that took much
-    longer beside it than alone, and alone it was as fast. Empty where nothing is to be said, and where the shortest steps, which no others
-    slow, bound the speedup, so that it is doubtful and not refused."""
+    """Why a candidate that looks faster than the untouched model may not be so, as a sentence. The untouched model took much longer beside the
+    candidate than alone, and alone it was as fast. Empty where that is not so. Empty, too, where the record is marked busy: then the shortest
+    steps, which other programs do not slow, bound the speedup, so it is only doubtful."""
     if state.kept or record.busy:
         return ""
     assert record.times
@@ -246,7 +260,7 @@ def slowed_by_others(state: State, record: Interleaved | Attempt) -> str:
 
 
 def disturbed(alone: float, beside: float) -> str:
-    """What to say where the untouched workload takes another time beside a candidate than it took alone; empty where it does not."""
+    """A warning where the untouched workload takes another time beside a candidate than alone; empty where it does not."""
     ratio = alone / beside
     if max(ratio, 1 / ratio) < DISTURBED:
         return ""
@@ -258,7 +272,7 @@ def disturbed(alone: float, beside: float) -> str:
 
 
 def pay_back(record: Attempt) -> PayBack:
-    """What preparing the candidate takes longer in the first run, and after how many steps its faster steps have made up for it."""
+    """How much longer the candidate's first run takes, and after how many steps its faster steps have made up for it."""
     assert record.first_run_seconds
     assert record.times
     firsts, times = record.first_run_seconds, record.times
@@ -273,9 +287,8 @@ LESS_MEMORY = 0.9  # of the best's peak
 SIDES = ("best", "candidate")
 
 
-def spared(record: Attempt, rung: Rung) -> str | None:
-    """What the candidate of an attempt spares, in words; None where that is too little, or the rung is there for the
-    step alone."""
+def secondary_gain(record: Attempt, rung: Rung) -> str | None:
+    """The secondary gain of a candidate in words, such as less memory; None where it is too small, or the rung is only for the step."""
     if rung.spares == "first run":
         assert record.first_run_seconds
         best, mine = (record.first_run_seconds[side] for side in SIDES)
@@ -297,13 +310,13 @@ def spared(record: Attempt, rung: Rung) -> str | None:
 
 
 def over_shapes(state: State, candidate: list[str], name: str) -> dict[str, OverShapes]:
-    """By side, what compiling takes for all shapes that the workload offers, in a fresh worker each (`Candidate.over_shapes`)."""
+    """By side, what compiling for all shapes of the workload takes, each in a fresh worker (`Candidate.over_shapes`)."""
     found = {}
     for side, rungs in zip(SIDES, (state.kept, candidate), strict=True):
         with ExitStack() as stack:
             worker = open_worker(stack, state.setup, state.side(rungs), f"{name}-shapes-{side}", briefly=True)
             progress.info("compiling for every shape, %s", side)
-            limit = state.setup_within(room(state)).limits.prepare
+            limit = state.setup_within(trial_budget(state)).limits.prepare
             worker.receive("open", limit)
             found[side] = record_of(OverShapes, worker.call("over_shapes", limit))
     return found

@@ -1,4 +1,4 @@
-"""One restart: a fresh worker of each side, warmed up, and their blocks in alternation."""
+"""The workers of one restart: one of each side. They are warmed up and timed in alternating blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rung.measure.timers import shared
 from rung.records.measured import Witness
 from rung.records.record import record_of
 from rung.side import Setup, Side
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.tasks import Task
 from rung.timing.timed import Opened, TimedBlock, Warmed, loops_in_step
 from rung.timing.workers import open_side
@@ -57,9 +57,9 @@ class SideFailed(Exception):
         self.side, self.error = side, error
 
 
-class Start:
-    """One restart: a fresh worker of each side. All of them begin to load when they are made, and compile and warm
-    up at once, the longest parts of a restart; nothing of that is timed."""
+class WorkerGroup:
+    """A fresh worker of each side. All of them load, compile and warm up at the same time, from when the group is made. These are the longest
+    parts of a restart, and nothing of that is timed."""
 
     def __init__(self, setup: Setup, sides: Mapping[str, Side], log: str, stack: ExitStack) -> None:
         self.limits = setup.limits
@@ -72,14 +72,14 @@ class Start:
         self.facts: dict[str, Opened] = {}
 
     @classmethod
-    def of(cls, setup: Setup, tasks: Mapping[str, Task]) -> Start:
-        """Of workers that were opened and warmed up already."""
-        start = cls.__new__(cls)
-        start.limits = setup.limits
-        start.workers = {name: task.worker for name, task in tasks.items() if task.worker is not None}
-        start.facts = {name: task.answer("open", Opened) for name, task in tasks.items()}
-        start.state = {name: task.answer("warm", Warmed) for name, task in tasks.items()}
-        return start
+    def of(cls, setup: Setup, tasks: Mapping[str, Task]) -> WorkerGroup:
+        """A group of workers that are opened and warmed up already."""
+        group = cls.__new__(cls)
+        group.limits = setup.limits
+        group.workers = {name: task.worker for name, task in tasks.items() if task.worker is not None}
+        group.facts = {name: task.answer("open", Opened) for name, task in tasks.items()}
+        group.state = {name: task.answer("warm", Warmed) for name, task in tasks.items()}
+        return group
 
     def warm(self, deadline: float) -> None:
         """Waits until all sides have loaded and warmed up."""
@@ -92,14 +92,14 @@ class Start:
         self.state[side] = record_of(Warmed, self._receive(side, "warm", deadline))
 
     def drop(self, side: str) -> None:
-        """Goes on without a side."""
+        """Ends the worker of a side and continues without it."""
         self.workers.pop(side).kill()
         self.facts.pop(side, None)
         self.state.pop(side, None)
 
-    def timed(self, duel: Duel, *, briefly: bool = False) -> Restart:
-        """Alternates blocks of all sides. briefly: in the fewest rounds, for a first answer."""
-        timing = self.timing(duel, briefly=briefly)
+    def timed(self, ab_run: ABRun, *, briefly: bool = False) -> Restart:
+        """Times blocks of all sides in alternation. briefly: in the fewest rounds, for a first answer."""
+        timing = self.timing(ab_run, briefly=briefly)
         with quiet(list(self.workers.values())):
             asked = next(timing)
             while True:
@@ -111,17 +111,17 @@ class Start:
                     restart: Restart = end.value
                     return restart
 
-    def timing(self, duel: Duel, *, briefly: bool = False) -> Timing:
-        """The same as questions to the sides, one after the other, so that several restarts may be timed at once, each on a device of its
-        own (`rung.timing.side_by_side`)."""
-        duel.warm.append(self.state)
-        duel.environments = {side: facts.environment for side, facts in self.facts.items()}
+    def timing(self, ab_run: ABRun, *, briefly: bool = False) -> Timing:
+        """The same as a generator of calls to the sides. So several restarts may be timed at once, each on a device of its own
+        (`rung.timing.side_by_side`)."""
+        ab_run.warm.append(self.state)
+        ab_run.environments = {side: facts.environment for side, facts in self.facts.items()}
         gpu = self._on_gpu()
-        duel.warnings += [
+        ab_run.warnings += [
             f"{s}: the step time did not settle during warm-up" for s, w in self.state.items() if not w.steady
         ]
-        duel.warnings += [f"{s}: {left_to_the_original(n)}" for s, w in self.state.items() if (n := w.original)]
-        duel.warnings += [f"{s}: {doubt}" for s, w in self.state.items() for doubt in w.doubts]
+        ab_run.warnings += [f"{s}: {left_to_the_original(n)}" for s, w in self.state.items() if (n := w.original)]
+        ab_run.warnings += [f"{s}: {doubt}" for s, w in self.state.items() for doubt in w.doubts]
         estimates = yield from self._estimates()
         loops = {side: self.state[side].loops for side in self.workers}
         in_step = loops_in_step(list(estimates.values()), list(loops.values()))
@@ -146,7 +146,7 @@ class Start:
             asked = time.monotonic()
             answer = yield Asked(side, "block", {"count": counts[side]})
             took = time.monotonic() - asked
-            taken = _note_block(duel, got, side, record_of(TimedBlock, answer), took)
+            taken = _note_block(ab_run, got, side, record_of(TimedBlock, answer), took)
             if took > SLOWED * usual:
                 counts[side] = max(1, round(counts[side] * usual / took))
             try:
@@ -158,21 +158,21 @@ class Start:
         if any(total(g for _, g in of_blocks).share_waited > BUSY for of_blocks in got.values()):
             restart = replace(restart, shortest=tuple(map(min, samples)))
         if in_cpu_time := _in_cpu_time(sides, got, len(restart.rounds)):
-            duel.cpu_restarts.append(in_cpu_time)
+            ab_run.cpu_restarts.append(in_cpu_time)
         for side, of_blocks in got.items():
-            duel.cores[side] = total([duel.cores.get(side, CoreTime(0, 0)), *(g for _, g in of_blocks)])
+            ab_run.cores[side] = total([ab_run.cores.get(side, CoreTime(0, 0)), *(g for _, g in of_blocks)])
         progress.debug("timed %s for %.1f s", ", ".join(sides), time.monotonic() - began)
-        duel.samples.append(dict(zip(sides, samples, strict=True)))
+        ab_run.samples.append(dict(zip(sides, samples, strict=True)))
         for side in sides:
             self.state[side].memory = yield Asked(side, "memory")
         return restart
 
     def ask(self, asked: Asked) -> None:
-        """Begins a call; `answer` waits for it. Raises SideFailed."""
+        """Sends a call; `answer` waits for its answer. Raises SideFailed."""
         self._send(asked.side, asked.method, **asked.arguments)
 
     def answer(self, asked: Asked, deadline: float, waited: float = 0.0) -> Any:
-        """Raises SideFailed, also where it took longer than so many seconds, of which some are over."""
+        """Waits for an answer, at most `deadline` seconds, of which `waited` are over. Raises SideFailed."""
         return self._receive(asked.side, asked.method, deadline, waited)
 
     def go_to_shape(self, shape: int) -> None:
@@ -181,7 +181,7 @@ class Start:
             self._send(side, "use_shape", shape=shape, seconds=WARM_SECONDS)
 
     def at_shape(self, deadline: float) -> None:
-        """Raises SideFailed once all sides have answered, so that each of them can be asked more."""
+        """Waits until all sides are warm at the new shape. Raises SideFailed, but only once all have answered, so that each takes further calls."""
         failures = []
         for side in self.workers:
             try:
@@ -192,7 +192,7 @@ class Start:
             raise failures[0]
 
     def witness(self, side: str = "") -> Witness:
-        """Looks at a block of a side as it was timed, the last one unless another is named."""
+        """Runs the checks on a timed block of a side, by default of the last side."""
         side = side or list(self.workers)[-1]
         if self._ask(side, "watch"):
             self._ask(side, "block", count=2)
@@ -204,15 +204,15 @@ class Start:
         return found
 
     def profile(self, trace: Path, side: str = "") -> None:
-        """Records a side, the last one unless another is named. A profile that fails costs the next predictions, and no verdict."""
+        """Profiles a side, by default the last one. A profile that fails costs the next predictions, but no verdict."""
         worker = self.workers[side or list(self.workers)[-1]]
         # What verifies on the same GPU meanwhile would show in how long its kernels take.
         with quiet(list(self.workers.values())), contextlib.suppress(WorkerFailed):
             worker.call("profile", self.limits.block, path=str(trace), steps=PROFILED_STEPS)
 
     def _estimates(self) -> Generator[Asked, Any, dict[str, float]]:
-        """Nanoseconds of a step by side. Workloads are timed as they are launched. Functions on a GPU choose a timer, and all the same one: a
-        kernel may be far shorter than what the host's clock sees of it."""
+        """Nanoseconds of a step, by side. Workloads are timed as they are launched. Functions on a GPU choose a timer, the same one for all
+        sides, because a kernel may be far shorter than what the host's clock sees of it."""
         if all(facts.environment.device.kind == "cuda" and facts.mode == "call" for facts in self.facts.values()):
             chosen: dict[str, dict[str, Any]] = {}
             for side in self.workers:
@@ -230,7 +230,7 @@ class Start:
         return any(facts.environment.device.kind == "cuda" for facts in self.facts.values())
 
     def _alone(self) -> contextlib.AbstractContextManager[None]:
-        """On a CPU, what compiles in the background would take the device itself: a look at a step would take ten times as long."""
+        """On a CPU, stops other workers meanwhile. What they compile would take the device itself, and checks would take ten times as long."""
         return contextlib.nullcontext() if self._on_gpu() else quiet(list(self.workers.values()))
 
     def _ask(self, side: str, method: str, **arguments: Any) -> Any:
@@ -251,14 +251,14 @@ class Start:
 
 
 def _note_block(
-    duel: Duel, got: dict[str, list[tuple[float, CoreTime]]], side: str, block: TimedBlock, seconds: float
+    ab_run: ABRun, got: dict[str, list[tuple[float, CoreTime]]], side: str, block: TimedBlock, seconds: float
 ) -> list[float]:
-    """Writes down what a block told beside its samples, which it returns. got: by side, of each block its CPU time a step, and what its
-    threads got of the cores; seconds: that this process waited for it."""
+    """Adds a block to the A/B run, and returns its samples. got: by side, the CPU time a step of each block, and how long its threads ran and
+    waited; seconds: how long this process waited for the block."""
     claimed = sum(block.samples) / len(block.samples) * block.calls
-    duel.blocks.setdefault(side, []).append((seconds * 1e9, claimed))
-    duel.outside[side] = max(duel.outside.get(side, 0.0), block.outside)
-    duel.compiled[side] = duel.compiled.get(side, 0) + block.compiled
+    ab_run.blocks.setdefault(side, []).append((seconds * 1e9, claimed))
+    ab_run.outside[side] = max(ab_run.outside.get(side, 0.0), block.outside)
+    ab_run.compiled[side] = ab_run.compiled.get(side, 0) + block.compiled
     if block.cores:
         got.setdefault(side, []).append((block.cores.ran / block.calls, block.cores))
     return list(block.samples)
@@ -275,8 +275,8 @@ def _in_cpu_time(sides: list[str], got: Mapping[str, list[tuple[float, CoreTime]
 
 
 def blocks_seconds(estimates: Sequence[float], gpu: bool, *, briefly: bool = False) -> float:
-    """What the blocks of a restart take, with the round that settles them; estimates: nanoseconds of a step, by side; briefly: in the
-    fewest rounds."""
+    """How long the blocks of a restart take, with the first round, which is not counted. estimates: nanoseconds of a step, by side; briefly: in
+    the fewest rounds."""
     once = _once(estimates, gpu)
     return (1 + (FEWEST_ROUNDS if briefly else _rounds(once, gpu))) * once
 

@@ -1,4 +1,4 @@
-"""What restarts showed of sides that were held against each other, as it is collected and as it is written down."""
+"""What the restarts of an interleaved A/B run showed, as it is collected and as it is written down."""
 
 from __future__ import annotations
 
@@ -32,14 +32,27 @@ APART = 1.25  # times, between what usual and shortest steps say of two sides: m
 
 
 @dataclass
-class Duel:
-    """What was seen of the sides. comparison: of the second with the first, where there are two; ranking: of all,
-    where there are more; samples: nanoseconds a step, per restart and side; blocks: by side, of each
-    block the nanoseconds that this process waited for it, by its own clock, and those that its samples account for: what a
-    side reports of itself is not taken on trust; compiled: graphs, by side, while it was timed; witness: of the last side, where
-    it was profiled (`rung.ladder.candidate.Candidate.witness`). On a CPU, cpu_restarts: the restarts again, in CPU time a step, and
-    cores: by side, what its threads ran and waited in all. ranks: of each side, 0 where it is one process. elsewhere: by their place in
-    `restarts`, those that ran on another GPU than the first, with its name."""
+class ABRun:
+    """An interleaved A/B run: fresh workers of two or more sides, timed in alternating blocks, in one or more restarts.
+
+    Args:
+        comparison: the second side against the first, where there are two.
+        ranking: all sides, where there are more.
+        restarts: one for each time that fresh workers were timed.
+        samples: nanoseconds a step, per restart and side.
+        warm: what the warm-up showed, per restart and side.
+        environments: of the last restart on the first GPU, by side.
+        warnings: sentences for the report.
+        outside: by side, the largest share of a block's wall time that its samples leave out.
+        blocks: by side, two times in nanoseconds for each block. The first is how long this process waited for it, by its own clock. The
+            second is what the block's samples add up to. A side's own report is not trusted without the first.
+        compiled: by side, how many graphs were compiled while it was timed.
+        witness: the checks on the timed run of the last side, where they were made (`rung.ladder.candidate.Candidate.witness`).
+        cpu_restarts: the restarts in CPU time a step. Empty on a GPU.
+        cores: by side, how long its threads ran and waited in all. Empty on a GPU.
+        ranks: of each side; 0 where a side is one process.
+        elsewhere: restarts that ran on another GPU than the first: their index in `restarts`, and the GPU's name.
+    """
 
     comparison: Comparison | None = None
     ranking: Ranking | None = None
@@ -57,7 +70,7 @@ class Duel:
     ranks: int = 0
     elsewhere: dict[int, str] = field(default_factory=dict)
 
-    def add(self, other: Duel, gpu: str = "") -> None:
+    def add(self, other: ABRun, gpu: str = "") -> None:
         """Takes in what was seen of the same sides in one more restart. gpu: on which it ran, empty for the first."""
         if gpu:
             self.elsewhere[len(self.restarts)] = gpu
@@ -146,18 +159,18 @@ def far_apart(restarts: Sequence[Restart], a: int = 0, b: int = 1) -> bool:
     return any(r.shortest and abs(r.usual(a, b) - r.least(a, b)) > math.log(APART) for r in restarts)
 
 
-def between(duel: Duel, name: str) -> Duel:
-    """What was seen of the untouched model and one of the others, as a comparison of two."""
+def pair_of(ab_run: ABRun, name: str) -> ABRun:
+    """The untouched model and the side of this name, as an A/B run of two sides, from one of several sides."""
     sides = {"best": "best", "candidate": name}
-    found = Duel(warnings=duel.warnings, environments=duel.environments)
-    found.samples = [{new: row[old] for new, old in sides.items()} for row in duel.samples]
-    found.warm = [{new: row[old] for new, old in sides.items()} for row in duel.warm]
+    found = ABRun(warnings=ab_run.warnings, environments=ab_run.environments)
+    found.samples = [{new: row[old] for new, old in sides.items()} for row in ab_run.samples]
+    found.warm = [{new: row[old] for new, old in sides.items()} for row in ab_run.warm]
     for of in ("outside", "blocks", "compiled", "cores"):
-        setattr(found, of, {new: getattr(duel, of)[old] for new, old in sides.items() if old in getattr(duel, of)})
-    order = list(duel.warm[-1])
+        setattr(found, of, {new: getattr(ab_run, of)[old] for new, old in sides.items() if old in getattr(ab_run, of)})
+    order = list(ab_run.warm[-1])
     k, n = order.index(name), len(order)
-    found.restarts = [_of_two(duel.restarts[-1], k, n)]
-    found.cpu_restarts = [_of_two(restart, k, n) for restart in duel.cpu_restarts[-1:]]
+    found.restarts = [_of_two(ab_run.restarts[-1], k, n)]
+    found.cpu_restarts = [_of_two(restart, k, n) for restart in ab_run.cpu_restarts[-1:]]
     return found
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from attempt_records import attempt
 
-from rung.ladder.climb.verdict import no_gain, spared
+from rung.ladder.climb.verdict import rejection, secondary_gain
 from rung.measure import Comparison, Interval
 from rung.measure.compare import Answer
 from rung.rungs import BY_NAME
@@ -39,7 +39,7 @@ def verdict(
     name: str, record: dict[str, Any], low: float, answer: Answer = "undecided", slower_at_most: float = 0.01
 ) -> str | None:
     comparison = Comparison(answer, Interval(low + 0.005, low, low + 0.01), 3, 0.95, None, 0.01, True)
-    found = no_gain(attempt(cut=False, **record), BY_NAME[name], comparison, slower_at_most)
+    found = rejection(attempt(cut=False, **record), BY_NAME[name], comparison, slower_at_most)
     return found[0] if found else None
 
 
@@ -52,12 +52,12 @@ def test_it_is_kept_where_it_is_as_fast_and_spares_enough(name: str) -> None:
 
 
 def test_what_is_spared_is_said_with_its_figures() -> None:
-    said = {name: spared(attempt(**record), BY_NAME[name]) for name, record in ENOUGH.items()}
+    said = {name: secondary_gain(attempt(**record), BY_NAME[name]) for name, record in ENOUGH.items()}
     assert said["compile-regions"] == "its first run takes 30 s instead of 90 s"
     assert said["expandable-segments"] == "it reserves 8.00 GiB instead of 10.00 GiB at its peak"
     assert said["recompute"] == "it takes 5.00 GiB instead of 6.00 GiB at its peak"
     assert said["dynamic-shapes"] == "it compiles 1 graph instead of 5, 12 s instead of 60 s for 5 shapes"
-    assert spared(attempt(), BY_NAME["capture"]) is None
+    assert secondary_gain(attempt(), BY_NAME["capture"]) is None
 
 
 def test_what_it_may_cost_is_the_users_to_say() -> None:

@@ -7,13 +7,13 @@ import pytest
 from attempt_records import attempt
 
 from rung.ladder.climb.answer import noise
-from rung.ladder.climb.trust import by_cpu_time, by_cpu_time_of, clocks_disagree
-from rung.ladder.climb.verdict import no_gain
+from rung.ladder.climb.busy_cpu import clocks_disagree, doubt_by_cpu_time, doubt_of_record
+from rung.ladder.climb.verdict import rejection
 from rung.measure import CLIMB, Comparison, Restart, judge
 from rung.measure.core_time import CoreTime
 from rung.records.climb import Noise
 from rung.rungs import BY_NAME
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 
 CALM, BUSY = {"best": CoreTime(100, 1), "candidate": CoreTime(100, 2)}, {"best": CoreTime(100, 100)}
 
@@ -22,8 +22,8 @@ def restarts(*gains: float) -> list[Restart]:
     return [Restart(((gain, 1.0, 1.0, gain),) * 4) for gain in gains]
 
 
-def duel(wall: Sequence[float], cpu: Sequence[float], cores: dict[str, CoreTime]) -> Duel:
-    made = Duel(restarts=restarts(*wall), cpu_restarts=restarts(*cpu), cores=cores)
+def ab_run(wall: Sequence[float], cpu: Sequence[float], cores: dict[str, CoreTime]) -> ABRun:
+    made = ABRun(restarts=restarts(*wall), cpu_restarts=restarts(*cpu), cores=cores)
     made.comparison = judge([restart.log_ratio() for restart in made.restarts], looks=CLIMB, last=True)
     return made
 
@@ -47,16 +47,16 @@ SCATTERED, SURE = (2.4, 0.9, 1.5), (1.45, 1.5, 1.55)
 def test_a_recipe_stays_provisional_where_both_clocks_speak_for_it(
     wall: Sequence[float], cpu: Sequence[float], cores: dict[str, CoreTime], stays: bool
 ) -> None:
-    made = duel(wall, cpu, cores)
+    made = ab_run(wall, cpu, cores)
     assert made.comparison is not None
     seen = made.by_cpu_time()
-    doubt = by_cpu_time(made.comparison, seen, made.waited.values())
+    doubt = doubt_by_cpu_time(made.comparison, seen, made.waited.values())
     assert bool(doubt) is stays
     if stays:
         assert "waited for a CPU core 50% of the time" in doubt
         assert "1.50× (" in doubt
     record = attempt(comparison=made.comparison, cpu_time=seen, waited=made.waited)
-    assert by_cpu_time_of(record) == doubt  # which is what is on disk
+    assert doubt_of_record(record) == doubt  # which is what is on disk
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_recipe_stays_provisional_where_both_clocks_speak_for_it(
 def test_one_restart_decides_nothing_alone_where_its_clocks_disagree(
     wall: float, cpu: float, cores: dict[str, CoreTime], disagree: bool
 ) -> None:
-    assert clocks_disagree(duel([wall], [cpu], cores)) is disagree
+    assert clocks_disagree(ab_run([wall], [cpu], cores)) is disagree
 
 
 def compared(visible: float) -> Comparison:
@@ -103,11 +103,11 @@ def test_the_noise_of_a_climb_is_that_of_its_attempts() -> None:
 def test_what_was_slower_while_others_took_the_cores_is_not_reverted(
     cpu: Sequence[float], waited: tuple[float, float], verdict: str
 ) -> None:
-    made = duel((0.7, 0.71, 0.69), cpu, BUSY)
+    made = ab_run((0.7, 0.71, 0.69), cpu, BUSY)
     assert made.comparison is not None
     shares = dict(zip(("best", "candidate"), waited, strict=True))
     record = attempt(comparison=made.comparison, cpu_time=made.by_cpu_time(), waited=shares, cut=False)
-    found = no_gain(record, BY_NAME["fused-qkv"], made.comparison, 0.01)
+    found = rejection(record, BY_NAME["fused-qkv"], made.comparison, 0.01)
     assert found is not None
     assert found[0] == verdict
     assert ("waited for a CPU core 50% of the time; climb again" in found[1]) == (verdict == "inconclusive")

@@ -1,4 +1,4 @@
-"""Which other rungs one waits for, where it does not apply without them."""
+"""Prerequisites: which other rungs a rung needs, where it does not apply without them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rung.rungs import LADDER, Context, Inapplicable, Rung
 MOST_NEEDED = 3  # rungs that one may need, as int8 weights do: bf16, compile and max-autotune
 
 
-def waiting(state: State, rung: Rung, no: Inapplicable, planned: bool) -> Inapplicable:
-    """The reason `no`, or in its place which other rungs are missing. planned: nothing was tried yet, so they may still come."""
-    needs = needed(state.context(), rung) if no.verdict == "inapplicable" else ()
+def name_missing(state: State, rung: Rung, no: Inapplicable, planned: bool) -> Inapplicable:
+    """The reason why a rung does not apply: the rungs that it lacks, or else `no`. planned: nothing was tried yet, so they may still be kept."""
+    needs = prerequisites(state.context(), rung) if no.verdict == "inapplicable" else ()
     if not needs:
         return no
     it_needs, were = f"it needs {' and '.join(needs)}", "were" if len(needs) > 1 else "was"
@@ -27,10 +27,10 @@ def waiting(state: State, rung: Rung, no: Inapplicable, planned: bool) -> Inappl
     return replace(no, why=f"{it_needs}, which {were} not {'kept' if tried & {*needs} else 'tried'}.")
 
 
-def needed(context: Context, rung: Rung) -> tuple[str, ...]:
-    """The fewest other rungs, each of which applies in its turn, beside which this one does; empty where none change that.
+def prerequisites(context: Context, rung: Rung) -> tuple[str, ...]:
+    """The fewest other rungs that make this one apply, in an order in which each of them applies; empty where none do.
 
-    Only those are followed that take away the reason of the moment, so that few are: a rung says one reason after the other.
+    A rung gives one reason at a time. The search follows only rungs that change the present reason, so it stays small.
     """
     stacks: list[tuple[Context, tuple[str, ...]]] = [(context, ())]
     for _ in range(MOST_NEEDED):
@@ -38,7 +38,7 @@ def needed(context: Context, rung: Rung) -> tuple[str, ...]:
         for at, names in stacks:
             no = rung.applies(at)
             for other in LADDER:
-                if other.name in (rung.name, *names) or _apart(rung, other) or other.applies(at):
+                if other.name in (rung.name, *names) or _exclusive(rung, other) or other.applies(at):
                     continue
                 beside = replace(at, plan=other.change(at.plan))
                 then = rung.applies(beside)
@@ -50,6 +50,6 @@ def needed(context: Context, rung: Rung) -> tuple[str, ...]:
     return ()
 
 
-def _apart(rung: Rung, other: Rung) -> bool:
-    """Whether one would take the place of the other."""
+def _exclusive(rung: Rung, other: Rung) -> bool:
+    """Whether one replaces the other."""
     return rung.name in other.replaces or other.name in rung.replaces

@@ -1,4 +1,4 @@
-"""The least time that a step can take on a chip: its arithmetic at the best rate allowed, the weights of its products read once."""
+"""The roofline lower bound of a step's time: its arithmetic at the best rate allowed, and the weights of its products read once."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from rung.plan import CONTRACTS, Numerics, contract
 from rung.records.climb import Floor
 from rung.records.workload import Facts
 
-# Bytes that an element of a weight has at most in products that a contract allows: a copy in fewer would do as well.
+# Bytes of a weight's element, at most, in products that a contract allows. A copy in a smaller dtype would do as well.
 WIDTH: dict[Numerics, int] = {"exact": 8, "tf32": 8, "bf16": 2, "fp8": 1}
 
 
-def floor(flops: float | None, facts: Facts, numerics: Numerics) -> Floor | None:
-    """None where the chip's rates or the step's FLOP are not known.
+def roofline_bound(flops: float | None, facts: Facts, numerics: Numerics) -> Floor | None:
+    """The least time that a step can take; None where the chip's rates or the step's FLOP are not known.
 
     flops: of a step; facts: `rates` (FLOP/s), `bandwidth` (bytes/s), `weights_read` and `stepped_bytes`
     (`rung.ladder.reads`). In training, the optimizer comes after all products; in inference, reading the weights may hide

@@ -1,4 +1,4 @@
-"""What the ranks of a job answered, as one answer: the slowest rank decides how long a step takes."""
+"""Merges the answers of a job's ranks into one: the slowest rank decides how long a step takes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 Answers = Sequence[Any]
 
 
-def together(method: str, answers: Answers) -> Any:
-    """The one answer to a call of a method. answers: of all ranks, in their order."""
+def merge_answers(method: str, answers: Answers) -> Any:
+    """One answer to a call of a method. answers: of all ranks, in their order."""
     return _RULES.get(method, _first)(answers)
 
 
@@ -26,7 +26,7 @@ def _largest(answers: Answers) -> Any:
     return {name: max(answer[name] for answer in answers) for name in answers[0]}
 
 
-def _said(answers: Answers) -> list[str]:
+def _sentences(answers: Answers) -> list[str]:
     """Sentences of all ranks, each once."""
     return list(dict.fromkeys(sentence for answer in answers for sentence in answer))
 
@@ -34,7 +34,9 @@ def _said(answers: Answers) -> list[str]:
 def _warm(answers: Answers) -> dict[str, Any]:
     """Its samples are those of the slowest rank already (`Timed._until_steady`)."""
     memory = _largest([answer["memory"] for answer in answers])
-    said = {name: _said([answer[name] for answer in answers]) for name in ("doubts", "apart") if name in answers[0]}
+    said = {
+        name: _sentences([answer[name] for answer in answers]) for name in ("doubts", "apart") if name in answers[0]
+    }
     return {**answers[0], "memory": memory, **said}
 
 
@@ -60,7 +62,7 @@ def _block(answers: Answers) -> dict[str, Any]:
 def _witness(answers: Answers) -> dict[str, Any]:
     """What any of them shows."""
     unseen = [answer["unseen"] for answer in answers if answer["unseen"]]
-    failures = _said([answer["failures"] for answer in answers])
+    failures = _sentences([answer["failures"] for answer in answers])
     return {**answers[0], "failures": failures, "unseen": max(unseen, default=None)}
 
 
@@ -71,7 +73,7 @@ def _verify(answers: Answers) -> dict[str, Any]:
     failures += [
         f"rank {k}: {s}" for k, answer in enumerate(answers) for s in answer["failures"] if s not in everywhere
     ]
-    worst = max((answer["worst"] for answer in answers if answer["worst"]), key=_off, default=None)
+    worst = max((answer["worst"] for answer in answers if answer["worst"]), key=_times_tolerance, default=None)
     return {
         **answers[0],
         "passed": all(answer["passed"] for answer in answers),
@@ -83,7 +85,7 @@ def _verify(answers: Answers) -> dict[str, Any]:
     }
 
 
-def _off(check: dict[str, Any]) -> float:
+def _times_tolerance(check: dict[str, Any]) -> float:
     """How many times its tolerance a comparison is off; null stands for what is not finite."""
     error, tolerance = check["error"], check["tolerance"]
     return math.inf if error is None or tolerance is None else float(error / tolerance)
@@ -95,7 +97,7 @@ _RULES: dict[str, Callable[[Answers], Any]] = {
     "memory": _largest,
     "in_use": _largest,
     "disturbances": _disturbances,
-    "doubts": _said,
+    "doubts": _sentences,
     "warm": _warm,
     "use_shape": _warm,
     "witness": _witness,

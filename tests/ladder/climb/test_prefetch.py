@@ -11,14 +11,14 @@ from made_up import GIB, MANIFEST, PASSED, Added, answered, know, leave, state
 from made_up import warm as warmed
 
 from rung.ladder.climb import state as states
-from rung.ladder.climb.ahead import prepare_next, prepared_rung, verify_beside
-from rung.ladder.climb.begun import Begun
-from rung.ladder.climb.bundles import as_one
+from rung.ladder.climb.bundles import bundle_of
 from rung.ladder.climb.checks import checks_of
-from rung.ladder.climb.mode_checks import prepare_after
+from rung.ladder.climb.mode_checks import prefetch_after
 from rung.ladder.climb.mode_timing import Race
 from rung.ladder.climb.modes import the_best
-from rung.ladder.climb.state import State
+from rung.ladder.climb.prefetch import prefetch_next, prefetched_rung, verify_while_compiling
+from rung.ladder.climb.state import Profile, State
+from rung.ladder.climb.unfinished import Unfinished
 from rung.launch import WorkerFailed
 from rung.records.analyze import Breakdown
 from rung.records.record import record_of
@@ -41,8 +41,8 @@ def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[State, Added
     made.run.write("manifest.json", MANIFEST)
     made.known, made.pool, made.kept = record_of(Facts, FACTS), pool, BEST  # type: ignore[assignment]
     made.baseline.memory = {"allocated": 1 << 30}
-    rung = as_one(made.context(), [BY_NAME[name] for name in MEMBERS])
-    made.next = Task("02-together-1-candidate", made.side([*BEST, *MEMBERS]), [])
+    rung = bundle_of(made.context(), [BY_NAME[name] for name in MEMBERS])
+    made.next_worker = Task("02-together-1-candidate", made.side([*BEST, *MEMBERS]), [])
     made.next_rung, made.next_gain = replace(rung, shrinks=lambda c: {}), 1.3
     return made, pool
 
@@ -51,53 +51,53 @@ def warm(made: State, *found: str) -> None:
     """Its worker is ready, and says which passes found something."""
     matches = {name: int(name in found) for name in MEMBERS}
     says = warmed({"allocated": 1 << 30}, applied={"matches": matches})
-    made.next = answered("02-together-1-candidate", made.side([*BEST, *MEMBERS]), warm=says)
+    made.next_worker = answered("02-together-1-candidate", made.side([*BEST, *MEMBERS]), warm=says)
 
 
 def test_it_is_verified_while_it_compiles(climb: tuple[State, Added]) -> None:
     made, pool = climb
-    prepare_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, Profile())
     warm(made, *MEMBERS)
-    prepare_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, Profile())
     assert pool.names == ["02-together-verify-exact", "02-together-verify-bf16"]
-    assert [task.name for task in made.next_ahead] == ["02-together-verify-exact", "02-together-verify-bf16"]
+    assert [task.name for task in made.next_checks] == ["02-together-verify-exact", "02-together-verify-bf16"]
 
 
 def test_what_is_verified_before_it_has_the_cores_to_itself(climb: tuple[State, Added]) -> None:
     made, pool = climb
-    made.checking = [Task("01-plain-verify-bf16", made.side(BEST), [("verify", {})])]
-    prepare_next(made, BEST, (None, None))
+    made.all_checks = [Task("01-plain-verify-bf16", made.side(BEST), [("verify", {})])]
+    prefetch_next(made, BEST, Profile())
     assert pool.names == []
-    made.checking = [answered("01-plain-verify-bf16", made.side(BEST), verify=PASSED)]
-    prepare_next(made, BEST, (None, None))
+    made.all_checks = [answered("01-plain-verify-bf16", made.side(BEST), verify=PASSED)]
+    prefetch_next(made, BEST, Profile())
     assert "02-together-verify-exact" in pool.names
 
 
 def test_without_the_members_that_did_nothing_it_begins_anew(climb: tuple[State, Added]) -> None:
     made, pool = climb
-    prepare_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, Profile())
     of_the_best = Task("01-plain-verify-bf16", made.side(BEST), [("verify", {})])
-    made.checking.append(of_the_best)
+    made.all_checks.append(of_the_best)
     warm(made, "fused-qkv")
-    prepare_next(made, BEST, (None, None))
+    prefetch_next(made, BEST, Profile())
     assert not of_the_best.ended
     assert {tuple(task.side.rungs) for task in pool.tasks if not task.ended} == {(*BEST, "fused-qkv")}
-    assert [task.name.rpartition("-")[2] for task in made.next_ahead] == ["exact", "bf16"]
+    assert [task.name.rpartition("-")[2] for task in made.next_checks] == ["exact", "bf16"]
 
 
 def test_the_next_candidate_yields_until_it_is_the_one_that_is_tried(climb: tuple[State, Added]) -> None:
     """What verifies the best so far comes first; plain modes that wait, too, come after it."""
     made, pool = climb
-    made.next, made.next_rung = None, None
+    made.next_worker, made.next_rung = None, None
     pool.add(Task("01-plain-default", made.side(BEST), []))
     made.request = replace(made.request, budget=None)
-    prepare_next(made, BEST, (None, None))
-    assert made.next is not None
-    assert pool.tasks[0] is made.next
-    assert made.next.yielding
-    task = made.prefetched(list(made.next.side.rungs))
+    prefetch_next(made, BEST, Profile())
+    assert made.next_worker is not None
+    assert pool.tasks[0] is made.next_worker
+    assert made.next_worker.low_priority
+    task = made.take_next_worker(list(made.next_worker.side.rungs))
     assert task is not None
-    assert not task.yielding
+    assert not task.low_priority
 
 
 def test_what_did_nothing_in_a_candidate_is_not_tried_after_it(climb: tuple[State, Added]) -> None:
@@ -105,9 +105,9 @@ def test_what_did_nothing_in_a_candidate_is_not_tried_after_it(climb: tuple[Stat
     made.request = replace(made.request, budget=None)
 
     def following(without: list[str]) -> tuple[str, ...]:
-        made.next, made.next_rung = None, None
-        prepare_next(made, BEST, (None, None), without)
-        return made.next.side.rungs if made.next else ()
+        made.next_worker, made.next_rung = None, None
+        prefetch_next(made, BEST, Profile(), without)
+        return made.next_worker.side.rungs if made.next_worker else ()
 
     first = following([])[-1]
     assert first not in following([first])
@@ -120,48 +120,48 @@ def racing(made: State, seconds: float) -> Race:
     """So much time is left. The model as a whole compiles, and its blocks are the best mode so far."""
     leave(made, seconds)
     know(made, matches={"fused-qkv": 12, "fused-gate-up": 12, "sdpa": 12, "gelu-epilogue": 12})
-    made.numerics, made.next, made.next_rung = "bf16", None, None
-    made.likely, made.racing = [WHOLE], {WHOLE: Task("01-plain-whole", made.side(BEST), [])}
+    made.numerics, made.next_worker, made.next_rung = "bf16", None, None
+    made.likely_modes, made.mode_workers = [WHOLE], {WHOLE: Task("01-plain-whole", made.side(BEST), [])}
     return Race({"blocks-and-graph": mode(*AS_BLOCKS, name="blocks-and-graph", speedup=1.5)}, "blocks-and-graph")
 
 
 def test_where_little_time_is_left_it_compiles_beside_the_whole_that_it_builds_on(climb: tuple[State, Added]) -> None:
     made, _ = climb
     race = racing(made, 400.0)
-    prepare_after(made, race)
-    assert made.next is None  # the whole will tell first where its time goes
+    prefetch_after(made, race)
+    assert made.next_worker is None  # the whole will tell first where its time goes
     race = racing(made, 100.0)
-    prepare_after(made, race)
-    assert made.next is not None
-    assert made.next.side.rungs[:3] == tuple(BEST)
-    assert {"sdpa", "gelu-epilogue"} <= {*made.next.side.rungs}
+    prefetch_after(made, race)
+    assert made.next_worker is not None
+    assert made.next_worker.side.rungs[:3] == tuple(BEST)
+    assert {"sdpa", "gelu-epilogue"} <= {*made.next_worker.side.rungs}
     made.next_gain = 1.3
-    made.checking = [Task("01-plain-verify-bf16", made.side(BEST), [("verify", {})])]
-    prepare_after(made, race)
-    assert [task.side.rungs for task in made.next_ahead] == [made.next.side.rungs] * 2
-    made.likely = []
+    made.all_checks = [Task("01-plain-verify-bf16", made.side(BEST), [("verify", {})])]
+    prefetch_after(made, race)
+    assert [task.side.rungs for task in made.next_checks] == [made.next_worker.side.rungs] * 2
+    made.likely_modes = []
     race.modes[WHOLE], race.best = mode(*BEST, name=WHOLE, speedup=1.8), WHOLE
-    before = made.next
-    prepare_after(made, race)
-    assert made.next is before
+    before = made.next_worker
+    prefetch_after(made, race)
+    assert made.next_worker is before
 
 
 @pytest.mark.parametrize("end", ["it raises", "it is slower", "another mode is the best"])
 def test_where_the_whole_does_not_become_the_best_it_is_given_up(climb: tuple[State, Added], end: str) -> None:
     made, _ = climb
     race = racing(made, 100.0)
-    prepare_after(made, race)
-    begun = made.next
+    prefetch_after(made, race)
+    begun = made.next_worker
     assert begun is not None
     if end == "it raises":
-        made.racing[WHOLE].error = WorkerFailed("out of memory", "raised")
+        made.mode_workers[WHOLE].error = WorkerFailed("out of memory", "raised")
     else:
-        made.likely = []
+        made.likely_modes = []
     if end == "another mode is the best":
         race.modes["default"], race.best = mode("bf16", "compile", name="default", speedup=1.8), "default"
-    prepare_after(made, race)
+    prefetch_after(made, race)
     assert begun.ended
-    assert made.next is not begun
+    assert made.next_worker is not begun
 
 
 @pytest.mark.parametrize(
@@ -182,9 +182,9 @@ def test_one_that_is_nearly_decided_is_tried_at_the_end(
     made.plain = the_best(mode(*BEST, name=WHOLE, speedup=1.8), [])
     if ready:
         warm(made, *MEMBERS)
-    assert made.next is not None
-    side = made.next.side
-    made.next_ahead = [
+    assert made.next_worker is not None
+    side = made.next_worker.side
+    made.next_checks = [
         answered(f"02-together-verify-{part}", side, verify=PASSED)
         if verified
         else Task(f"02-together-verify-{part}", side, [("verify", {})])
@@ -193,41 +193,41 @@ def test_one_that_is_nearly_decided_is_tried_at_the_end(
     know(leave(made, left), matches=dict.fromkeys(MEMBERS, 12))
     # A verification may take a tenth of it more, and a restart may not.
     made.request = replace(made.request, budget=max(left, 40.0))
-    assert bool(prepared_rung(made)) == tried
+    assert bool(prefetched_rung(made)) == tried
 
 
 def test_without_many_cores_it_waits(climb: tuple[State, Added], monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = climb
     monkeypatch.setattr(states, "usable_cores", lambda: 2)
-    prepare_after(made, racing(made, 100.0))
-    assert made.next is None
+    prefetch_after(made, racing(made, 100.0))
+    assert made.next_worker is None
 
 
 def tried_now(made: State, gain: float, *found: str, best: Sequence[str] = BEST) -> None:
     """Another candidate than the one that was prepared ahead is tried. found: once its worker is ready, the passes that found something."""
     rung = replace(
-        as_one(made.context(), [BY_NAME[name] for name in MEMBERS]), shrinks=lambda c: {"rest": (1 / gain, 1 / gain)}
+        bundle_of(made.context(), [BY_NAME[name] for name in MEMBERS]), shrinks=lambda c: {"rest": (1 / gain, 1 / gain)}
     )
     made.breakdown = Breakdown(parts={"rest": 10e6})
-    task, made.next = Task("03-together-1-candidate", made.side([*best, *MEMBERS]), []), None
+    task, made.next_worker = Task("03-together-1-candidate", made.side([*best, *MEMBERS]), []), None
     if found:
         warm(made, *found)
-        task, made.next = made.next, None
+        task, made.next_worker = made.next_worker, None
         assert task is not None
         task.name = "03-together-1-candidate"
-    verify_beside(made, rung, task)
+    verify_while_compiling(made, rung, task)
 
 
 def test_a_candidate_that_nobody_prepared_is_verified_while_it_compiles(climb: tuple[State, Added]) -> None:
     made, pool = climb
     tried_now(made, 1.03)
     assert pool.names == ["03-together-verify-exact"]  # its own worker compiles it in bf16
-    assert made.next_ahead == pool.tasks
+    assert made.next_checks == pool.tasks
     tried_now(made, 1.03)  # once
     assert len(pool.tasks) == 1
     tried_now(made, 1.03, *MEMBERS)  # its code is in the cache now
     assert pool.names == ["03-together-verify-exact", "03-together-verify-bf16"]
-    assert made.next_ahead == pool.tasks
+    assert made.next_checks == pool.tasks
 
 
 def test_with_dropout_nobody_else_compiles_what_is_verified(climb: tuple[State, Added]) -> None:
@@ -285,9 +285,9 @@ def test_once_its_worker_is_warm_it_begins_anew_without_what_did_nothing(climb: 
 
 def test_what_an_earlier_sitting_has_verified_is_not_begun_again(climb: tuple[State, Added]) -> None:
     made, pool = climb
-    begun = Begun("03-together", [*BEST, *MEMBERS], " + ".join(BEST))
+    begun = Unfinished("03-together", [*BEST, *MEMBERS], " + ".join(BEST))
     begun.verified_stack, begun.verified = [*BEST, *MEMBERS], {"exact": PASSED}
-    made.begun["attempt"] = begun
+    made.unfinished["attempt"] = begun
     tried_now(made, 1.03)
     assert pool.names == []
 
@@ -304,5 +304,5 @@ def test_what_compiled_for_another_stack_ends_with_it(climb: tuple[State, Added]
     know(made, dropout=True)
     tried_now(made, 1.03)
     assert "03-together-precompile-exact" in pool.names
-    checks_of(made, [*BEST, "fused-qkv"], "03-together-fewer", made.next_ahead)
+    checks_of(made, [*BEST, "fused-qkv"], "03-together-fewer", made.next_checks)
     assert {tuple(task.side.rungs) for task in pool.tasks if not task.ended} == {(*BEST, "fused-qkv")}

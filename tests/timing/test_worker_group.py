@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rung.measure import Restart
-from rung.timing import start as starts
-from rung.timing.duel import Duel
-from rung.timing.start import FEWEST_ROUNDS, Asked, Start
+from rung.timing import worker_group
+from rung.timing.ab_run import ABRun
+from rung.timing.worker_group import FEWEST_ROUNDS, Asked, WorkerGroup
 
 MS = 1e6
 
@@ -28,7 +28,7 @@ def timed(
     """The restart itself. steps: of the blocks, in turn; cores: what the threads of a block got of them."""
     of_blocks = itertools.cycle(steps)
     now, counts = [0.0], []
-    monkeypatch.setattr(starts, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(worker_group, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def answer(asked: Asked) -> Any:
         if asked.method == "estimate":
@@ -40,12 +40,12 @@ def timed(
         now[0] += count * step / 1e3
         return {"samples": [step * MS] * count, "outside": 0.0, "calls": count, "compiled": 0, "cores": cores}
 
-    begun = object.__new__(Start)
+    begun = object.__new__(WorkerGroup)
     side = SimpleNamespace(environment=SimpleNamespace(device=SimpleNamespace(kind="cpu")))
     warm = SimpleNamespace(steady=True, original=None, doubts=[], loops=0, memory={})
     begun.workers = dict.fromkeys(("best", "candidate"))
     begun.facts, begun.state = dict.fromkeys(begun.workers, side), dict.fromkeys(begun.workers, warm)
-    timing = begun.timing(Duel())
+    timing = begun.timing(ABRun())
     asked = next(timing)
     while True:
         try:
@@ -82,13 +82,13 @@ def test_a_machine_that_is_a_little_slower_is_timed_as_it_was_meant(monkeypatch:
 
 @pytest.mark.parametrize(("second", "asked"), [("graph", []), ("events", ["A"]), ("batch", ["A"])])
 def test_functions_on_a_gpu_are_timed_in_one_way(second: str, asked: list[str]) -> None:
-    begun = object.__new__(Start)
+    begun = object.__new__(WorkerGroup)
     device = SimpleNamespace(kind="cuda")
     side = SimpleNamespace(environment=SimpleNamespace(device=device), mode="call")
     warm = SimpleNamespace(steady=True, original=None, doubts=[], loops=1, memory={})
     begun.workers = dict.fromkeys("AB")
     begun.facts, begun.state = dict.fromkeys(begun.workers, side), dict.fromkeys(begun.workers, warm)
-    timing = begun.timing(Duel())
+    timing = begun.timing(ABRun())
     chosen: list[tuple[str, str]] = []
     question = next(timing)
     while question.method == "timer":

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from rung.ladder.climb.state import counters
-from rung.ladder.floor import floor
+from rung.ladder.roofline import roofline_bound
 from rung.records.climb import Floor
 from rung.records.record import record_of
 from rung.records.workload import Facts
@@ -36,15 +36,15 @@ def facts(mode: str = "infer", own: str = "exact", **more: Any) -> Facts:
     [("exact", "fp32", 8.0), ("tf32", "tf32", 2.0), ("bf16", "bf16", 1.0), ("fp8", "fp8", 0.25)],
 )
 def test_the_contract_decides_the_rate_and_fp16_is_never_meant(numerics: Any, precision: str, seconds: float) -> None:
-    assert floor(WORK, facts(), numerics) == Floor(seconds=pytest.approx(seconds), precision=precision)
+    assert roofline_bound(WORK, facts(), numerics) == Floor(seconds=pytest.approx(seconds), precision=precision)
 
 
 def test_a_workload_that_runs_in_bfloat16_itself_needs_no_contract_for_it() -> None:
-    assert floor(WORK, facts(own="bf16"), "exact") == Floor(seconds=pytest.approx(1.0), precision="bf16")
+    assert roofline_bound(WORK, facts(own="bf16"), "exact") == Floor(seconds=pytest.approx(1.0), precision="bf16")
 
 
 def test_reading_the_weights_may_take_longer_and_the_optimizer_comes_on_top() -> None:
-    infer, train = floor(1e9, facts(), "exact"), floor(1e9, facts("train"), "bf16")
+    infer, train = roofline_bound(1e9, facts(), "exact"), roofline_bound(1e9, facts("train"), "bf16")
     assert infer is not None
     assert train is not None
     assert infer.seconds == pytest.approx(4e-3)
@@ -55,15 +55,15 @@ def test_reading_the_weights_may_take_longer_and_the_optimizer_comes_on_top() ->
 def test_weights_are_as_wide_as_the_contract_asks_for_and_no_wider_than_they_are(numerics: Any, seconds: float) -> None:
     """A floor that the next rung goes below would end a climb before that rung."""
     mixed = facts(weights_read={"4": 10**9, "2": 10**9})
-    found = floor(1e9, mixed, numerics)
+    found = roofline_bound(1e9, mixed, numerics)
     assert found is not None
     assert found.seconds == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("missing", [{"rates": {}}, {"bandwidth": None}])
 def test_without_the_chips_figures_there_is_no_floor(missing: dict[str, Any]) -> None:
-    assert floor(WORK, facts(**missing), "bf16") is None
-    assert floor(None, facts(), "bf16") is None
+    assert roofline_bound(WORK, facts(**missing), "bf16") is None
+    assert roofline_bound(None, facts(), "bf16") is None
 
 
 def test_a_trace_is_counted_per_step() -> None:

@@ -1,7 +1,7 @@
-"""Plain modes that are still compiled once the best one is verified: the first rungs are tried meanwhile, and what is ready is timed after.
+"""Deferred plain modes: those that still compile once the best one is verified. Rungs are tried meanwhile.
 
-A mode is timed against the best so far, whose gain over the untouched model is known. One that is faster than the best plain mode takes
-its place: all answers are held against it from then on.
+A mode that is ready is timed against the best so far, whose gain over the untouched model is known. If it is faster than the best plain mode,
+it becomes that, and all answers are compared with it from then on.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import statistics
 import time
 from dataclasses import replace
 
-from rung.ladder.climb.ahead import champion_of
 from rung.ladder.climb.answer import offer
 from rung.ladder.climb.mode_timing import ALIKE
 from rung.ladder.climb.modes import NAME, mode_of_task, the_best, title
+from rung.ladder.climb.prefetch import worker_of_best
 from rung.ladder.climb.race import SLOW_MOST
 from rung.ladder.climb.restarts import time_for_blocks
-from rung.ladder.climb.schedule import confirming, room
+from rung.ladder.climb.schedule import confirmation_seconds, trial_budget
 from rung.ladder.climb.state import OutOfTime, State
 from rung.records.climb import Mode
 from rung.records.measured import Figure
 from rung.records.progress import Raced
-from rung.timing.duel import Duel
-from rung.timing.start import SideFailed, Start
+from rung.timing.ab_run import ABRun
 from rung.timing.tasks import Task
+from rung.timing.worker_group import SideFailed, WorkerGroup
 
 progress = logging.getLogger(__name__)
 
@@ -33,19 +33,20 @@ GAVE_WAY = "not timed, because others needed its memory of the GPU"
 NO_TIME = "not timed, because the budget left no time for it"
 
 
-def time_late(state: State, *, wait: bool = False) -> None:
-    """Times those that are ready. wait: first waits for the others, as long as the answer can be confirmed afterwards; those that are
+def time_deferred_modes(state: State, *, wait: bool = False) -> None:
+    """Times the deferred modes that are ready. wait: first waits for the others, as long as time is left for confirming the answer. Those that are
     not ready then are given up."""
-    if wait and state.late:
-        progress.info("preparing %s", "; ".join(map(title, state.late)))
+    if wait and state.deferred_modes:
+        progress.info("preparing %s", "; ".join(map(title, state.deferred_modes)))
         until = time.monotonic() + SLOW_MOST
         state.pool.wait(
-            lambda: all(task.done for task in state.late.values()), lambda: min(room(state), until - time.monotonic())
+            lambda: all(task.done for task in state.deferred_modes.values()),
+            lambda: min(trial_budget(state), until - time.monotonic()),
         )
-    elif room(state) <= 0:
+    elif trial_budget(state) <= 0:
         return
-    for name in [name for name, task in state.late.items() if task.done]:
-        task = state.late.pop(name)
+    for name in [name for name, task in state.deferred_modes.items() if task.done]:
+        task = state.deferred_modes.pop(name)
         try:
             mode = mode_of_task(name, task)
             try:
@@ -56,52 +57,52 @@ def time_late(state: State, *, wait: bool = False) -> None:
         finally:
             task.end()
     if wait:
-        give_up_late(state)
+        give_up_deferred_modes(state)
 
 
-def give_up_late(state: State) -> None:
-    """Says of those that are left that there was no time for them."""
-    for name, task in state.late.items():
+def give_up_deferred_modes(state: State) -> None:
+    """Ends the modes that are left, and records that there was no time for them."""
+    for name, task in state.deferred_modes.items():
         task.end()
         _tell(state, mode_of_task(name, task, error="it was not ready in time"))
-    state.late = {}
+    state.deferred_modes = {}
 
 
 def _beside_the_best(state: State, mode: Mode, task: Task) -> None:
-    """Notes what one restart shows of a mode, beside the best so far; or its error. Raises OutOfTime where only the time for confirming the
-    answer is left."""
+    """Times a mode in one restart beside the best so far, and notes its speedup or its error. Raises OutOfTime where only the time for confirming
+    the answer is left."""
     if task.error:
         mode.error = task.error.sentence
         return
     if task.ended:
         mode.error = GAVE_WAY
         return
-    task.spare = False  # the best is to have other room
-    best = champion_of(state, state.kept, f"01-{NAME}-{mode.name}-beside")
-    state.wait(best, keep=confirming(state))
+    task.reclaimable = False  # the best is to have other room
+    best = worker_of_best(state, state.kept, f"01-{NAME}-{mode.name}-beside")
+    state.wait(best, keep=confirmation_seconds(state))
     time_for_blocks(state, 2)
     progress.info("timing %s", mode.title)
-    duel = Duel()
+    ab_run = ABRun()
     try:
         if best.error:
             raise SideFailed("best", best.error)
         if not task.ready:
             mode.error = GAVE_WAY
             return
-        start = Start.of(state.setup_within(state.left()), {"best": best, "candidate": task})
-        ratio = math.exp(start.timed(duel).log_ratio())
+        group = WorkerGroup.of(state.setup_within(state.left()), {"best": best, "candidate": task})
+        ratio = math.exp(group.timed(ab_run).log_ratio())
     except SideFailed as failure:
         if state.left() <= 1:
             raise OutOfTime from failure
         mode.error = failure.error.sentence
         return
-    mode.speedup = state.over_untouched() * ratio
-    mode.step_ns = statistics.median_high(duel.samples[-1]["candidate"])
+    mode.speedup = state.gain_over_baseline() * ratio
+    mode.step_ns = statistics.median_high(ab_run.samples[-1]["candidate"])
     mode.prepared_seconds = task.since_open("warm")
 
 
 def _tell(state: State, mode: Mode) -> None:
-    """Writes down what was seen of a mode, and takes it for the best plain one where it is."""
+    """Records a mode, and makes it the best plain mode where it is faster."""
     record = next((a for a in state.attempts if a.rung == NAME), None)
     if record is None or not state.plain:  # no mode was timed, or the one that was computes something else
         return

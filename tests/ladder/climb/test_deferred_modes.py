@@ -9,7 +9,7 @@ import pytest
 from attempt_records import compared, mode
 from made_up import MANIFEST, STEP, answered, leave, state, tried, warm
 
-from rung.ladder.climb import late
+from rung.ladder.climb import deferred_modes
 from rung.ladder.climb import race as racing
 from rung.ladder.climb.answer import Answer, offer
 from rung.ladder.climb.mode_timing import Race
@@ -18,7 +18,7 @@ from rung.ladder.climb.state import State
 from rung.launch import WorkerFailed
 from rung.measure import Restart
 from rung.records.measured import Figure
-from rung.timing.duel import Duel
+from rung.timing.ab_run import ABRun
 from rung.timing.tasks import Task
 
 PLAIN = ["compile", "capture"]
@@ -47,7 +47,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
     tried(made, "fused-qkv", "kept", stack=BEST, times=times, comparison=compared("faster", 1.4))
     made.kept = BEST
     offer(made, Answer(tuple(BEST), "verified", Figure(value=7.0), Figure(value=1.4)))
-    made.champion = answered("01-best", made.side(BEST))
+    made.best_worker = answered("01-best", made.side(BEST))
     made.pool = type("Pool", (), {"wait": lambda self, until, left: until() or left() > 0})()  # type: ignore[assignment]
     return made
 
@@ -64,12 +64,12 @@ def timed_as(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
         def of(*_: object) -> "Started":
             return Started()
 
-        def timed(self, duel: Duel) -> Restart:
-            duel.samples.append({"best": [STEP / 7], "candidate": [STEP / 7 / ratio]})
+        def timed(self, ab_run: ABRun) -> Restart:
+            ab_run.samples.append({"best": [STEP / 7], "candidate": [STEP / 7 / ratio]})
             block = STEP / 7, STEP / 7 / ratio
             return Restart(tuple((*block, *reversed(block)) for _ in range(8)))
 
-    monkeypatch.setattr(late, "Start", Started)
+    monkeypatch.setattr(deferred_modes, "WorkerGroup", Started)
 
 
 def best_mode(made: State) -> list[str]:
@@ -84,8 +84,8 @@ def on_disk(made: State) -> dict[str, Any]:
 
 def test_a_slower_mode_is_told_and_changes_nothing(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
     timed_as(monkeypatch, 0.7)
-    made.late = {MODE: (task := ready(made))}
-    late.time_late(made)
+    made.deferred_modes = {MODE: (task := ready(made))}
+    deferred_modes.time_deferred_modes(made)
     (_, told) = on_disk(made)["modes"]
     assert told["speedup"] == pytest.approx(7.0 * 0.7)
     assert told["step_ns"] == pytest.approx(STEP / 4.9, rel=1e-6)
@@ -93,13 +93,13 @@ def test_a_slower_mode_is_told_and_changes_nothing(made: State, monkeypatch: pyt
     assert made.answer is not None
     assert made.answer.over_plain == Figure(value=1.4)
     assert task.ended
-    assert not made.late
+    assert not made.deferred_modes
 
 
 def test_a_faster_one_is_what_the_answer_is_held_against(made: State, monkeypatch: pytest.MonkeyPatch) -> None:
     timed_as(monkeypatch, 0.9)
-    made.late = {MODE: ready(made)}
-    late.time_late(made)
+    made.deferred_modes = {MODE: ready(made)}
+    deferred_modes.time_deferred_modes(made)
     assert best_mode(made) == on_disk(made)["plain"]["rungs"] == ["compile", MODE]
     assert made.answer is not None
     assert made.answer.status == "verified"
@@ -111,9 +111,11 @@ def test_a_faster_one_is_what_the_answer_is_held_against(made: State, monkeypatc
 @pytest.mark.parametrize("wait", [False, True])
 def test_what_is_not_ready_is_given_up_at_the_end_alone(made: State, wait: bool) -> None:
     leave(made, 100.0)
-    made.late = {MODE: (task := Task("01-plain-reduce-overhead", made.side(["compile", MODE]), [("warm", {})]))}
-    late.time_late(made, wait=wait)
-    assert bool(made.late) is not wait
+    made.deferred_modes = {
+        MODE: (task := Task("01-plain-reduce-overhead", made.side(["compile", MODE]), [("warm", {})]))
+    }
+    deferred_modes.time_deferred_modes(made, wait=wait)
+    assert bool(made.deferred_modes) is not wait
     assert task.ended is wait
     told = [mode.get("error") for mode in on_disk(made)["modes"][1:]]
     assert told == (["it was not ready in time"] if wait else [])
@@ -125,8 +127,8 @@ def test_what_is_not_ready_is_given_up_at_the_end_alone(made: State, wait: bool)
 def test_one_that_failed_or_was_given_up_says_so(made: State, error: WorkerFailed | None, says: str) -> None:
     task = ready(made)
     task.error, task.ended = error, True
-    made.late = {MODE: task}
-    late.time_late(made)
+    made.deferred_modes = {MODE: task}
+    deferred_modes.time_deferred_modes(made)
     assert says in on_disk(made)["modes"][1]["error"]
     assert best_mode(made) == PLAIN
 
@@ -138,21 +140,21 @@ def test_where_the_time_for_confirming_is_all_that_is_left_a_mode_that_is_ready_
     """The best's worker has to be prepared first, and is not ready in time."""
     left = iter([] if wait else [100.0])  # enough when it is asked whether there is any
     made.request = replace(made.request, budget=100.0)
-    monkeypatch.setattr(made, "left", lambda: next(left, late.confirming(made)))
-    made.champion = None
-    monkeypatch.setattr(late, "champion_of", lambda *_: Task("01-best", made.side(BEST), []))
-    made.late = {MODE: (task := ready(made))}
-    late.time_late(made, wait=wait)
-    assert on_disk(made)["modes"][1]["error"] == late.NO_TIME
+    monkeypatch.setattr(made, "left", lambda: next(left, deferred_modes.confirmation_seconds(made)))
+    made.best_worker = None
+    monkeypatch.setattr(deferred_modes, "worker_of_best", lambda *_: Task("01-best", made.side(BEST), []))
+    made.deferred_modes = {MODE: (task := ready(made))}
+    deferred_modes.time_deferred_modes(made, wait=wait)
+    assert on_disk(made)["modes"][1]["error"] == deferred_modes.NO_TIME
     assert best_mode(made) == PLAIN
     assert task.ended
-    assert not made.late
+    assert not made.deferred_modes
 
 
 def test_where_the_best_mode_computed_something_else_none_takes_its_place(made: State) -> None:
     made.plain = None
-    made.late = {MODE: ready(made)}
-    late.give_up_late(made)
+    made.deferred_modes = {MODE: ready(made)}
+    deferred_modes.give_up_deferred_modes(made)
     assert made.plain is None
 
 
@@ -166,7 +168,7 @@ def test_modes_wait_for_a_candidate_that_is_ready_where_they_compile_for_long_or
 ) -> None:
     assert made.answer is not None
     made.answer = replace(made.answer, status=status)
-    made.next = ready(made) if next_ready else Task("02", made.side([]), [("warm", {})])
+    made.next_worker = ready(made) if next_ready else Task("02", made.side([]), [("warm", {})])
     rungs = {"default": ["compile"], "blocks-and-graph": ["compile-regions", "capture"]}
     tasks = {name: Task(f"01-plain-{name}", made.side(rungs.get(name, [name])), []) for name in open_}
     if compiling:
@@ -174,4 +176,4 @@ def test_modes_wait_for_a_candidate_that_is_ready_where_they_compile_for_long_or
             task.worker = object()  # type: ignore[assignment]
     race = Race({best: mode(*(PLAIN if best == "compile-and-graph" else ["capture"]), name=best)}, best)
     adds = best != "compile-and-graph" and bool({"default", "blocks-and-graph"} & {*open_})
-    assert racing._can_wait(made, race, tasks) is (bool(open_) and not adds and status == "verified" and next_ready)
+    assert racing._can_defer(made, race, tasks) is (bool(open_) and not adds and status == "verified" and next_ready)

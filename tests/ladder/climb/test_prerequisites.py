@@ -8,8 +8,8 @@ from known_facts import facts_of
 from made_up import state, tried
 
 from rung.ladder.climb.answer import Answer
-from rung.ladder.climb.attempt import opened
-from rung.ladder.climb.needs import needed
+from rung.ladder.climb.attempt import new_record
+from rung.ladder.climb.prerequisites import prerequisites
 from rung.plan import Plan
 from rung.records.climb import Figure
 from rung.records.record import record_of
@@ -40,7 +40,7 @@ DECODED = TRAINED | {"gpu": True, "mode": "infer", "arch": "sm90", "linears": 8,
 def test_the_fewest_other_rungs_that_one_needs_are_found(name: str, facts: dict[str, Any], needs: tuple[str]) -> None:
     at = Context(Plan(), "fp8", facts_of(facts), {}, {})
     assert BY_NAME[name].applies(at)
-    assert needed(at, BY_NAME[name]) == needs
+    assert prerequisites(at, BY_NAME[name]) == needs
 
 
 def test_what_needs_another_rung_says_which_and_whether_that_may_still_come(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_what_needs_another_rung_says_which_and_whether_that_may_still_come(tmp_
         made.answer = answer
         for name in attempts:
             tried(made, name, "reverted")
-        record = opened(made, BY_NAME["bf16-stream"], planned)
+        record = new_record(made, BY_NAME["bf16-stream"], planned)
         return record.verdict, record.why
 
     assert said("plan", planned=True) == ("not yet", "it needs bf16.")
