@@ -144,6 +144,21 @@ def test_where_no_graph_can_be_captured_the_model_as_it_is_takes_its_place(
     assert not race.without_graph(made, done)  # once
 
 
+def test_a_mode_that_there_is_no_time_to_time_again_keeps_its_time_where_another_dies_beside_it(
+    made: State, timed: Timed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed({"default": 1.9, "cuda-graph": 1.5}, dies={"reduce-overhead": 1})
+    found, graph = Race(), ("cuda-graph", "capture")
+    time_modes(made, found, {"default": ready(made, "default", "compile"), "cuda-graph": ready(made, *graph)})
+    too_long = iter([False, True])
+    monkeypatch.setattr(mode_timing, "_too_long", lambda *_: next(too_long))
+    both = {"cuda-graph": ready(made, *graph), "reduce-overhead": ready(made, "reduce-overhead", "compile")}
+    time_modes(made, found, both)
+    assert found.modes["cuda-graph"].speedup == pytest.approx(1.5)
+    assert not found.modes["cuda-graph"].error
+    assert "killed" in str(found.modes["reduce-overhead"].error)
+
+
 def test_a_mode_whose_results_differ_while_it_is_timed_is_dropped_at_once(made: State, timed: Timed) -> None:
     """The race goes on with what is right, and says why."""
     timed({"channels-last": 3.4, "default": 1.9}, differs=("channels-last",))

@@ -63,7 +63,11 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
     """Times modes that are ready against the untouched model and the best mode so far, in one restart, and chooses the best. done: modes that
     are ready or have failed."""
     before = dict(result.modes)
-    ready = _record_done(state, result, done)
+    _time_ready(state, result, _record_done(state, result, done), before)
+
+
+def _time_ready(state: State, result: Race, ready: Mapping[str, Task], before: Mapping[str, Mode]) -> None:
+    """before: the records of modes as they were before these were ready."""
     if not ready:
         return
     assert state.baseline_worker is not None
@@ -80,7 +84,7 @@ def time_modes(state: State, result: Race, done: dict[str, Task]) -> None:
         ab_run = _time_undisturbed(state, group, briefly)
     except SideFailed as failure:
         _drop_failed(state, result, failure)
-        time_modes(state, result, {name: task for name, task in ready.items() if name != failure.side})
+        _time_ready(state, result, {name: task for name, task in ready.items() if name != failure.side}, before)
         return
     _note_memory(state, ready)
     _record_times(state, result, sides, ready, ab_run)
