@@ -8,6 +8,7 @@ import pytest
 import torch
 from known_facts import facts_of
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import rung
 from rung.engine import compiled as compiling
@@ -239,6 +240,35 @@ def test_weights_that_change_are_read_by_what_was_compiled(uncompiled: list[int]
         model.embedding.weight.mul_(2)
     plain(w.inputs(1))
     assert len(uncompiled) == 1
+
+
+@pytest.mark.parametrize("form", [lambda y, n: (y, n), lambda y, n: {"y": y, "n": n}])
+@pytest.mark.parametrize("number", [int, float])
+def test_numbers_that_an_output_holds_are_no_reason_to_compile_anew(
+    form: Any, number: Any, uncompiled: list[int]
+) -> None:
+    if not hasattr(torch._dynamo.variables, "LazyConstantVariable"):
+        pytest.skip("this torch compiles for the value of every number")
+
+    def forward(model: Any, x: torch.Tensor) -> Any:
+        y = model(x)
+        return form(y, number(x.sum()))  # breaks the graph
+
+    w = Workload(
+        "counts",
+        lambda: nn.Linear(8, 8),
+        random,
+        forward,
+        loss=lambda output, x: pytree.tree_leaves(output)[0].square().mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    step = Step(w, seeded_model(w), Plan(compile=True), CPU)
+    graphs = []
+    for seed in range(6):
+        batch = random(seed) * 10
+        assert pytree.tree_leaves(step(batch)[1])[1] == number(batch.sum())
+        graphs.append(len(uncompiled))
+    assert graphs[1:] == graphs[:1] * 5
 
 
 def test_weights_are_no_constants_and_changes_of_every_kind_show() -> None:

@@ -16,7 +16,7 @@ from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.plan import Plan
 from rung.workload import seeded_model
-from rung.workload.base import refuse_other_arguments
+from rung.workload.base import refuse_other_arguments, shapes
 
 
 def batch(seed: int) -> torch.Tensor:
@@ -164,3 +164,16 @@ def test_a_hook_may_change_what_a_model_is_called_with() -> None:
     hooked = Pair()
     hooked.register_forward_pre_hook(lambda module, given: (*given, *given))
     refuse_other_arguments(Workload("hooked", Pair, batch), hooked, batch(0))
+
+
+def test_a_derived_shape_keeps_the_layout() -> None:
+    w = Workload(
+        "images",
+        lambda: torch.nn.Conv2d(3, 4, 3),
+        lambda seed: torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(seed)).to(
+            memory_format=torch.channels_last
+        ),
+    )
+    _, derived = shapes(w)
+    assert derived(1).shape[0] == 3
+    assert derived(1).is_contiguous(memory_format=torch.channels_last)

@@ -112,3 +112,16 @@ def test_a_step_that_writes_to_its_batch_does_not_change_the_next() -> None:
 def test_the_batch_is_copied_off_its_graph() -> None:
     source = torch.randn(4, 4, requires_grad=True)
     assert not shuffled(source * 2)(1).requires_grad
+
+
+def test_a_batch_keeps_its_layout_and_what_is_differentiated() -> None:
+    image = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    at = torch.randn(5, 2, requires_grad=True)
+    make = shuffled((image, at))
+    for seed in (0, 1):
+        images, points = make(seed)
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        assert points.is_leaf
+        assert points.requires_grad
+    assert not torch.equal(make(1)[0], image)
+    assert not torch.equal(make(1)[1], at)

@@ -21,6 +21,7 @@ from rung.engine.dynamo import (
     dynamic_dimensions,
     dynamic_sizes,
     fixed_sizes,
+    fixed_sizes_and_numbers,
     skipped_replays,
     with_own_code,
 )
@@ -64,6 +65,11 @@ class _Graphs:
 
     def compile(self, *args: Any, **kwargs: Any) -> Any:
         with fixed_sizes():
+            return self.run(*args, **kwargs)
+
+    def compile_always(self, *args: Any, **kwargs: Any) -> Any:
+        """Where no call goes by `run`."""
+        with fixed_sizes_and_numbers():
             return self.run(*args, **kwargs)
 
 
@@ -314,9 +320,8 @@ class Compiled:
                 compiled._known.clear()
 
         self._graphs = _Graphs(self._function, surgeon, forget_short_ways)
-        if self._new_shapes is None:
-            return self._in_context(torch.compile(self._function, backend=self._graphs.watched, dynamic=False))
-        return self._in_context(self._graphs.compile)
+        compiles = self._graphs.compile_always if self._new_shapes is None else self._graphs.compile
+        return self._in_context(compiles)
 
     def _prepared(self) -> Callable[..., Any]:
         plan = self._plan

@@ -236,6 +236,14 @@ def fixed_sizes() -> contextlib.AbstractContextManager[Any]:
     return torch._dynamo.config.patch(automatic_dynamic_shapes=False, assume_static_by_default=True)  # type: ignore[no-any-return]
 
 
+def fixed_sizes_and_numbers() -> contextlib.AbstractContextManager[Any]:
+    """`fixed_sizes`, for a function whose every call is compiled so. Where numbers are never variables, newer torch compiles for the value of
+    those alone with which something is computed: one that is only handed on, as a count in an output, is no reason to compile anew."""
+    return torch._dynamo.config.patch(  # type: ignore[no-any-return]
+        automatic_dynamic_shapes=False, assume_static_by_default=True, specialize_int=True, specialize_float=True
+    )
+
+
 def dict_versions(tables: Iterable[dict[Any, Any]]) -> list[int] | None:
     """Of each dictionary a number that changes whenever it is written to; None where this torch or this Python does not tell."""
     return list(map(_dict_version, tables)) if _dict_version is not None and _sees_attributes(_dict_version) else None

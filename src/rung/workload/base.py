@@ -266,7 +266,7 @@ def shapes(workload: Workload) -> list[Callable[[int], Batch]]:
         parts = [workload.inputs(seed + 7919 * k) for k in range(-(-new // old))]
         leaves = [pytree.tree_flatten(p) for p in parts]
         joined = [
-            torch.cat([p[0][i] for p in leaves])[:new].contiguous() if isinstance(leaf, torch.Tensor) else leaf
+            torch.cat([p[0][i] for p in leaves])[:new] if isinstance(leaf, torch.Tensor) else leaf
             for i, leaf in enumerate(leaves[0][0])
         ]
         return pytree.tree_unflatten(joined, leaves[0][1])

@@ -18,7 +18,7 @@ BY_CHANCE = 1e-4  # below this, it is no chance that a row lacks the larger valu
 class Shuffled:
     """The `inputs` of a workload. Seed 0 gives the batch as it was given. Other seeds give its values in another order, so that every
     value stays in the range of its column: no value is invented, and none changes its column where there are several rows. Where the rows
-    have ranges of their own, none changes its row.
+    have ranges of their own, none changes its row. A tensor keeps its layout, and a leaf that requires a gradient requires it.
 
     batch: on the CPU; along: of each of its leaves, the dimension along which it is shuffled, None for what stays as it is.
     """
@@ -33,10 +33,11 @@ class Shuffled:
         for leaf, dimension in zip(leaves, self.along, strict=True):
             if not isinstance(leaf, torch.Tensor):
                 made.append(leaf)
-            elif seed == 0 or dimension is None:
-                made.append(leaf.clone())  # a step may write to it
-            else:
-                made.append(_shuffled(leaf, dimension, generator))
+                continue
+            own = leaf.detach().clone()  # a step may write to it
+            if seed and dimension is not None:
+                own.copy_(_shuffled(own, dimension, generator))  # which keeps the layout, as channels-last
+            made.append(own.requires_grad_(leaf.requires_grad))
         return pytree.tree_unflatten(made, tree)
 
 
@@ -55,14 +56,19 @@ def shuffled(batch: Batch) -> Shuffled:
         UsageError: where nothing of the batch would change.
     """
     leaves, tree = pytree.tree_flatten(batch)
-    own = [leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    along = tuple(_dimension(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in own)
+    own = [_on_cpu(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    along = tuple(_dimension(leaf.detach()) if isinstance(leaf, torch.Tensor) else None for leaf in own)
     if all(dimension is None for dimension in along):
         raise UsageError(
             "inputs= cannot be varied: each of its tensors is a constant, a mask or sorted, and a climb runs on more batches than "
             "one; give a function that makes the batch of a seed, as inputs=lambda seed: torch.randn(8, 16)."
         )
     return Shuffled(pytree.tree_unflatten(own, tree), along)
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """Off its graph, but differentiated where the user asked for it, and not because it was computed of what requires a gradient."""
+    return tensor.detach().cpu().requires_grad_(tensor.is_leaf and tensor.requires_grad)
 
 
 def _dimension(tensor: torch.Tensor) -> int | None:
