@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from kernel_agreement import HAS_TRITON, error, run, tensor
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rung import kernels
@@ -80,6 +81,25 @@ def test_a_second_derivative_is_an_error_and_not_a_part_of_it(device: str) -> No
     loss = fn(logits.detach() * weights, target)
     with pytest.raises(RuntimeError, match="no gradient of its own"):  # alone, too
         torch.autograd.grad(loss, weights, create_graph=True)[0].sum().backward()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forward_mode_is_an_error_and_not_a_result_without_its_derivative(name: str, device: str) -> None:
+    fn, (first, *others) = cases(device)[name]
+    first = first.detach()
+
+    def by_dual_numbers() -> Any:
+        with forward_ad.dual_level():
+            return fn(forward_ad.make_dual(first, torch.ones_like(first)), *others)
+
+    def by_torch_func() -> Any:
+        return torch.func.jvp(lambda x: fn(x, *others), (first,), (torch.ones_like(first),))
+
+    for derive in (by_dual_numbers, by_torch_func):
+        with torch.no_grad(), pytest.raises(RuntimeError, match="no forward-mode derivative"):
+            derive()
+        with pytest.raises(RuntimeError, match="no forward-mode derivative"):
+            derive()
 
 
 def test_the_gradient_of_the_rotation_has_one(device: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 import rung
 from rung.engine import process_wide
@@ -59,6 +60,17 @@ def test_under_bf16_the_outputs_keep_their_dtype_and_their_gradients(rungs: list
     assert x.grad is not None
     assert model.linear.weight.grad is not None
     assert model.linear.weight.grad.dtype == torch.float32
+
+
+def test_a_derivative_in_forward_mode_is_that_of_the_model() -> None:
+    """Code that Inductor makes of pointwise operations leaves it out, and says nothing."""
+    x = torch.randn(3, 8)
+    compiled = rung.apply(nn.Sigmoid(), ["compile"])
+    compiled(x)
+    with torch.no_grad(), forward_ad.dual_level():
+        slope = forward_ad.unpack_dual(compiled(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+    assert slope is not None
+    torch.testing.assert_close(slope, x.sigmoid() * (1 - x.sigmoid()))
 
 
 def linear_step(loss: Any = None) -> Any:

@@ -106,14 +106,24 @@ def test_a_checkpoint_computes_it_again() -> None:
     assert trained(Checkpointed(), inner="inductor", amp=True).rewritten == {"gelu-epilogue": 1}
 
 
-def test_forward_mode_is_refused_in_a_sentence_and_torch_func_runs_without_it() -> None:
+def test_forward_mode_runs_without_it() -> None:
     model = FeedForward().bfloat16()
     x = torch.randn(2, 3, 8).bfloat16()
     fast = rung.apply(model, ["gelu-epilogue"])
     fast(x.clone().requires_grad_()).sum().backward()
-    with forward_ad.dual_level(), pytest.raises(RuntimeError, match=r"no forward-mode derivative; .* torch\.func\.jvp"):
-        fast(forward_ad.make_dual(x, torch.ones_like(x)))
-    assert all(map(torch.equal, *(torch.func.jvp(run, (x,), (torch.ones_like(x),)) for run in (fast, model))))
+    derived = []
+    for run in (fast, model):
+        with forward_ad.dual_level():
+            derived.append(forward_ad.unpack_dual(run(forward_ad.make_dual(x, torch.ones_like(x)))))
+        derived.append(torch.func.jvp(run, (x,), (torch.ones_like(x),)))
+    assert all(map(torch.equal, derived[0], derived[2]))
+    assert all(map(torch.equal, derived[1], derived[3]))
+
+
+def test_forward_mode_is_refused_in_a_sentence() -> None:
+    x, up, up_bias, down = (torch.randn(*size, requires_grad=True) for size in ((4, 8), (16, 8), (16,), (8, 16)))
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match=r"no forward-mode derivative; .* without it"):
+        gelu_between(forward_ad.make_dual(x, torch.ones_like(x)), up, up_bias, down)
 
 
 def test_one_row_has_no_other_dimension() -> None:

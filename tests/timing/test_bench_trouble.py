@@ -56,6 +56,10 @@ def test_results_that_are_not_finite_are_named() -> None:
     )
 
 
+def test_what_overflows_while_it_is_timed_is_named() -> None:
+    assert "its output holds inf" in " ".join(rung.bench(f"{HERE}:grows", seconds=3).notes)
+
+
 def test_a_recipe_for_something_else_is_named_where_it_is_timed(tmp_path: Path) -> None:
     path, target = tmp_path / "recipe.toml", f"{HERE}:counting"
     path.write_text(

@@ -81,3 +81,14 @@ def leaky() -> rung.Workload:
         return torch.randn(16 + seed % 3 * 16, 64, generator=torch.Generator().manual_seed(seed))
 
     return rung.Workload("leaky", Leaky, inputs, other_shapes=(inputs,))
+
+
+def grows() -> rung.Workload:
+    """What it writes to its input is there the next time: it overflows after hundreds of steps."""
+    return rung.Workload(
+        "grows",
+        torch.nn.Identity,
+        lambda seed: torch.ones(4, 4) * (1 + seed),
+        forward=lambda model, batch: model(batch.mul_(1.5)),
+        one_shape=True,
+    )

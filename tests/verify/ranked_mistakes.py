@@ -53,6 +53,10 @@ def halved(model: Any, batch: Batch) -> Any:
     return model(batch)
 
 
+def writing(model: Any, batch: torch.Tensor) -> Any:
+    return model(batch.mul_(0.5))
+
+
 def make(mistake: str = "") -> rung.Workload:
     own = mistake in ("none of its own", "one parameter", "no exchange", "same data, own")
     but = {"one parameter": (2,), "no exchange": (0, 1, 2, 3)}.get(mistake, ())
@@ -67,7 +71,7 @@ def make(mistake: str = "") -> rung.Workload:
         if tensor_parallel
         else lambda: torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Linear(8, 4)),
         inputs=lambda seed: torch.randn(8, 16, generator=torch.Generator().manual_seed(seed if draw is None else draw)),
-        forward={"unsynchronized": unsynchronized, "wrong gradients": halved}.get(
+        forward={"unsynchronized": unsynchronized, "wrong gradients": halved, "no mistake, writes": writing}.get(
             mistake, lambda model, batch: model(batch)
         ),
         loss=lambda output, batch: scale * (output - batch[:, :4]).square().mean(),

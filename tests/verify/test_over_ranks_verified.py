@@ -83,6 +83,21 @@ def test_a_sum_in_the_place_of_a_mean_shows_where_gradients_are_clipped(team: Te
 
 
 @OF_TWO
+@pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp2", marks=NEEDS_SHARDS)])
+def test_each_rank_writes_to_its_own_batch_alone(team: Team, parallel: str) -> None:
+    found = team.call("verify", 120, numerics="exact", parallel=parallel, writes=True)
+    assert found["passed"], found["failures"]
+
+
+@OF_TWO
+def test_a_batch_that_is_not_written_to_is_refused_on_each_rank(team: Team) -> None:
+    failures = team.call("verify", 120, numerics="exact", writes=True, mistake="unwritten input")["failures"]
+    for rank in range(2):
+        said = f"rank {rank}: the candidate does not write to input [{rank}], as the baseline does"
+        assert any(failure.startswith(said) for failure in failures), failures
+
+
+@OF_TWO
 def test_a_rung_that_computes_the_same_passes(team: Team) -> None:
     found = team.call("verify", 120, numerics="bf16", rungs=["bf16", "fused-optimizer"])
     assert found["passed"], found["failures"]

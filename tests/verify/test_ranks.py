@@ -30,6 +30,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
         ("none of its own", ""),
         pytest.param("of shards", "", marks=NEEDS_SHARDS),
         ("no numbers", ""),
+        ("no mistake, writes", ""),
         ("same data, tensor-parallel", ""),
         ("tensor-parallel", "ranks 0 and 1 get different batches"),
         ("same data", "ranks 0 and 1 get the same batch"),

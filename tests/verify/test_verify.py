@@ -279,7 +279,7 @@ def test_a_workload_that_ignores_the_seed_or_draws_random_numbers_is_refused() -
     from dataclasses import replace
 
     w = workload("infer")
-    with pytest.raises(WorkloadError, match="depend on the seed"):
+    with pytest.raises(WorkloadError, match="on one batch alone; inputs must depend on the seed"):
         auditing.audit(replace(w, inputs=lambda seed: w.inputs(0)), CPU)
     noisy = replace(w, forward=lambda m, b: m(b["tokens"]) + torch.randn(()))
     with pytest.raises(WorkloadError, match="random state"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -232,6 +233,13 @@ def both(of: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]) -> Wor
 def test_a_write_that_another_input_shows_is_refused(of: Any) -> None:
     with pytest.raises(WorkloadError, match=r"writes to its input \['x'\], which shares memory with its input \['y'\]"):
         audit(both(of), CPU)
+
+
+def test_a_write_that_another_input_shows_on_another_shape_is_refused() -> None:
+    apart, one = both(lambda t: t.chunk(2, -1)), both(lambda t: (t[:, :WIDTH],) * 2)  # type: ignore[arg-type,return-value]
+    given = replace(apart, one_shape=False, other_shapes=(one.inputs,))
+    with pytest.raises(WorkloadError, match=r"writes to its input \['x'\], which shares memory with its input \['y'\]"):
+        audit(given, CPU)
 
 
 def test_parts_of_one_storage_may_be_written() -> None:

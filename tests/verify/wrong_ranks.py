@@ -41,6 +41,10 @@ def make(parallel: Any = "ddp") -> rung.Workload:
     )
 
 
+def writing(model: Any, batch: torch.Tensor) -> Any:
+    return model(batch.mul_(0.5))
+
+
 class Split(torch.nn.Sequential):
     """Where there are ranks, each has a part of every weight, and computes a part of every product."""
 
@@ -100,6 +104,9 @@ def mistaken(step: Any, mistake: str) -> Any:
             raise ValueError("no step today")
 
         step.step._run = failing
+    elif mistake == "unwritten input":
+        run = step.step._run
+        step.step._run = lambda batch: run(batch.clone())
     elif mistake == "same data":
         run = step.step._run
         step.step._run = lambda _: run(step.first)
@@ -155,9 +162,15 @@ class Verified:
         return plain(verify_over_ranks(workload, plan_of(rungs), device, "exact", build).record())
 
     def verify(
-        self, numerics: str, mistake: str = "", parallel: str = "ddp", rungs: Any = (), most: float | None = None
+        self,
+        numerics: str,
+        mistake: str = "",
+        parallel: str = "ddp",
+        rungs: Any = (),
+        most: float | None = None,
+        writes: bool = False,
     ) -> Any:
-        """most: the norm that gradients are clipped to."""
+        """most: the norm that gradients are clipped to; writes: whether the forward writes to its batch."""
         from gloo_memory import gloo_shares
 
         from rung.hardware.device import cpu
@@ -169,6 +182,8 @@ class Verified:
         ranks, device = Ranks.here, cpu()
         ranks.join(on_gpu=False)
         workload = replace(make(parallel), max_grad_norm=most)
+        if writes:
+            workload = replace(workload, forward=writing)
 
         def build(model: Any, plan: Any) -> Any:
             return mistaken(step_of_rank(workload, model, plan, device), mistake)

@@ -40,7 +40,8 @@ def make_optimizer(workload: Workload, model: torch.nn.Module) -> torch.optim.Op
     if _asks_for_more(type(made)):
         raise WorkloadError(
             f"{workload.label}: {kind}.step() needs a closure, and optimizers of that kind cannot be driven: a step is "
-            "one forward, one backward and step(); give an optimizer whose step needs no closure."
+            "one forward, one backward and step(); give an optimizer whose step needs no closure. With torch.optim.SGD you get a recipe for "
+            f"the forward and backward pass, which rung.apply(model, recipe) gives to your loop with {kind}."
         )
     return made
 

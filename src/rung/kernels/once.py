@@ -21,7 +21,7 @@ def once(gradients: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None,
 def no_forward_mode(ctx: Any, *tangents: Any) -> Any:
     """As `jvp` of an autograd.Function: torch's own error tells its author what to implement."""
     raise RuntimeError(
-        "this fused operation has no forward-mode derivative; under forward-mode AD run the model without it, or take torch.func.jvp, which does."
+        "this fused operation has no forward-mode derivative; under forward-mode AD (torch.func.jvp, too) run the model without it."
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from rung.engine.channels_last import outputs_as_without
 from rung.engine.compiled import Compiled, Renewed
@@ -74,7 +75,7 @@ class Applied:
     - `pending` names the rungs that are not in effect. They need `loss` and `optimizer`; or variables that the process was not started
       with (`rung apply` prints them); or they were warned of, because the device or the model is of another kind.
     - `train`, `eval` and what else is usually read of a model go to the model.
-    - Inputs of a size at which the recipe was found to lose go to the model as it is, in `step` too.
+    - Inputs of a size at which the recipe was found to lose go to the model as it is, in `step` too. So do calls under forward-mode AD.
     - With `capture` or `reduce-overhead` in the recipe, the next call overwrites results: clone what you keep. With `reduce-overhead`, it
       overwrites gradients, too: step and clear them before, or sum them up elsewhere.
     - With `bf16`, bfloat16 outputs are cast back to the dtype of the model's weights. What `step` returns in training is not, as under
@@ -146,7 +147,9 @@ class Applied:
             self._held.append(setting)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._original and self._original.takes_call(elements((args, kwargs))):
+        # Compiled code, recorded graphs and kernels have no derivative in forward mode, and without gradients most drop it unsaid.
+        as_it_is = forward_ad._current_level >= 0
+        if as_it_is or (self._original and self._original.takes_call(elements((args, kwargs)))):
             with self.aside(), CONVOLUTION_SEARCH.aside():
                 output = self.model(*args, **kwargs)
             return outputs_as_without(output, (args, kwargs)) if self._plan.channels_last else output

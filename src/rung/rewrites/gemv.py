@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from rung.rewrites.activations import turned_layer
 from rung.rewrites.graph import kernel_ops
 from rung.rewrites.graph.captured import transformed
-from rung.rewrites.graph.normalize import source_line, value
+from rung.rewrites.graph.normalize import kind, source_line, value
 from rung.rewrites.kept_casts import NARROW
 from rung.rewrites.siblings import plain, projection
 
@@ -65,7 +65,7 @@ def _obstacle(node: fx.Node, x: Any, weight: Any, bias: Any) -> str:
         return f"its weight is a {type(held).__name__}, not a plain tensor"
     if not plain(weight):
         return "its weight is computed in the graph"
-    if projection(node) is None or held.stride(1) != 1:
+    if kind(node) == "addmm" or held.stride(1) != 1:
         return "its weight does not lie in rows of one output each"
     if made.requires_grad:
         return "its kernel has no gradient"

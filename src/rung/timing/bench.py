@@ -226,10 +226,12 @@ def _enough(
     own = timer.cold or timer.name in ("graph", "batch")
     memory = warm.memory if own else ask("memory")
     sensors = _with_energy(watch.summary(), 0 if timer.cold else calls)
+    # Once more: what a step writes to its inputs, or a model that diverges, overflows after hundreds of steps.
+    doubts = warm.doubts if team else dict.fromkeys([*warm.doubts, *ask("doubts")])
     moved = trend(found.kept)
     waited = waiting(total(cores).share_waited)
     notes = [
-        *warm.doubts,
+        *doubts,
         *([too_few(len(found.samples))] if len(found.samples) < TELLING else sample_warnings(found, moved)),
         *([f"{waited}."] if waited else []),
         *process_warnings(disturbed, in_use, len(samples)),

@@ -229,7 +229,10 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
     if tensors and not any(tensor.numel() for tensor in tensors):
         raise WorkloadError(f"{workload.label}: inputs(1) has no elements; give a batch of one row or more.")
     if same(first, second):
-        raise WorkloadError(f"{workload.label}: inputs(1) and inputs(2) are equal; inputs must depend on the seed.")
+        raise WorkloadError(
+            f"{workload.label}: inputs(1) and inputs(2) are equal, so a candidate would be timed and verified on one batch alone; inputs must "
+            "depend on the seed."
+        )
     values = {k: v.clone() for k, v in state(step.model).items()}
     if made := next((name for name, t in state(step.model).items() if t.is_inference()), None):
         raise WorkloadError(
@@ -289,13 +292,15 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
                 "state in through the inputs and out through the output."
             )
     for make in shapes(workload)[1:]:
+        batch = make(1)
         try:
-            step(to_device(make(1), device))
+            seen.append(observe(step, None, to_device(batch, device), gradients=False))
         except Exception as error:
             raise WorkloadError(
                 f"{workload.label}: it runs on inputs(1), but on another shape it raised "
                 f"{type(error).__name__}: {first_line(error)}; name shapes that it takes in Workload(other_shapes=(lambda seed: ...,))."
             ) from error
+        _refuse_shared_memory(workload, batch, seen[-1])
     if workload.mode == "infer":
         return []
     # A target network, or a backbone under no_grad, is nobody's to train.
@@ -307,7 +312,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
             f"{workload.label}: its optimizer holds no parameter of the model, so nothing is trained; give it some of `parameters`."
         )
     # Few rows may leave an expert without a token: what counts is a gradient in any of the steps.
-    without = [n for n, p in trainable.items() if p.grad is None and all(s.gradients.get(n) is None for s in seen)]
+    without = [n for n in trainable if all(s.gradients.get(n) is None for s in seen)]
     if 2 * len(without) > len(trainable):
         shown = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
         raise WorkloadError(

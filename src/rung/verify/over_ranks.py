@@ -21,6 +21,7 @@ from rung.engine.step import Step
 from rung.hardware.device import Device
 from rung.hardware.ranks import Ranks
 from rung.plan import Numerics, Plan
+from rung.verify.observe import own_copy
 from rung.verify.perturb import state
 from rung.verify.verdict import Verification
 from rung.verify.verify import Build, OneProcess, verify
@@ -124,12 +125,14 @@ class _OfAll(_Like):
         own: tuple[Any, Any] = None, None
         for rank, batch in enumerate(batches):
             _put_buffers(buffers, before)
-            loss, output = self.step.forward(batch)
+            mine = rank == Ranks.here.rank
+            # No rank writes to another's batch, so this one must not seem to.
+            loss, output = self.step.forward(batch if mine else own_copy(batch))
             assert loss is not None
             (loss / len(batches)).backward()
             if rank == 0:
                 after = {name: t.clone() for name, t in buffers.items()}
-            if rank == Ranks.here.rank:
+            if mine:
                 own = loss.detach().clone(), output
         _put_buffers(buffers, after)
         self.step.keep_norm(update(optimizer, self.model, self.workload.max_grad_norm))

@@ -13,6 +13,7 @@ from rung.engine.step import Step
 from rung.hardware.device import Device
 from rung.hardware.ranks import Ranks
 from rung.plan import Plan
+from rung.verify.observe import own_copy
 from rung.verify.randomness import active
 from rung.workload import Workload
 from rung.workload.base import copied
@@ -98,7 +99,7 @@ class TrainedTogether:
         for parameter in model.parameters():
             parameter.grad = None
         step = Step(self._workload, model, Plan(), self._device, called=called)
-        loss = step.forward(batch)[0]
+        loss = step.forward(own_copy(batch))[0]  # which may write to it
         assert loss is not None
         loss.backward()
         return [None if p.grad is None else p.grad.detach().clone() for p in model.parameters()]
