@@ -4,8 +4,11 @@ import fcntl
 import json
 import os
 import random
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +23,9 @@ from rung.timing.compile_cache import (
     bytecode,
     compiled_code,
     directory,
+    precompiled_headers,
     remove_cut_off,
+    remove_unfinished_headers,
 )
 
 # Compiles for each line that it is given, in a process of its own that has loaded torch and nothing else.
@@ -42,6 +47,7 @@ for line in sys.stdin:
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
@@ -153,6 +159,54 @@ def test_where_no_climb_runs_nothing_is_removed(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "ab").mkdir()
     (tmp_path / "ab" / "cut.main.so").touch()
     assert remove_cut_off() == []
+
+
+@pytest.fixture
+def headers() -> Path:
+    folder = precompiled_headers()
+    (folder / LOCKS).mkdir(parents=True)
+    for name, begin in (("whole", b"gpch+014"), ("cut", b"gpcWrite"), ("empty", b""), ("written", b"gpcWrite")):
+        (folder / f"{name}.h.gch").write_bytes(begin)
+        (folder / LOCKS / f"{name}.lock").touch()
+    return folder
+
+
+def test_torch_keeps_precompiled_headers_there() -> None:
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    assert precompiled_headers().parent == Path(default_cache_dir())
+
+
+@pytest.mark.parametrize("chosen", [False, True], ids=["Rung's cache", "the user's cache"])
+def test_precompiled_headers_that_were_cut_off_are_gone_when_a_climb_has_ended(
+    chosen: bool, headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if chosen:
+        monkeypatch.setenv(VARIABLE, str(tmp_path / "mine"))
+    with (headers / LOCKS / "written.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with compiled_code():
+            assert sorted(remove_cut_off()) == ["cut.h.gch", "empty.h.gch"]  # in a worker that begins
+            (headers / "cut.h.gch").write_bytes(b"gpcWrite")
+    assert sorted(path.name for path in headers.glob("*.gch")) == ["whole.h.gch", "written.h.gch"]
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="g++ is not installed")
+def test_what_gcc_leaves_when_it_is_killed_is_known(tmp_path: Path) -> None:
+    folder = precompiled_headers()
+    (folder / LOCKS).mkdir(parents=True)
+    (folder / LOCKS / "x.lock").touch()
+    made = folder / "x.h.gch"
+    (folder / "x.h").write_text("#include <regex>\n")
+    build = ["g++", "-x", "c++-header", str(folder / "x.h"), "-o", str(made)]
+    with subprocess.Popen(build, start_new_session=True) as compiler:
+        while not (made.exists() and made.stat().st_size) and compiler.poll() is None:
+            time.sleep(0.001)
+        os.killpg(compiler.pid, signal.SIGKILL)
+    assert remove_unfinished_headers() == ["x.h.gch"]
+    subprocess.run(build, check=True)
+    assert remove_unfinished_headers() == []
+    assert made.exists()
 
 
 def test_where_a_package_has_no_bytecode_workers_keep_it_and_find_it(
