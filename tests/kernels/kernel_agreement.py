@@ -60,9 +60,13 @@ def wide(x: Any) -> Any:
 
 
 def error(found: torch.Tensor, truth: torch.Tensor) -> float:
-    """The largest difference, relative to the value or to the size of all values, whichever is larger."""
-    scale = truth.abs() + truth.square().mean().sqrt() + 1e-30
-    return float(((found.double() - truth).abs() / scale).max()) if truth.numel() else 0.0
+    """The largest difference, relative to the value or to the size of all values, whichever is larger. Where all are zero, as the gradient of a
+    softmax over one key is, it is the difference itself."""
+    if not truth.numel():
+        return 0.0
+    size = truth.square().mean().sqrt()
+    scale = truth.abs() + torch.where(size < 1e-12, 1.0, size)
+    return float(((found.double() - truth).abs() / scale).max())
 
 
 def agree(fn: Callable[..., Any], reference: Callable[..., Any], *inputs: Any, tolerance: float | None = None) -> None:

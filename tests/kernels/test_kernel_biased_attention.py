@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kernel_agreement import agree, strided, tensor
 
@@ -90,6 +90,9 @@ def test_a_bias_has_a_dtype_of_its_own(wide: torch.dtype, device: str) -> None:
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(
+    batch=5, heads=2, m=18, n=1, dim=1, v_dim=18, alike=False, shared=False, how="keys", learns=False, seed=0,
+)  # fmt: skip
 @given(
     batch=st.integers(1, 6), heads=st.integers(1, 3), m=st.integers(1, 40), n=st.integers(1, 40),
     dim=st.integers(1, 40), v_dim=st.integers(1, 40), alike=st.booleans(), shared=st.booleans(),
