@@ -222,101 +222,149 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
     workload = without_dropout(workload)
     step = Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)
     other = of_same_tensors(step.model, workload.label)
-    first, second = workload.inputs(1), workload.inputs(2)
-    refuse_hidden_tensors(workload, first)
-    refuse_other_arguments(workload, step.model, first)
-    tensors = [part for part in pytree.tree_leaves(first) if isinstance(part, torch.Tensor)]
-    if tensors and not any(tensor.numel() for tensor in tensors):
-        raise WorkloadError(f"{workload.label}: inputs(1) has no elements; give a batch of one row or more.")
-    if same(first, second):
-        raise WorkloadError(
-            f"{workload.label}: inputs(1) and inputs(2) are equal, so a candidate would be timed and verified on one batch alone; inputs must "
-            "depend on the seed."
-        )
-    values = {k: v.clone() for k, v in state(step.model).items()}
-    if made := next((name for name, t in state(step.model).items() if t.is_inference()), None):
-        raise WorkloadError(
-            f"{workload.label}: its model was made under torch.inference_mode(), so nothing can be written to {made}; make it under torch.no_grad()."
-        )
+    first = workload.inputs(1)
+    _refuse_inputs(workload, step.model, first)
+    _refuse_inference_tensors(workload, step.model)
+    weights = {k: v.clone() for k, v in state(step.model).items()}
     _refuse_copy_of_others(step, other, to_device(first, device))
     seen = []
     for seed in (1, 2, 2):
-        put(step.model, values)
+        put(step.model, weights)
         step.fresh()
         torch.manual_seed(seed)
         seen.append(_observed(step, to_device(first, device)))
     refuse_unseen(workload, seen[0])
     _refuse_shared_memory(workload, first, seen[0])
-    if odd := next((name for name, t in seen[0].values.items() if not bool(t.isfinite().all())), None):
-        put(step.model, values)  # those that such a step has left may not even run
-        wrong = seen[0].values[odd].isfinite().logical_not()
-        masked = odd != "loss" and not bool(seen[0].values[odd].isnan().any())
-        mask = ", or, where a mask fills in -inf, fill in torch.finfo(dtype).min or return what is before the mask"
-        raise WorkloadError(
-            f"{workload.label}: its {_place(step, to_device(first, device), odd)} is not finite{' on fresh weights' if values else ''} ({int(wrong.sum())} of "
-            f"{wrong.numel()} numbers), so no candidate can be compared with it; change the inputs{' or how the weights are initialized' if values else ''}"
-            f"{mask if masked else ''}."
-        )
-    if _apart(seen[1], seen[2]):
-        if count := _of_others(step):
-            raise WorkloadError(
-                f"{workload.label}: its optimizer steps {count} parameter{'s' if count > 1 else ''} that the model does not have (a loss "
-                "with weights?), so its results change from call to call, and no candidate can be compared with it; put what the optimizer "
-                "steps into the model, and have forward return what the loss needs of it."
-            )
-        raise WorkloadError(
-            f"{workload.label}: two runs of it from equal weights, on one batch and from one seed, differ: the model keeps state "
-            "between calls (a counter, an attribute, a generator), or draws random numbers of numpy or Python, so no candidate can "
-            "be compared with it; make each call independent, and draw random numbers in inputs(seed)."
-        )
-    differs = _apart(seen[0], seen[1])
-    if differs or (random and draws(lambda: observe(step, None, to_device(first, device), gradients=False), device)):
-        why = _random_numbers(step, to_device(first, device), values, seen[1], 2) if random else ""
-        if why or not random:
-            what = "its result depends on torch's random state" if differs else "its forward draws random numbers"
-            mend = OTHERWISE if why == BY_WEIGHTS else "switch the randomness off, or draw it in inputs(seed)"
-            raise WorkloadError(
-                f"{workload.label}: {what}{f', and {why}' if why else ''}, so no candidate can be compared with it; {mend}."
-            )
-        put(step.model, values)
-        step.fresh()
+    _refuse_not_finite(step, to_device(first, device), weights, seen[0])
+    _refuse_kept_state(step, seen[1], seen[2])
+    _refuse_random_numbers(step, first, weights, seen, random)
     if full_precision_too:
-        _in_full_precision(step, values, seen[0])
+        _in_full_precision(step, weights, seen[0])
     if workload.mode == "infer":
-        torch.manual_seed(2)
-        if _apart(seen[2], observe(step, None, to_device(first, device))):
-            now = state(step.model)
-            moved = next((name for name in values if not identical(values[name], now[name])), "a buffer")
-            raise WorkloadError(
-                f"{workload.label}: its results change from call to call because {moved} does, so no candidate can be compared with it; keep it constant in inference, or pass such "
-                "state in through the inputs and out through the output."
-            )
+        _refuse_changing_buffers(step, to_device(first, device), weights, seen[2])
+    seen += _on_other_shapes(step)
+    return _without_gradient(step, seen) if workload.mode == "train" else []
+
+
+def _refuse_inputs(workload: Workload, model: torch.nn.Module, first: Any) -> None:
+    """Raises WorkloadError for batches that hide tensors, are empty, do not fit the model's forward, or are the same for every seed."""
+    refuse_hidden_tensors(workload, first)
+    refuse_other_arguments(workload, model, first)
+    tensors = [part for part in pytree.tree_leaves(first) if isinstance(part, torch.Tensor)]
+    if tensors and not any(tensor.numel() for tensor in tensors):
+        raise WorkloadError(f"{workload.label}: inputs(1) has no elements; give a batch of one row or more.")
+    if same(first, workload.inputs(2)):
+        raise WorkloadError(
+            f"{workload.label}: inputs(1) and inputs(2) are equal, so a candidate would be timed and verified on one batch alone; inputs must "
+            "depend on the seed."
+        )
+
+
+def _refuse_inference_tensors(workload: Workload, model: torch.nn.Module) -> None:
+    if made := next((name for name, t in state(model).items() if t.is_inference()), None):
+        raise WorkloadError(
+            f"{workload.label}: its model was made under torch.inference_mode(), so nothing can be written to {made}; make it under torch.no_grad()."
+        )
+
+
+def _refuse_not_finite(step: Step, batch: Any, weights: dict[str, torch.Tensor], seen: Seen) -> None:
+    odd = next((name for name, t in seen.values.items() if not bool(t.isfinite().all())), None)
+    if odd is None:
+        return
+    put(step.model, weights)  # those that such a step has left may not even run
+    wrong = seen.values[odd].isfinite().logical_not()
+    masked = odd != "loss" and not bool(seen.values[odd].isnan().any())
+    mask = ", or, where a mask fills in -inf, fill in torch.finfo(dtype).min or return what is before the mask"
+    raise WorkloadError(
+        f"{step.workload.label}: its {_place(step, batch, odd)} is not finite{' on fresh weights' if weights else ''} ({int(wrong.sum())} of "
+        f"{wrong.numel()} numbers), so no candidate can be compared with it; change the inputs{' or how the weights are initialized' if weights else ''}"
+        f"{mask if masked else ''}."
+    )
+
+
+def _refuse_kept_state(step: Step, one: Seen, again: Seen) -> None:
+    """one, again: two runs from equal weights, on one batch, from one seed."""
+    if not _apart(one, again):
+        return
+    if count := _of_others(step):
+        raise WorkloadError(
+            f"{step.workload.label}: its optimizer steps {count} parameter{'s' if count > 1 else ''} that the model does not have (a loss "
+            "with weights?), so its results change from call to call, and no candidate can be compared with it; put what the optimizer "
+            "steps into the model, and have forward return what the loss needs of it."
+        )
+    raise WorkloadError(
+        f"{step.workload.label}: two runs of it from equal weights, on one batch and from one seed, differ: the model keeps state "
+        "between calls (a counter, an attribute, a generator), or draws random numbers of numpy or Python, so no candidate can "
+        "be compared with it; make each call independent, and draw random numbers in inputs(seed)."
+    )
+
+
+def _refuse_random_numbers(
+    step: Step, first: Any, weights: dict[str, torch.Tensor], seen: list[Seen], random: bool
+) -> None:
+    """Raises WorkloadError where the forward draws random numbers that a candidate cannot be given. seen: runs from the seeds 1 and 2."""
+
+    def batch() -> Any:
+        return to_device(first, step.device)
+
+    differs = _apart(seen[0], seen[1])
+    if not (differs or (random and draws(lambda: observe(step, None, batch(), gradients=False), step.device))):
+        return
+    why = _random_numbers(step, batch(), weights, seen[1], 2) if random else ""
+    if why or not random:
+        what = "its result depends on torch's random state" if differs else "its forward draws random numbers"
+        mend = OTHERWISE if why == BY_WEIGHTS else "switch the randomness off, or draw it in inputs(seed)"
+        raise WorkloadError(
+            f"{step.workload.label}: {what}{f', and {why}' if why else ''}, so no candidate can be compared with it; {mend}."
+        )
+    put(step.model, weights)
+    step.fresh()
+
+
+def _refuse_changing_buffers(step: Step, batch: Any, weights: dict[str, torch.Tensor], before: Seen) -> None:
+    """Of inference, which runs once more from the buffers that the run before has left."""
+    torch.manual_seed(2)
+    if _apart(before, observe(step, None, batch)):
+        now = state(step.model)
+        moved = next((name for name in weights if not identical(weights[name], now[name])), "a buffer")
+        raise WorkloadError(
+            f"{step.workload.label}: its results change from call to call because {moved} does, so no candidate can be compared with it; keep it constant in inference, or pass such "
+            "state in through the inputs and out through the output."
+        )
+
+
+def _on_other_shapes(step: Step) -> list[Seen]:
+    workload, seen = step.workload, []
     for make in shapes(workload)[1:]:
         batch = make(1)
         try:
-            seen.append(observe(step, None, to_device(batch, device), gradients=False))
+            seen.append(observe(step, None, to_device(batch, step.device), gradients=False))
         except Exception as error:
             raise WorkloadError(
                 f"{workload.label}: it runs on inputs(1), but on another shape it raised "
                 f"{type(error).__name__}: {first_line(error)}; name shapes that it takes in Workload(other_shapes=(lambda seed: ...,))."
             ) from error
         _refuse_shared_memory(workload, batch, seen[-1])
-    if workload.mode == "infer":
-        return []
+    return seen
+
+
+def _without_gradient(step: Step, seen: list[Seen]) -> list[str]:
+    """The trainable parameters that got no gradient in any of these steps; raises WorkloadError where they are most."""
+    label = step.workload.label
     # A target network, or a backbone under no_grad, is nobody's to train.
     held = set(map(id, parameters_of(step.optimizer)))
     named = [(n, p) for n, p in step.model.named_parameters() if p.requires_grad]
     trainable = {n: p for n, p in named if id(p) in held or not held}  # not every optimizer tells
     if held and not trainable:
         raise WorkloadError(
-            f"{workload.label}: its optimizer holds no parameter of the model, so nothing is trained; give it some of `parameters`."
+            f"{label}: its optimizer holds no parameter of the model, so nothing is trained; give it some of `parameters`."
         )
     # Few rows may leave an expert without a token: what counts is a gradient in any of the steps.
     without = [n for n in trainable if all(s.gradients.get(n) is None for s in seen)]
     if 2 * len(without) > len(trainable):
         shown = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
         raise WorkloadError(
-            f"{workload.label}: {len(without)} of {len(trainable)} parameters of the optimizer get no gradient "
+            f"{label}: {len(without)} of {len(trainable)} parameters of the optimizer get no gradient "
             f"({shown}): part of the model runs outside autograd, so it does not train; fix that, or leave them out of the optimizer."
         )
     return without
