@@ -18,6 +18,7 @@ from rung.engine import step as stepping
 from rung.engine.step import Step
 from rung.hardware import pick
 from rung.ladder.climb import attempt
+from rung.ladder.climb.state import Profile
 from rung.plan import Numerics, Plan
 from rung.records import measured
 from rung.records.climb import OverShapes
@@ -193,7 +194,7 @@ def test_a_rung_that_is_not_in_effect_is_not_kept_however_fast(name: str, monkey
         kept=["another"],
     )
     attempt._judge(
-        state, BY_NAME[name], record, SimpleNamespace(comparison=comparison), name, (None, Counters(1, 1, 1))
+        state, BY_NAME[name], record, SimpleNamespace(comparison=comparison), name, Profile(None, Counters(1, 1, 1))
     )  # type: ignore[arg-type]
     assert record.verdict == "no-op"
     assert BY_NAME[name].effect in record.why
