@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from rung.engine import cuda_graph
-
 
 class Stream:
     """Dynamo asks of what it compiles whether it is one, so that it has to be a class, as the next has to be."""
@@ -31,6 +29,9 @@ class Nothing:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     """To be given to `GraphedStep` as its device; what stands for a graph is a test's own."""
+    # Not above: pytest may read this file before tests/conftest.py has the kernels defined for Triton's interpreter.
+    from rung.engine import cuda_graph
+
     for name, stands_for_it in (
         ("Stream", Stream), ("current_stream", lambda: Stream()), ("stream", Nothing), ("device", Nothing),
         ("synchronize", lambda: None),
