@@ -21,7 +21,6 @@ from rung.engine.dynamo import (
     dynamic_dimensions,
     dynamic_sizes,
     fixed_sizes,
-    fixed_sizes_and_numbers,
     skipped_replays,
     with_own_code,
 )
@@ -57,19 +56,23 @@ MOST_SHAPES = 1024  # calls that are remembered by their shapes; beyond, all are
 
 class _Graphs:
     """What Dynamo compiles of a function for one backend. `compile` takes every size for fixed unless a tensor is marked; `run` is for
-    calls for which it has compiled: torch.compile(dynamic=False) would change Dynamo's settings at every call, in 7 µs."""
+    calls for which it has compiled: torch.compile(dynamic=False) would change Dynamo's settings at every call, in 7 µs.
+    fixed_numbers: as `numbers` of `fixed_sizes`, where no call goes by `run`."""
 
-    def __init__(self, function: Callable[..., Any], surgeon: Surgeon, on_symbolic: Callable[[], Any] = tuple) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        surgeon: Surgeon,
+        on_symbolic: Callable[[], Any] = tuple,
+        *,
+        fixed_numbers: bool = False,
+    ) -> None:
+        self._fixed_numbers = fixed_numbers
         self.surgeon, self.watched = surgeon, WatchedBackend(surgeon, on_symbolic)
         self.run = torch.compile(function, backend=self.watched)
 
     def compile(self, *args: Any, **kwargs: Any) -> Any:
-        with fixed_sizes():
-            return self.run(*args, **kwargs)
-
-    def compile_always(self, *args: Any, **kwargs: Any) -> Any:
-        """Where no call goes by `run`."""
-        with fixed_sizes_and_numbers():
+        with fixed_sizes(numbers=self._fixed_numbers):
             return self.run(*args, **kwargs)
 
 
@@ -319,9 +322,9 @@ class Compiled:
             if (compiled := this()) is not None:
                 compiled._known.clear()
 
-        self._graphs = _Graphs(self._function, surgeon, forget_short_ways)
-        compiles = self._graphs.compile_always if self._new_shapes is None else self._graphs.compile
-        return self._in_context(compiles)
+        fixed_numbers = self._new_shapes is None
+        self._graphs = _Graphs(self._function, surgeon, forget_short_ways, fixed_numbers=fixed_numbers)
+        return self._in_context(self._graphs.compile)
 
     def _prepared(self) -> Callable[..., Any]:
         plan = self._plan

@@ -231,17 +231,12 @@ def data_dependent_sizes() -> contextlib.AbstractContextManager[Any]:
     return torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)  # type: ignore[no-any-return]
 
 
-def fixed_sizes() -> contextlib.AbstractContextManager[Any]:
-    """Inside of it Dynamo compiles as under `torch.compile(dynamic=False)`."""
-    return torch._dynamo.config.patch(automatic_dynamic_shapes=False, assume_static_by_default=True)  # type: ignore[no-any-return]
-
-
-def fixed_sizes_and_numbers() -> contextlib.AbstractContextManager[Any]:
-    """`fixed_sizes`, for a function whose every call is compiled so. Where numbers are never variables, newer torch compiles for the value of
-    those alone with which something is computed: one that is only handed on, as a count in an output, is no reason to compile anew."""
-    return torch._dynamo.config.patch(  # type: ignore[no-any-return]
-        automatic_dynamic_shapes=False, assume_static_by_default=True, specialize_int=True, specialize_float=True
-    )
+def fixed_sizes(*, numbers: bool = False) -> contextlib.AbstractContextManager[Any]:
+    """Inside of it Dynamo compiles as under `torch.compile(dynamic=False)`. numbers: no number becomes a variable, for a function whose every call
+    is compiled so. Then newer torch compiles only for the value of a number with which something is computed: one that is only handed on, as a
+    count in an output, is no reason to compile anew."""
+    settings = dict.fromkeys(("specialize_int", "specialize_float"), True) if numbers else {}
+    return torch._dynamo.config.patch(automatic_dynamic_shapes=False, assume_static_by_default=True, **settings)  # type: ignore[no-any-return]
 
 
 def dict_versions(tables: Iterable[dict[Any, Any]]) -> list[int] | None:
