@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 
 def once(gradients: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
@@ -16,6 +17,11 @@ def once(gradients: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None,
     if not torch.is_grad_enabled():
         return tuple(gradients)
     return tuple(g if g is None else _Once.apply(g.detach().requires_grad_()) for g in gradients)
+
+
+def in_forward_mode() -> bool:
+    """Whether forward-mode AD is going on, that of torch.func.jvp, too. torch tells it by a private name alone."""
+    return bool(forward_ad._current_level >= 0)
 
 
 def no_forward_mode(ctx: Any, *tangents: Any) -> Any:

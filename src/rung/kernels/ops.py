@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from rung.errors import UsageError
-from rung.kernels.once import no_forward_mode, once
+from rung.kernels.once import in_forward_mode, no_forward_mode, once
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -141,7 +141,7 @@ def check(name: str, **tensors: torch.Tensor | None) -> None:
     """Raises UsageError for a dtype, a device or a mixture of devices that the kernels do not take, and RuntimeError under forward-mode AD."""
     given = {k: t for k, t in tensors.items() if t is not None}
     # Without reverse mode beside it, an operator would drop the derivative unsaid.
-    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in given.values()):
+    if in_forward_mode() and any(forward_ad.unpack_dual(t).tangent is not None for t in given.values()):
         no_forward_mode(None)
     devices = {t.device for t in given.values()}
     if len(devices) > 1:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from rung.engine.channels_last import outputs_as_without
 from rung.engine.compiled import Compiled, Renewed
@@ -23,6 +22,7 @@ from rung.engine.process_wide import CONVOLUTION_SEARCH, Setting, settings_of
 from rung.engine.step import Step
 from rung.errors import UsageError
 from rung.hardware.device import Device, autocast
+from rung.kernels.once import in_forward_mode
 from rung.plan import Plan
 from rung.recipes.fit import found_nothing
 from rung.workload import Workload, call_model
@@ -148,8 +148,7 @@ class Applied:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Compiled code, recorded graphs and kernels have no derivative in forward mode, and without gradients most drop it unsaid.
-        as_it_is = forward_ad._current_level >= 0
-        if as_it_is or (self._original and self._original.takes_call(elements((args, kwargs)))):
+        if in_forward_mode() or (self._original and self._original.takes_call(elements((args, kwargs)))):
             with self.aside(), CONVOLUTION_SEARCH.aside():
                 output = self.model(*args, **kwargs)
             return outputs_as_without(output, (args, kwargs)) if self._plan.channels_last else output
