@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -57,7 +57,7 @@ def _fuse(graph: fx.Graph, flex: bool) -> tuple[int, list[str]]:
     return count, skipped
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Attention:
     """One attention as a single call computes it. B is the batch, H the query's heads, T its length, S the keys' length, D and E the widths of
     keys and values."""
@@ -94,7 +94,7 @@ def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
     attention = _read(chain, flex)
     if flex and not chain.beyond_sdpa and attention.window is None:
         return False
-    _choose_heads(chain, attention, flex)
+    attention = _with_chosen_heads(chain, attention, flex)
     _refuse_writes(chain, _reads(chain, attention))
     before = chain.output.prev
     with graph.inserting_before(chain.output):
@@ -139,17 +139,17 @@ def _read(chain: Chain, flex: bool) -> _Attention:
     return _Attention(q, k, v, k_order, v_order, rank, scores, output, dtype, scale, causal, window, single)
 
 
-def _choose_heads(chain: Chain, attention: _Attention, flex: bool) -> None:
-    """Whether the call is given keys and values before they are repeated for groups of query heads. Raises Skip where flex cannot do it."""
+def _with_chosen_heads(chain: Chain, attention: _Attention, flex: bool) -> _Attention:
+    """With keys and values before they are repeated for groups of query heads, where the call takes those. Raises Skip where flex cannot do it."""
     q, k, v = attention.query, attention.key, attention.value
     if flex and chain.masks and not attention.causal and attention.window is None:
         raise Skip("its mask is neither the causal one nor a sliding window")
     k_group, v_group = repeated_from(k, attention.key_order[1]), repeated_from(v, attention.value_order[1])
     tensor = value(q)
     tensors = map(value, (q, k, v, *(mask.node for mask in chain.masks)))
-    attention.trained = any(item is not None and item.requires_grad for item in tensors)
+    trained = any(item is not None and item.requires_grad for item in tensors)
     sink = chain.sink is not None
-    if flex and tensor is not None and (reason := obstacle(tensor, chain.dropout, attention.trained, sink)):
+    if flex and tensor is not None and (reason := obstacle(tensor, chain.dropout, trained, sink)):
         raise Skip(reason)
     masked = bool(chain.masks) and not attention.causal
     grouped = flex or (tensor is not None and takes_groups(tensor, attention.dtype, attention.output[3], masked))
@@ -157,8 +157,8 @@ def _choose_heads(chain: Chain, attention: _Attention, flex: bool) -> None:
         heads = attention.scores[1]
         grouped = bool(k_group and v_group and k_group[1] == v_group[1] > 1 and heads % k_group[1] == 0)
         if grouped and k_group and v_group:
-            attention.key, attention.value = k_group[0], v_group[0]
-    attention.grouped = grouped
+            k, v = k_group[0], v_group[0]
+    return replace(attention, key=k, value=v, grouped=grouped, trained=trained)
 
 
 def _reads(chain: Chain, attention: _Attention) -> list[tuple[fx.Node, fx.Node, fx.Node]]:
