@@ -2,17 +2,22 @@
 
     PYTHONPATH=src python benchmarks/ladder/in_turns.py benchmarks/zoo/timm_models.py:make --name beit_base_patch16_224 --train true \\
         --rungs bf16,fused-optimizer,compile,capture --with gelu-epilogue --with biased-attention,gelu-epilogue
+    ... --rungs bf16,fused-optimizer,compile,capture,bf16-stream,triton-rope --without bf16-stream --without triton-rope --jobs 3
 
-`rung compare` starts fresh processes and says how sure it is. This says in a minute whether that is worth it: the median of a side's step, and the
-median of the ratios of neighbouring blocks with their least and greatest.
+`rung compare` starts fresh processes and says how sure it is. This says in a minute or two whether that is worth it: the median of a side's step,
+and the median of the ratios of neighbouring blocks with their least and greatest. With --jobs N, so many processes at a time first compile a side
+each, and the sides find that in torch's cache.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -58,19 +63,40 @@ class Side:
         return (time.perf_counter() - began) / STEPS * 1e3
 
 
+def compile_first(target: list[str], stacks: Iterable[str], jobs: int) -> None:
+    """A process a stack, which runs it and tells nothing."""
+    commands = [[sys.executable, __file__, *target, "--rungs", stack, "--compile-only"] for stack in stacks]
+    with ThreadPoolExecutor(jobs) as pool:
+        failed = [
+            ran for ran in pool.map(lambda c: subprocess.run(c, stdout=subprocess.DEVNULL), commands) if ran.returncode
+        ]
+    if failed:
+        sys.exit(f"{len(failed)} of {len(commands)} stacks do not run; what they print is above")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", help="a workload, FILE.py:NAME; its own options follow, each with a value")
     parser.add_argument("--rungs", required=True, help="the stack of the first side")
     parser.add_argument("--with", dest="added", action="append", default=[], help="rungs that another side has as well")
+    parser.add_argument("--without", action="append", default=[], help="rungs that another side lacks")
+    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="compile so many sides at a time first")
+    parser.add_argument("--compile-only", action="store_true", help=argparse.SUPPRESS)
     given, words = parser.parse_known_args()
     options = {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)}
+    stacks = {"": given.rungs} | {f"+ {added}": f"{given.rungs},{added}" for added in given.added}
+    for left_out in given.without:
+        rest = [name for name in given.rungs.split(",") if name not in left_out.split(",")]
+        stacks[f"- {left_out}"] = ",".join(rest)
+    if given.jobs:
+        compile_first([given.target, *words], stacks.values(), given.jobs)
     expect_changes()
     workload = load(given.target, options)
-    sides = {"": Side(workload, given.rungs)}
-    sides |= {added: Side(workload, f"{given.rungs},{added}") for added in given.added}
+    sides = {name: Side(workload, stack) for name, stack in stacks.items()}
     for side in sides.values():
         side.run(WARM)
+    if given.compile_only:
+        return
     cublaslt._product.cache_clear()
     for side in sides.values():
         side.again()

@@ -68,7 +68,7 @@ def test_what_lies_beside_a_row_does_not_count(device: str) -> None:
     whole[5:26, 10:80] = weight
     near = torch.full((3, 100), float("nan"), device=device)
     near[1:2, 10:80] = x
-    assert torch.equal(kernels.gemv(near[1:2, 10:80], whole[5:26, 10:80], bias), kernels.gemv(x, weight, bias))
+    close(near[1:2, 10:80], whole[5:26, 10:80], bias)
 
 
 @pytest.mark.parametrize("n", [1, 2048, 3072, 16384, 128256])

@@ -109,7 +109,7 @@ def part_of_a_head(x):
 
 SPELLINGS = [
     hugging_face, halves, the_other_way_round, pairs, rotate_every_two, tokens_before_heads, complex_numbers,
-    without_batch, part_of_a_head,
+    without_batch,
 ]  # fmt: skip
 
 
@@ -156,6 +156,20 @@ def test_what_is_widened_for_the_rotation_alone_is_read_as_it_was(fn, plain, mon
     monkeypatch.setattr(kernel_ops, "operator", lambda name: kernel)
     assert turned(fn, torch.bfloat16).rewritten == {"triton-rope": 1}
     assert read == [(torch.bfloat16, torch.float32)]
+
+
+def behind_a_first_token(x):
+    first, rest = x[:, :, :1], x[:, :, 1:]
+    cos, sin = (table.repeat(1, 2)[1:] for table in (angle().cos(), angle().sin()))
+    return torch.cat((first, (rest * cos + rotate_half(rest) * sin).to(x.dtype)), 2)
+
+
+@pytest.mark.parametrize("fn", [part_of_a_head, behind_a_first_token], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_result_that_is_joined_with_others_is_left_to_inductor(fn, dtype, plain):
+    surgeon = turned(fn, dtype)
+    assert surgeon.rewritten == {}
+    assert "joined" in surgeon.skipped[0]
 
 
 def test_a_result_that_is_wider_than_its_input_stays_so(plain):

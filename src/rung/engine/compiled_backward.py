@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from rung.plan import Plan
+from rung.rewrites import inductor_patches
 
 
 @contextlib.contextmanager
@@ -49,4 +50,5 @@ class CompiledBackward:
 
     def _compiled(self, graph: torch.fx.GraphModule) -> Any:
         self.graphs += 1
-        return torch.compile(graph, fullgraph=True, dynamic=self._dynamic or None, options=self._options or None)
+        options = inductor_patches(self._options) if self._options else None
+        return torch.compile(graph, fullgraph=True, dynamic=self._dynamic or None, options=options)

@@ -233,7 +233,7 @@ def data_dependent_sizes() -> contextlib.AbstractContextManager[Any]:
 
 def fixed_sizes(*, numbers: bool = False) -> contextlib.AbstractContextManager[Any]:
     """Inside of it Dynamo compiles as under `torch.compile(dynamic=False)`. numbers: no number becomes a variable, for a function whose every call
-    is compiled so. Then newer torch compiles only for the value of a number with which something is computed: one that is only handed on, as a
+    is compiled so. Then torch 2.13 and later compile only for the value of a number with which something is computed: one that is only handed on, as a
     count in an output, is no reason to compile anew."""
     settings = dict.fromkeys(("specialize_int", "specialize_float"), True) if numbers else {}
     return torch._dynamo.config.patch(automatic_dynamic_shapes=False, assume_static_by_default=True, **settings)  # type: ignore[no-any-return]

@@ -10,9 +10,11 @@ from torch import fx
 from rung.rewrites.graph import kernel_ops
 from rung.rewrites.graph.constants import sweep
 from rung.rewrites.graph.layout import free_readers
-from rung.rewrites.graph.normalize import cast_source, source_line, value
+from rung.rewrites.graph.normalize import cast_source, kind, names, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
 from rung.rewrites.rotation import Rotation, rotation
+
+_JOINS = names("cat concat concatenate")
 
 
 def fuse_rotary(graph: fx.Graph) -> tuple[int, list[str]]:
@@ -40,10 +42,18 @@ def _obstacle(found: Rotation) -> str:
         return "its tables require a gradient"
     if _axis(found) is None:
         return "its tables do not vary along one dimension of the tokens"
+    if _is_joined(found.out):
+        return "its result is joined with other tokens or features, and Inductor turns and joins in one kernel"
     memory = {storage(item) for item in (_source(found)[0], found.x, *found.tables)}
     if any(switches_mode(node) or may_touch(node, memory) for node in between(_first_reader(found), found.out)):
         return "a tensor is written, or autocast changes, inside of it"
     return ""
+
+
+def _is_joined(node: fx.Node) -> bool:
+    """Whether a tensor becomes a part of a larger one. Behind a kernel of its own, joining it reads and writes it once more: a training step
+    of eva02_small took 1.09 times as long (docs/internals/zoo.md)."""
+    return any(kind(user) in _JOINS or (cast_source(user) is node and _is_joined(user)) for user in node.users)
 
 
 def _first_reader(found: Rotation) -> fx.Node:

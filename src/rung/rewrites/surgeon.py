@@ -268,7 +268,9 @@ class Surgeon:
             from torch._inductor.compile_fx import compile_fx
 
             with caching(gm):
-                run = compile_fx(gm, inputs, config_patches={**self.inductor_options, **_hooks(self.within)} or None)
+                run = compile_fx(
+                    gm, inputs, config_patches=inductor_patches(self.inductor_options, self.within) or None
+                )
         return run
 
     def _run(
@@ -301,15 +303,18 @@ class Surgeon:
         record.skipped += [f"{name}: {reason}" for reason in reasons]
 
 
-def _hooks(within: Sequence[str]) -> dict[str, Any]:
-    """The settings of Inductor by which these passes run."""
-    from rung.rewrites.aten.lowered import Several  # it loads Inductor
+def inductor_patches(options: Mapping[str, Any], within: Sequence[str] = ()) -> dict[str, Any]:
+    """These settings of Inductor, and those by which the passes on its graphs run: the named ones, and one that a setting needs."""
+    from rung.rewrites.aten.dependent_launches import SETTING, WaitFirst  # they load Inductor
+    from rung.rewrites.aten.lowered import Several
 
     passes: dict[str, list[Any]] = defaultdict(list)
     for name, (hook, module, kind) in WITHIN.items():
         if name in within:
             passes[hook].append(getattr(importlib.import_module(module), kind)())
-    return {hook: Several(found) for hook, found in passes.items()}
+    if options.get(SETTING):
+        passes["post_grad_custom_post_pass"].append(WaitFirst())
+    return {**options, **{hook: Several(found) for hook, found in passes.items()}}
 
 
 def _summed(counts: Iterable[Counter[str]]) -> dict[str, int]:

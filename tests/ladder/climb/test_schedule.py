@@ -20,6 +20,7 @@ from rung.ladder.climb.bundles import NAME
 from rung.ladder.climb.schedule import (
     LATE,
     NEAR,
+    SEARCH,
     confirmation_seconds,
     deserves_retry,
     finished_attempts,
@@ -214,6 +215,15 @@ def test_a_gain_counts_by_its_logarithm_over_the_seconds_that_deciding_it_takes(
     made, half = state(tmp_path), rung("half", 0.5, prepares=20)
     expected = half.predict(made.context()).middle
     assert gain_per_second(made, half) == pytest.approx(math.log(expected) / trial_seconds(made, half))
+
+
+def test_a_search_that_later_candidates_repeat_comes_after_them(tmp_path: Path) -> None:
+    made, search = state(tmp_path), rung("search", 0.5, prepares=SEARCH)
+    others = [rung(name, 0.9) for name in "abc"]
+    assert gain_per_second(made, search) > gain_per_second(made, others[0])
+    assert next_rung(made, [search, *others]) is others[0]
+    assert next_rung(made, [search, *others[:1]]) is search  # which takes longer then, alone
+    assert next_rung(made, [replace(search, core=True), *others]).name == "search"
 
 
 # 6. The end of the budget
