@@ -32,8 +32,10 @@ def close(p: float, *inputs: Any, device: str, **more: Any) -> None:
     agree(with_dropout(kernels.biased_attention), with_dropout(reference.biased_attention), *inputs, **more)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("how", BLOCKS)
+@pytest.mark.parametrize(
+    ("how", "dtype"),
+    [*((how, torch.float32) for how in BLOCKS), ("several", torch.float16), ("several", torch.bfloat16)],
+)
 def test_results_and_gradients_agree_with_float64_by_the_same_mask(
     how: str, dtype: torch.dtype, blocks: Any, device: str
 ) -> None:
