@@ -172,6 +172,13 @@ def test_a_result_that_is_joined_with_others_is_left_to_inductor(fn, dtype, plai
     assert "joined" in surgeon.skipped[0]
 
 
+def test_an_empty_cache_joins_nothing(plain):
+    def first_call(x):
+        return torch.cat((x.new_empty(0), hugging_face(x)), 2)
+
+    assert turned(first_call).rewritten == {"triton-rope": 1}
+
+
 def test_a_result_that_is_wider_than_its_input_stays_so(plain):
     assert turned(hugging_face, torch.bfloat16).rewritten == {"triton-rope": 1}
 

@@ -52,8 +52,16 @@ def _obstacle(found: Rotation) -> str:
 
 def _is_joined(node: fx.Node) -> bool:
     """Whether a tensor becomes a part of a larger one. Behind a kernel of its own, joining it reads and writes it once more: a training step
-    of eva02_small took 1.09 times as long (docs/internals/zoo.md)."""
-    return any(kind(user) in _JOINS or (cast_source(user) is node and _is_joined(user)) for user in node.users)
+    of eva02_small took 1.09 times as long (docs/internals/zoo.md). A cache of transformers that is empty yet joins nothing to it."""
+    return any(
+        (kind(user) in _JOINS and _grows(node, user)) or (cast_source(user) is node and _is_joined(user))
+        for user in node.users
+    )
+
+
+def _grows(part: fx.Node, joined: fx.Node) -> bool:
+    before, after = value(part), value(joined)
+    return before is None or after is None or after.numel() > before.numel()
 
 
 def _first_reader(found: Rotation) -> fx.Node:
