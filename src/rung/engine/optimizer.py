@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from functools import partial
 from typing import Any
 
@@ -38,12 +39,16 @@ def make_optimizer(workload: Workload, model: torch.nn.Module) -> torch.optim.Op
             "return a torch.optim.Optimizer, or an object that has both."
         )
     if _asks_for_more(type(made)):
-        raise WorkloadError(
-            f"{workload.label}: {kind}.step() needs a closure, and optimizers of that kind cannot be driven: a step is "
-            "one forward, one backward and step(); give an optimizer whose step needs no closure. With torch.optim.SGD you get a recipe for "
-            f"the forward and backward pass, which rung.apply(model, recipe) gives to your loop with {kind}."
-        )
+        raise WorkloadError(f"{workload.label}: {_needs_a_closure(kind)}")
     return made
+
+
+def _needs_a_closure(kind: str) -> str:
+    return (
+        f"{kind}.step() needs a closure, and optimizers of that kind cannot be driven: a step is one forward, one backward and step(); give an "
+        "optimizer whose step needs no closure. With torch.optim.SGD you get a recipe for the forward and backward pass, which "
+        f"rung.apply(model, recipe) gives to your loop with {kind}."
+    )
 
 
 def _asks_for_more(kind: type) -> bool:
@@ -183,7 +188,13 @@ def update(optimizer: Any, model: torch.nn.Module, max_grad_norm: float | None) 
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of weights that ranks share out
     start_momenta(optimizer)
-    optimizer.step()
+    try:
+        optimizer.step()
+    except Exception as error:
+        raised_at = traceback.extract_tb(error.__traceback__)[-1].line or ""
+        if "closure" in f"{error} {raised_at}":  # sharpness-aware minimization asserts that it has one
+            raise WorkloadError(_needs_a_closure(type(optimizer).__name__)) from error
+        raise
     return norm
 
 
