@@ -100,6 +100,7 @@ def test_help_after_a_target_lists_its_own_options(capsys: pytest.CaptureFixture
         (["bench", "tiny-transfomer"], 2, "unknown target 'tiny-transfomer': did you mean 'tiny-transformer'?"),
         (["bench", "tiny-transformer", "--prset=quick"], 2, "rung bench itself has --preset."),
         (["bench", "tiny-transformer", "--budget", "20"], 2, "rung bench itself has --time."),
+        (["bench", "tiny-transformer", "--batch-siz", "2"], 2, "did you mean --batch-size?\n"),
         (["climb", "tiny-transformer", "--time", "20"], 2, "rung climb itself has --budget."),
         (
             ["runs", "--jsn"],

@@ -490,7 +490,10 @@ class SharpnessAware(torch.optim.SGD):
     ("optimizer", "says"),
     [
         (lambda p: SharpnessAware(p, lr=0.1), r"^SharpnessAware\.step\(\) needs a closure, .* with SharpnessAware\."),
-        (lambda p: None, r"workload 'hooked': optimizer\(parameters\) returned NoneType, which has no step\(\) and zero_grad\(\)"),
+        (
+            lambda p: None,
+            r"workload 'hooked': optimizer\(parameters\) returned NoneType, which has no step\(\) and zero_grad\(\)",
+        ),
         (
             lambda p: torch.optim.LBFGS(p),
             r"workload 'hooked': LBFGS\.step\(\) needs a closure, .* With torch\.optim\.SGD you get a recipe .* to your loop with LBFGS\.",

@@ -202,6 +202,16 @@ def test_a_climb_whose_budget_ended_twice_is_given_more_than_it_had_in_the_comma
     assert commands.resume(data).endswith("transformer")
 
 
+def test_a_climb_without_a_recipe_is_given_twice_its_budget_in_the_command() -> None:
+    data = climb()
+    assert data.result is not None
+    data.manifest.request, data.result.kept = {"budget": 60}, []
+    data.result.stopped = Stopped(rule="budget", why="no candidate was timed to the end")
+    for spent, command in ((64.0, " --budget 120"), (190.0, " --budget 210")):
+        data.manifest.spent_seconds = spent
+        assert commands.resume(data).endswith(f"transformer{command}")
+
+
 def test_over_ranks_it_is_said_how_to_time_autocast_alone() -> None:
     data = climb()
     assert data.result is not None
@@ -338,9 +348,9 @@ def test_a_climb_whose_budget_ended_says_how_to_go_on() -> None:
 
 def test_a_list_of_runs_tells_an_early_end_from_a_whole_climb() -> None:
     data = nothing_kept()
-    assert climbs.run_line(data).endswith("no speedup")
+    assert climbs.run_line(data).endswith("no recipe")
     data.manifest.why = "the budget of 60 s is spent"
-    assert climbs.run_line(data).endswith("no speedup, ended early")
+    assert climbs.run_line(data).endswith("no recipe, ended early")
 
 
 def test_one_sample_is_a_sample() -> None:

@@ -131,7 +131,7 @@ def _meant(parser: argparse.ArgumentParser, rest: Sequence[str], refused: str) -
         ]
         if near and near[0] == flag:  # where the command has it, it was not read as one: another name is no help
             continue
-        if near and f"has no option {flag};" in refused:
+        if near and f"has no option {flag}; it takes" in refused:  # else the target has one that is like it
             return f" {parser.prog} itself has {near[0]}."
         if near and refused.startswith(f"unexpected argument '{flag}"):
             return f" Did you mean {near[0]}?"

@@ -112,7 +112,7 @@ def climbs_lines(climbs: Sequence[Climb], width: int = 100, color: bool = False)
 def run_line(run: ClimbRun) -> str:
     """A run in a list: where, what, how it stands and what it gave."""
     manifest, result = run.manifest, run.result
-    gain = units.interval(result.speedup) if result and result.speedup else "no speedup"
+    gain = units.interval(result.speedup) if result and result.speedup else "no recipe"
     status = f", {units.clean(result.status)}" if result and result.status else ""
     ended = gain + status + (", ended early" if words.ended_early(run) else "")
     outcome = ended if manifest.status == "complete" else words.standing(run)

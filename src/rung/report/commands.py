@@ -13,6 +13,7 @@ from rung.text import to_paste
 
 OPENING = 1.5  # of what a candidate needs: with the baseline, which is measured anew, and the modes
 AGAIN = 1.5  # times its budget: a climb that took longer was resumed, and its budget ended once more
+WITHOUT_RECIPE = 2.0  # times its budget, where that ended before there was a recipe
 
 
 def way_on(run: ClimbRun, code: bool = False) -> str:
@@ -27,13 +28,17 @@ def way_on(run: ClimbRun, code: bool = False) -> str:
 def resume(run: ClimbRun) -> str:
     command = f"{program()} climb --resume {shlex.quote(units.clean(run.directory or 'DIR'))}"
     stopped = run.result.stopped if run.result else None
-    budget = units.number(run.manifest.request.get("budget"))
+    budget = units.number(run.manifest.request.get("budget")) or 0.0
     spent = units.number(run.manifest.spent_seconds)
-    if stopped and budget:  # with the same budget it would end in the same way again
-        if stopped.needs and OPENING * stopped.needs > budget:
-            command += f" --budget {30 * math.ceil(OPENING * stopped.needs / 30)}"
-        elif not stopped.needs and stopped.rule == "budget" and spent and spent > AGAIN * budget:
-            command += f" --budget {30 * math.ceil(spent / 30)}"  # more than any sitting so far had
+    wanted = 0.0  # with the same budget it would end in the same way again
+    if stopped and stopped.needs:
+        wanted = OPENING * stopped.needs
+    elif stopped and stopped.rule == "budget" and not words.kept(run):
+        wanted = max(WITHOUT_RECIPE * budget, spent or 0.0)
+    elif stopped and stopped.rule == "budget" and spent and spent > AGAIN * budget:
+        wanted = spent  # more than any sitting so far had
+    if budget and wanted > budget:
+        command += f" --budget {30 * math.ceil(wanted / 30)}"
     return f"{command} {of_job}" if (of_job := to_paste(run.manifest.request.get("slurm"))) else command
 
 
