@@ -9,7 +9,7 @@ import torch
 
 from rung.engine.dynamo import inductor_settings
 from rung.rewrites import Surgeon, inductor_patches
-from rung.rewrites.aten.dependent_launches import SETTING, WaitFirst
+from rung.rewrites.inductor_passes.dependent_launches import SETTING, WaitFirst
 
 KNOWN = bool(inductor_settings((SETTING,)))
 ON_HOPPER = torch.cuda.is_available() and not torch.version.hip and torch.cuda.get_device_capability() >= (9, 0)

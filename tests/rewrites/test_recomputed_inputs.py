@@ -14,7 +14,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 from rung.plan import Plan
 from rung.rewrites import Surgeon
-from rung.rewrites.aten import recompute
+from rung.rewrites.inductor_passes import recompute
 from rung.rungs import BY_NAME, Context, Evidence
 from rung.rungs.rung import Proof
 
@@ -223,7 +223,7 @@ def test_what_is_computed_of_a_buffer_that_is_written_is_kept() -> None:
     want = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
     model.moved.fill_(2.0)
-    surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, within=["recompute"])
+    surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, inductor_passes=["recompute"])
     torch.compile(model, backend=surgeon)(sample()).pow(2).sum().backward()
     for grad, right in zip([p.grad for p in model.parameters() if p.grad is not None], want, strict=True):
         torch.testing.assert_close(grad, right, rtol=1e-4, atol=1e-4)
@@ -235,7 +235,7 @@ def test_inductor_runs_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recompute, "mark_inputs", lambda graph: seen.append(graph))
     model = nn.Linear(4, 4, bias=False)
     run = torch.compile(
-        model, backend=Surgeon([], inductor_options={"force_disable_caches": True}, within=["recompute"])
+        model, backend=Surgeon([], inductor_options={"force_disable_caches": True}, inductor_passes=["recompute"])
     )
     run(torch.randn(3, 4)).sum().backward()
     assert len(seen) == 1
@@ -281,7 +281,7 @@ def test_it_is_for_compiled_training_on_a_gpu_and_shows_in_the_peak() -> None:
     for other in (Context(Plan(), "exact", facts_of(facts), {}, {}), Context(Plan(compile=True), "exact", facts_of(facts, gpu=False), {}, {}),
                   Context(Plan(compile=True), "exact", facts_of(facts, mode="infer"), {}, {})):  # fmt: skip
         assert rung.applies(other)
-    assert rung.change(Plan()).within == ("recompute",)
+    assert rung.change(Plan()).inductor_passes == ("recompute",)
 
     def proof(best: int, candidate: int) -> Proof:
         memory = {"best": {"allocated": best}, "candidate": {"allocated": candidate}}

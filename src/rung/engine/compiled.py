@@ -173,7 +173,7 @@ class Compiled:
             **{f"switch {name}": value for name, value in switches(self._model).items()},
             **({"replays_skipped": skipped_replays()} if self._plan.replays else {}),
             **({"one graph under DDP": self._graphs is not None} if self._plan.exchange.one_graph else {}),
-            **{f"pass {name}": inductor for name in self._plan.within},
+            **{f"pass {name}": inductor for name in self._plan.inductor_passes},
             **({f"inductor {k}": v for k, v in self.surgeon.inductor_options.items()} if self.surgeon else {}),
         }
 
@@ -311,8 +311,8 @@ class Compiled:
     def _surgeon(self, rewrites: bool) -> Surgeon:
         plan = self._plan
         inner: Literal["inductor", "eager"] = "inductor" if plan.compiles else "eager"
-        passes, within = (plan.passes, plan.within) if rewrites else ((), ())
-        return Surgeon(passes, inner, dict(plan.inductor), within, self._model)
+        passes, inductor_passes = (plan.passes, plan.inductor_passes) if rewrites else ((), ())
+        return Surgeon(passes, inner, dict(plan.inductor), inductor_passes, self._model)
 
     def _whole(self, surgeon: Surgeon) -> Callable[..., Any]:
         self._known.clear()

@@ -87,13 +87,13 @@ PASSES = tuple(_RUNNERS)
 _OF_THE_WHOLE = ("hoisted-constants", "folded-weights", "bf16-weights")
 
 # Passes on the graphs that Inductor compiles: the hook of its settings, and whose pass it is.
-WITHIN = {
-    "recompute": ("joint_custom_post_pass", "rung.rewrites.aten.recompute", "Recomputed"),
-    "fused-dgrad": ("post_grad_custom_pre_pass", "rung.rewrites.aten.joins", "Joins"),
-    "foreach-weight-casts": ("post_grad_custom_pre_pass", "rung.rewrites.aten.casts", "CastTogether"),
-    "depthwise-dgrad": ("post_grad_custom_pre_pass", "rung.rewrites.aten.depthwise", "DepthwiseDgrad"),
-    "float32-gradients": ("post_grad_custom_post_pass", "rung.rewrites.aten.gradients", "Float32Gradients"),
-    "k-major-wgrad": ("post_grad_custom_post_pass", "rung.rewrites.aten.k_major", "KMajor"),
+INDUCTOR_PASSES = {
+    "recompute": ("joint_custom_post_pass", "rung.rewrites.inductor_passes.recompute", "Recomputed"),
+    "fused-dgrad": ("post_grad_custom_pre_pass", "rung.rewrites.inductor_passes.joins", "Joins"),
+    "foreach-weight-casts": ("post_grad_custom_pre_pass", "rung.rewrites.inductor_passes.casts", "CastTogether"),
+    "depthwise-dgrad": ("post_grad_custom_pre_pass", "rung.rewrites.inductor_passes.depthwise", "DepthwiseDgrad"),
+    "float32-gradients": ("post_grad_custom_post_pass", "rung.rewrites.inductor_passes.gradients", "Float32Gradients"),
+    "k-major-wgrad": ("post_grad_custom_post_pass", "rung.rewrites.inductor_passes.k_major", "KMajor"),
 }
 
 # What a pass takes away from others: a window is SDPA's with a mask, where FlexAttention is not taken.
@@ -132,20 +132,20 @@ class Surgeon:
         passes: Sequence[str],
         inner: Literal["inductor", "eager"] = "inductor",
         inductor_options: dict[str, Any] | None = None,
-        within: Sequence[str] = (),
+        inductor_passes: Sequence[str] = (),
         model: torch.nn.Module | None = None,
     ) -> None:
         """model: whose batch norms write to their statistics unseen; it is not kept alive."""
-        unknown = sorted({*passes, *within} - {*PASSES, *WITHIN})
+        unknown = sorted({*passes, *inductor_passes} - {*PASSES, *INDUCTOR_PASSES})
         if unknown:
-            raise ValueError(f"unknown passes {unknown}; known: {[*PASSES, *WITHIN]}")
+            raise ValueError(f"unknown passes {unknown}; known: {[*PASSES, *INDUCTOR_PASSES]}")
         if inner not in ("inductor", "eager"):
             raise ValueError(f"inner is 'inductor' or 'eager', not {inner!r}")
         # One order, whatever order they were chosen in: a pass reads what those before it wrote.
         self.passes = tuple(name for name in PASSES if name in passes)
         self.inner = inner
         self.inductor_options = dict(inductor_options or {})
-        self.within = tuple(within)
+        self.inductor_passes = tuple(inductor_passes)
         self._expected: list[Expected] = []
         self._records: dict[str, _Record] = {}
         self._added: list[Added] = []
@@ -269,7 +269,7 @@ class Surgeon:
 
             with caching(gm):
                 run = compile_fx(
-                    gm, inputs, config_patches=inductor_patches(self.inductor_options, self.within) or None
+                    gm, inputs, config_patches=inductor_patches(self.inductor_options, self.inductor_passes) or None
                 )
         return run
 
@@ -303,14 +303,14 @@ class Surgeon:
         record.skipped += [f"{name}: {reason}" for reason in reasons]
 
 
-def inductor_patches(options: Mapping[str, Any], within: Sequence[str] = ()) -> dict[str, Any]:
+def inductor_patches(options: Mapping[str, Any], inductor_passes: Sequence[str] = ()) -> dict[str, Any]:
     """These settings of Inductor, and those by which the passes on its graphs run: the named ones, and one that a setting needs."""
-    from rung.rewrites.aten.dependent_launches import SETTING, WaitFirst  # they load Inductor
-    from rung.rewrites.aten.lowered import Several
+    from rung.rewrites.inductor_passes.dependent_launches import SETTING, WaitFirst  # they load Inductor
+    from rung.rewrites.inductor_passes.lowered import Several
 
     passes: dict[str, list[Any]] = defaultdict(list)
-    for name, (hook, module, kind) in WITHIN.items():
-        if name in within:
+    for name, (hook, module, kind) in INDUCTOR_PASSES.items():
+        if name in inductor_passes:
             passes[hook].append(getattr(importlib.import_module(module), kind)())
     if options.get(SETTING):
         passes["post_grad_custom_post_pass"].append(WaitFirst())

@@ -13,7 +13,7 @@ import operator
 import torch
 from torch import fx
 
-from rung.rewrites.aten.lowered import HALF, Pass, aten, for_products, prims
+from rung.rewrites.inductor_passes.lowered import HALF, Pass, aten, for_products, prims
 
 FEWEST = 2  # casts, from which one kernel is fewer
 # torch 2.6 reads no schema from annotations of built-in lists.

@@ -14,8 +14,8 @@ from torch import fx
 from torch._inductor import ir
 from torch._inductor.lowering import register_lowering
 
-from rung.rewrites.aten import rotated_joins
-from rung.rewrites.aten.lowered import VIEWS, Pass, aten, dimension, elementwise, for_products, size
+from rung.rewrites.inductor_passes import rotated_joins
+from rung.rewrites.inductor_passes.lowered import VIEWS, Pass, aten, dimension, elementwise, for_products, size
 
 SCHEMA = "(Tensor[] parts, int dim) -> Tensor"
 

@@ -11,8 +11,8 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from rung.rewrites.aten import lowered
-from rung.rewrites.aten.lowered import VIEWS, aten, elementwise, is_item, size
+from rung.rewrites.inductor_passes import lowered
+from rung.rewrites.inductor_passes.lowered import VIEWS, aten, elementwise, is_item, size
 
 PARTS = {aten.slice.Tensor, aten.select.int}
 SPLITS = {*lowered.SPLITS, aten.unbind.int}

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from rung import kernels
-from rung.rewrites.aten.lowered import Pass, aten
+from rung.rewrites.inductor_passes.lowered import Pass, aten
 
 if kernels.available():  # compiled code that comes out of a cache calls the operator, too, and no pass has run then
     from rung.kernels.families import k_major  # noqa: F401  registers it

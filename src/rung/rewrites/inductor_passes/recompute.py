@@ -16,9 +16,9 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from rung.rewrites.aten import apart
-from rung.rewrites.aten.apart import keep_apart, late
-from rung.rewrites.aten.lowered import PRODUCTS, Pass, aten, elementwise, size
+from rung.rewrites.inductor_passes import apart
+from rung.rewrites.inductor_passes.apart import keep_apart, late
+from rung.rewrites.inductor_passes.lowered import PRODUCTS, Pass, aten, elementwise, size
 
 VIEWS = {*apart.WHOLE, aten.slice.Tensor}
 SUMS = {aten.add.Tensor, aten.sub.Tensor}

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import fx
 
-from rung.rewrites.aten.lowered import Pass
+from rung.rewrites.inductor_passes.lowered import Pass
 
 SETTING = "triton.enable_pdl"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from rung.rewrites.aten.lowered import HALF, SPLITS, VIEWS, Pass, aten, is_item, prims
+from rung.rewrites.inductor_passes.lowered import HALF, SPLITS, VIEWS, Pass, aten, is_item, prims
 
 PARTS = {*VIEWS, *SPLITS, aten.slice.Tensor}
 
