@@ -14,7 +14,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rung.plan import Plan
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.rewrites.counts import count
 from rung.rewrites.inductor_passes.depthwise import depthwise_dgrad, turn_windows
 from rung.rungs import BY_NAME, Context, Evidence
@@ -131,8 +131,8 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, inductor_passes=["depthwise-dgrad"])
-    return torch.compile(function, backend=surgeon, **options)
+    backend = RewriteBackend([], inductor_options={"force_disable_caches": True}, inductor_passes=["depthwise-dgrad"])
+    return torch.compile(function, backend=backend, **options)
 
 
 @pytest.mark.parametrize(("layout", "amp"), [(torch.contiguous_format, False), (torch.channels_last, True)], ids=str)

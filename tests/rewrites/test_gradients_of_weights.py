@@ -14,7 +14,7 @@ from rung.engine.dynamo import products_widen
 from rung.hardware import pick
 from rung.ladder.survey import widening
 from rung.plan import Plan
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.rewrites.inductor_passes.gradients import Float32Gradients, widen_products
 from rung.rungs import BY_NAME, Context, Evidence
 from rung.rungs.rung import Counters
@@ -99,7 +99,9 @@ def test_inductor_runs_the_pass_and_a_cpu_trains_on_as_before(monkeypatch: pytes
     model, x = nn.Linear(4, 4, bias=False), torch.randn(3, 4)
     run = torch.compile(
         model,
-        backend=Surgeon([], inductor_options={"force_disable_caches": True}, inductor_passes=["float32-gradients"]),
+        backend=RewriteBackend(
+            [], inductor_options={"force_disable_caches": True}, inductor_passes=["float32-gradients"]
+        ),
     )
     run(x).sum().backward()
     assert len(seen) == 2

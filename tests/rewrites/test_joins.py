@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rung.plan import Plan
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.rewrites.inductor_passes.joins import join, place
 from rung.rungs import BY_NAME, Context, Evidence
 from rung.rungs.rung import Counters
@@ -91,8 +91,10 @@ def test_inductor_computes_all_parts_of_a_gradient_in_one_kernel(more, monkeypat
         return torch.autograd.grad(run(*leaves).sum(), leaves)
 
     want = gradients(feed_forward)
-    surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, inductor_passes=["fused-dgrad", *more])
-    compiled = torch.compile(feed_forward, backend=surgeon)
+    backend = RewriteBackend(
+        [], inductor_options={"force_disable_caches": True}, inductor_passes=["fused-dgrad", *more]
+    )
+    compiled = torch.compile(feed_forward, backend=backend)
     metrics.reset()
     for got, right in zip(gradients(compiled), want, strict=True):
         torch.testing.assert_close(got, right)

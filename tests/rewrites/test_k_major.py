@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rung.plan import Plan
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.rewrites.inductor_passes.k_major import LONGEST, ROWS, WIDEST, KMajor, turn_factors
 from rung.rungs import BY_NAME, Context, Evidence
 from rung.rungs.rung import Counters
@@ -125,7 +125,7 @@ def test_a_compiled_step_has_the_gradients_that_it_had(monkeypatch: pytest.Monke
 
     uncached = {"force_disable_caches": True}
     compiled = torch.compile(
-        lambda x: model(x), backend=Surgeon([], inductor_options=uncached, inductor_passes=["k-major-wgrad"])
+        lambda x: model(x), backend=RewriteBackend([], inductor_options=uncached, inductor_passes=["k-major-wgrad"])
     )
     for got, want in zip(gradients(compiled), gradients(model), strict=True):
         torch.testing.assert_close(got, want)
@@ -149,7 +149,7 @@ def test_compiled_code_from_a_cache_finds_the_operator(tmp_path: Path) -> None:
 STEPS = f"""
 import os
 import torch, torch._inductor.compile_fx
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.rewrites.inductor_passes import k_major
 
 def step():
@@ -157,8 +157,8 @@ def step():
     k_major.turn_factors = lambda graph: seen.append(turn(graph))
     torch.manual_seed(0)
     model, x = torch.nn.Linear(16, {WIDEST}, bias=False), torch.ones(3, 16)
-    surgeon = Surgeon([], inductor_passes=["k-major-wgrad"])
-    torch.compile(model, backend=surgeon, dynamic=False)(x).square().sum().backward()
+    backend = RewriteBackend([], inductor_passes=["k-major-wgrad"])
+    torch.compile(model, backend=backend, dynamic=False)(x).square().sum().backward()
     print(sum(seen), float(model.weight.grad.sum()), flush=True)
 
 for _ in range(2):

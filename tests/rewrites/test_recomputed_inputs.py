@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 from rung.plan import Plan
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.rewrites.inductor_passes import recompute
 from rung.rungs import BY_NAME, Context, Evidence
 from rung.rungs.rung import Proof
@@ -223,8 +223,8 @@ def test_what_is_computed_of_a_buffer_that_is_written_is_kept() -> None:
     want = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
     model.moved.fill_(2.0)
-    surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, inductor_passes=["recompute"])
-    torch.compile(model, backend=surgeon)(sample()).pow(2).sum().backward()
+    backend = RewriteBackend([], inductor_options={"force_disable_caches": True}, inductor_passes=["recompute"])
+    torch.compile(model, backend=backend)(sample()).pow(2).sum().backward()
     for grad, right in zip([p.grad for p in model.parameters() if p.grad is not None], want, strict=True):
         torch.testing.assert_close(grad, right, rtol=1e-4, atol=1e-4)
 
@@ -235,7 +235,8 @@ def test_inductor_runs_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recompute, "mark_inputs", lambda graph: seen.append(graph))
     model = nn.Linear(4, 4, bias=False)
     run = torch.compile(
-        model, backend=Surgeon([], inductor_options={"force_disable_caches": True}, inductor_passes=["recompute"])
+        model,
+        backend=RewriteBackend([], inductor_options={"force_disable_caches": True}, inductor_passes=["recompute"]),
     )
     run(torch.randn(3, 4)).sum().backward()
     assert len(seen) == 1

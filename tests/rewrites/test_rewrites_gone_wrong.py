@@ -14,7 +14,7 @@ from rung.hardware import pick
 from rung.kernels import reference
 from rung.plan import Plan
 from rung.rewrites import added, chunked, cross_entropy, gemv, joined
-from rung.rewrites import surgeon as surgeon_module
+from rung.rewrites import backend as backend_module
 from rung.rewrites.attention import flex, float32_attention
 from rung.rewrites.attention import sdpa as sdpa_module
 from rung.rewrites.attention.biased import attention_with_bias
@@ -771,7 +771,7 @@ MUTATIONS = {
 def test_a_rewrite_gone_wrong_is_refused(name, monkeypatch):
     workload, which, change = MUTATIONS[name]
     monkeypatch.setattr(verifying, "shapes", lambda workload: [workload.inputs])  # refusing needs no second shape
-    right = surgeon_module._RUNNERS[which]
+    right = backend_module._RUNNERS[which]
     broken = []
 
     def wrong(graph):
@@ -781,7 +781,7 @@ def test_a_rewrite_gone_wrong_is_refused(name, monkeypatch):
         broken.append(found[0] and str(graph) != before)
         return found
 
-    monkeypatch.setitem(surgeon_module._RUNNERS, which, wrong)
+    monkeypatch.setitem(backend_module._RUNNERS, which, wrong)
     found = verifying.verify(workload, Plan(passes=(which,)), pick("cpu"), precisions=["exact"]).record()
     assert any(broken)
     assert not found.passed
@@ -794,7 +794,7 @@ ELSEWHERE = {"bf16-stream", "bf16-weights", "folded-weights", "strided-sdpa-inpu
 
 
 def test_no_rewrite_is_without_a_mistake():
-    assert {which for _, which, _ in MUTATIONS.values()} | ELSEWHERE == set(surgeon_module.PASSES)
+    assert {which for _, which, _ in MUTATIONS.values()} | ELSEWHERE == set(backend_module.PASSES)
 
 
 def test_joined_weights_that_are_a_stale_copy_are_refused(monkeypatch):
@@ -850,7 +850,7 @@ OPENINGS = {
 @pytest.mark.parametrize("name", OPENINGS)
 def test_torchs_attention_written_out_wrongly_is_refused(name, monkeypatch):
     monkeypatch.setattr(verifying, "shapes", lambda workload: [workload.inputs])
-    right, broken = surgeon_module.write_out, []
+    right, broken = backend_module.write_out, []
 
     def wrong(graph):
         found, before = right(graph), str(graph)
@@ -858,7 +858,7 @@ def test_torchs_attention_written_out_wrongly_is_refused(name, monkeypatch):
         broken.append(str(graph) != before)
         return found
 
-    monkeypatch.setattr(surgeon_module, "write_out", wrong)
+    monkeypatch.setattr(backend_module, "write_out", wrong)
     found = verifying.verify(OPENED, Plan(passes=("sdpa",)), pick("cpu"), precisions=["exact"]).record()
     assert all(broken)
     assert found.failures
@@ -883,7 +883,7 @@ def test_torchs_attention_written_out_wrongly_is_refused(name, monkeypatch):
     ],
 )
 def test_the_same_rewrites_done_right_pass(workload):
-    passes = tuple(surgeon_module.PASSES)
+    passes = tuple(backend_module.PASSES)
     found = verifying.verify(workload, Plan(passes=passes), pick("cpu"), precisions=["exact"]).record()
     assert found.passed, found.failures
 

@@ -124,8 +124,8 @@ class _Record:
     written_out: Counter[str] = field(default_factory=Counter)
 
 
-class Surgeon:
-    """A Dynamo backend: ``torch.compile(fn, backend=Surgeon(["sdpa"], "inductor"), dynamic=False)``."""
+class RewriteBackend:
+    """A Dynamo backend: ``torch.compile(fn, backend=RewriteBackend(["sdpa"], "inductor"), dynamic=False)``."""
 
     def __init__(
         self,
