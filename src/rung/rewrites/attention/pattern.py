@@ -33,7 +33,7 @@ class Skip(Exception):
 
 
 @dataclass
-class Chain:
+class AttentionPattern:
     scores: fx.Node  # the first matmul
     query: fx.Node
     key: fx.Node  # as the matmul takes it: [B, H, D, T]
@@ -52,7 +52,7 @@ class Chain:
         return self.cap is not None or self.sink is not None
 
 
-def read_chain(softmax: fx.Node) -> Chain | None:
+def match_attention(softmax: fx.Node) -> AttentionPattern | None:
     """The attention around a softmax; None where there is none, Skip where it is close to one."""
     probs = value(softmax)
     if probs is None or probs.dim() < 3 or kind(softmax) != "softmax":
@@ -78,7 +78,9 @@ def read_chain(softmax: fx.Node) -> Chain | None:
     if not isinstance(values, fx.Node):
         raise Skip("the values are not a tensor of this graph")
     inner = [*below, softmax, *above.seen]
-    return Chain(scores, query, key, values, output, above.scale, above.cap, dropout, above.masks, above.sink, inner)
+    return AttentionPattern(
+        scores, query, key, values, output, above.scale, above.cap, dropout, above.masks, above.sink, inner
+    )
 
 
 _CARRIERS = (*CASTS, "dropout")
@@ -213,13 +215,13 @@ def _dropout_rate(node: fx.Node) -> float:
     return rate if training else 0.0
 
 
-def compute_dtype(chain: Chain) -> torch.dtype:
+def compute_dtype(pattern: AttentionPattern) -> torch.dtype:
     """The dtype in which the hand-written form multiplied q and k, autocast included; the values are multiplied in it, too."""
-    scores, output = value(chain.scores), value(chain.output)
+    scores, output = value(pattern.scores), value(pattern.output)
     if scores is None or output is None or not scores.dtype.is_floating_point:
         raise Skip("the dtype of the scores is unknown")
-    if not _holds(scores.dtype, output.dtype) and not _rounded(chain.value, scores.dtype):
-        raise Skip(f"the values are {value(chain.value).dtype} and the scores {scores.dtype}")  # type: ignore[union-attr]
+    if not _holds(scores.dtype, output.dtype) and not _rounded(pattern.value, scores.dtype):
+        raise Skip(f"the values are {value(pattern.value).dtype} and the scores {scores.dtype}")  # type: ignore[union-attr]
     return scores.dtype
 
 
