@@ -96,7 +96,7 @@ def spoiling(graph):
 def test_what_a_rewrite_spoils_is_left_out_and_the_others_are_found(spoilt, monkeypatch):
     torch._dynamo.reset()
     for name in spoilt:
-        monkeypatch.setitem(backend._RUNNERS, name, spoiling)
+        monkeypatch.setitem(backend._PASS_FUNCTIONS, name, spoiling)
     workload = Workload("attention", Written, lambda seed: torch.randn(3, 24, WIDTH), mode="infer")
     facts = captured_graphs(workload, pick("cpu"))
     said = "what it rewrites raises an error here (RuntimeError: view size is not compatible)"

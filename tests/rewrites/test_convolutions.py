@@ -285,7 +285,7 @@ def test_both_are_verified_and_a_scale_left_out_is_refused(monkeypatch):
     found = verify(workload(), plan, pick("cpu"), precisions=["exact"]).record()
     assert found.passed, found.failures
 
-    right = backend_module._RUNNERS["folded-batch-norm"]
+    right = backend_module._PASS_FUNCTIONS["folded-batch-norm"]
 
     def wrong(graph):
         count = right(graph)
@@ -294,7 +294,7 @@ def test_both_are_verified_and_a_scale_left_out_is_refused(monkeypatch):
                 node.target = torch.reciprocal  # the variance in the place of its root
         return count
 
-    monkeypatch.setitem(backend_module._RUNNERS, "folded-batch-norm", wrong)
+    monkeypatch.setitem(backend_module._PASS_FUNCTIONS, "folded-batch-norm", wrong)
     torch._dynamo.reset()
     assert not verify(workload(), plan, pick("cpu"), precisions=["exact"]).record().passed
 

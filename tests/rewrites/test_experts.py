@@ -36,7 +36,7 @@ class Gated(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
-class Joined(Gated):
+class PackedWeights(Gated):
     """Gate and up in one layer."""
 
     def __init__(self):
@@ -190,7 +190,7 @@ def check(model, passes=("grouped-experts",), tolerance=1e-5, x=None):
     [
         Experts,
         lambda: Experts([Gated(bias=True) for _ in range(EXPERTS)]),
-        lambda: Experts([Joined() for _ in range(EXPERTS)]),
+        lambda: Experts([PackedWeights() for _ in range(EXPERTS)]),
         lambda: Experts(favoured=torch.tensor([9.0, -9.0, 9.0, -9.0])),
         Masked,
         lambda: Masked(favoured=torch.tensor([9.0, -9.0, 9.0, -9.0])),

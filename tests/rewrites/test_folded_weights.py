@@ -17,7 +17,7 @@ import rung
 from rung import Workload
 from rung.hardware import pick
 from rung.plan import Plan
-from rung.rewrites import RewriteBackend, folded_weights, kept
+from rung.rewrites import RewriteBackend, folded_weights, weight_cache
 from rung.rewrites.statistics import Statistics
 from rung.rungs import BY_NAME, Context, plan_of
 from rung.verify import verify as verifying
@@ -302,8 +302,8 @@ class Doubled:
 
 
 def test_a_value_that_could_not_be_renewed_is_not_believed() -> None:
-    doubled, copies, weight = Doubled(), kept.Copies(Statistics()), nn.Parameter(torch.ones(3))
-    values = kept.AllKept([kept.Kept((0,), doubled)], copies)
+    doubled, copies, weight = Doubled(), weight_cache.WeightCache(Statistics()), nn.Parameter(torch.ones(3))
+    values = weight_cache.CachedValues([weight_cache.CachedValue((0,), doubled)], copies)
     assert values([weight])[0].tolist() == [2, 2, 2]
     with torch.no_grad():
         weight.add_(1)
@@ -315,11 +315,16 @@ def test_a_value_that_could_not_be_renewed_is_not_believed() -> None:
 
 
 def test_layers_of_one_code_are_remembered_beside_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    copies, layers = kept.Copies(Statistics()), [nn.Parameter(torch.full((2,), float(k))) for k in range(5)]
-    values = kept.AllKept([kept.Kept((0,), Doubled())], copies)
+    copies, layers = (
+        weight_cache.WeightCache(Statistics()),
+        [nn.Parameter(torch.full((2,), float(k))) for k in range(5)],
+    )
+    values = weight_cache.CachedValues([weight_cache.CachedValue((0,), Doubled())], copies)
     asked = []
-    watch = kept.Copies.watch
-    monkeypatch.setattr(kept.Copies, "watch", lambda *given, **more: asked.append(1) or watch(*given, **more))
+    watch = weight_cache.WeightCache.watch
+    monkeypatch.setattr(
+        weight_cache.WeightCache, "watch", lambda *given, **more: asked.append(1) or watch(*given, **more)
+    )
     for _ in range(3):
         assert [values([layer])[0].tolist() for layer in layers] == [[2.0 * k] * 2 for k in range(5)]
         before = len(asked)
@@ -708,8 +713,8 @@ WORKLOAD = Workload(
 def test_values_of_weights_that_were_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verifying.verify(WORKLOAD, Plan(passes=PASSES), pick("cpu"), precisions=["exact"]).record().passed
     torch._dynamo.reset()
-    monkeypatch.setattr(kept._Copy, "renew", lambda self, tensors, watch: True)
-    monkeypatch.setattr(kept._Watch, "same", lambda self, tensors=None: True)
+    monkeypatch.setattr(weight_cache._Entry, "renew", lambda self, tensors, watch: True)
+    monkeypatch.setattr(weight_cache._Watch, "same", lambda self, tensors=None: True)
     assert not verifying.verify(WORKLOAD, Plan(passes=PASSES), pick("cpu"), precisions=["exact"]).record().passed
 
 

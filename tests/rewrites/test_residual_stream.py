@@ -11,7 +11,7 @@ from torch import nn
 from rung.engine.step import Step
 from rung.hardware import pick
 from rung.plan import Plan
-from rung.rewrites import RewriteBackend, stream
+from rung.rewrites import RewriteBackend, residual_dtype
 from rung.rewrites import backend as backend_module
 from rung.rungs import BY_NAME, Context
 from rung.verify import verify as verifying
@@ -170,12 +170,12 @@ def test_a_transformer_with_the_stream_in_bfloat16_is_verified_gradients_and_ste
 
 def test_a_residual_that_is_lost_is_refused(monkeypatch):
     def wrong(graph):
-        count, skipped = stream.narrow_stream(graph)
+        count, skipped = residual_dtype.narrow_residuals(graph)
         for last in graph.find_nodes(op="call_function", target=torch.add)[-1:]:
             last.args = (last.args[1], last.args[1])
         return count, skipped
 
-    monkeypatch.setitem(backend_module._RUNNERS, "bf16-stream", wrong)
+    monkeypatch.setitem(backend_module._PASS_FUNCTIONS, "bf16-stream", wrong)
     monkeypatch.setattr(verifying, "SEEDS", (12, 13))
     found = verifying.verify(workload(1), Plan(bf16=True, passes=("bf16-stream",)), CPU, precisions=["bf16"]).record()
     assert not found.passed

@@ -13,7 +13,7 @@ from rung import Workload
 from rung.hardware import pick
 from rung.kernels import reference
 from rung.plan import Plan
-from rung.rewrites import added, chunked, cross_entropy, gemv, joined
+from rung.rewrites import added_inputs, chunked, cross_entropy, gemv, packed_weights
 from rung.rewrites import backend as backend_module
 from rung.rewrites.attention import flex, float32_attention
 from rung.rewrites.attention import sdpa as sdpa_module
@@ -633,7 +633,7 @@ def table(what, *rest):
 
     def change(graph):
         inputs = graph.find_nodes(op="placeholder")
-        node = next((n for n in inputs if added.VALUE in n.meta), None)
+        node = next((n for n in inputs if added_inputs.VALUE in n.meta), None)
         if node is not None:
             with graph.inserting_after(inputs[-1]):
                 other = graph.call_function(what, (node, *rest))
@@ -771,7 +771,7 @@ MUTATIONS = {
 def test_a_rewrite_gone_wrong_is_refused(name, monkeypatch):
     workload, which, change = MUTATIONS[name]
     monkeypatch.setattr(verifying, "shapes", lambda workload: [workload.inputs])  # refusing needs no second shape
-    right = backend_module._RUNNERS[which]
+    right = backend_module._PASS_FUNCTIONS[which]
     broken = []
 
     def wrong(graph):
@@ -781,7 +781,7 @@ def test_a_rewrite_gone_wrong_is_refused(name, monkeypatch):
         broken.append(found[0] and str(graph) != before)
         return found
 
-    monkeypatch.setitem(backend_module._RUNNERS, which, wrong)
+    monkeypatch.setitem(backend_module._PASS_FUNCTIONS, which, wrong)
     found = verifying.verify(workload, Plan(passes=(which,)), pick("cpu"), precisions=["exact"]).record()
     assert any(broken)
     assert not found.passed
@@ -803,7 +803,7 @@ def test_joined_weights_that_are_a_stale_copy_are_refused(monkeypatch):
     def stale(self, arguments):
         return kept.setdefault(self.spots, torch.cat([arguments[spot].detach() for spot in self.spots]))
 
-    monkeypatch.setattr(joined.Joined, "__call__", stale)
+    monkeypatch.setattr(packed_weights.PackedWeights, "__call__", stale)
     monkeypatch.setattr(verifying, "SEEDS", (11, 12))  # matrices are others in faint weights than in sharp ones
     found = verifying.verify(LAST, Plan(passes=("fused-gate-up",)), pick("cpu"), precisions=["exact"]).record()
     assert kept

@@ -32,7 +32,7 @@ from rung.engine.switches import Switched, switches
 from rung.plan import Plan
 from rung.records.workload import Break
 from rung.rewrites import RewriteBackend
-from rung.rewrites.kept import step_taken, steps_taken
+from rung.rewrites.weight_cache import count_step, step_count
 
 
 class Renewed(enum.Enum):
@@ -218,7 +218,7 @@ class Compiled:
             self._adapted = graphs
             self._adapters.find(self._model)
         if self._adapters.changed():
-            step_taken()
+            count_step()
 
     def _rounded(self) -> EightBits:
         """The layers in 8 bits, which are bound to the model while it is called by this way and not beside it: not made before the first call
@@ -348,7 +348,7 @@ class Compiled:
         """Of all parameters, with their names: what is pruned goes on as `weight_orig`, the same object. Asked before every call:
         `named_parameters` takes half as long again."""
         parameters = (item for module in self._model.modules() for item in module._parameters.items())
-        return [(steps_taken(),), *((n, id(p), _version(p), _place(p)) for n, p in parameters if p is not None)]
+        return [(step_count(),), *((n, id(p), _version(p), _place(p)) for n, p in parameters if p is not None)]
 
 
 class _Adapters:

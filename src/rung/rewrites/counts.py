@@ -13,9 +13,9 @@ from rung.rewrites.attention.multi_head import FAST_PATHS
 from rung.rewrites.gelu_between import BETWEEN
 from rung.rewrites.graph import kernel_ops
 from rung.rewrites.graph.normalize import argument, kind, per_dimension, value
+from rung.rewrites.horizontal_fusion import projection
+from rung.rewrites.residual_dtype import summands, wide_sum
 from rung.rewrites.routed import ROUTED, linear_product
-from rung.rewrites.siblings import projection
-from rung.rewrites.stream import summands, wide_sum
 
 # gemm: matrix products, by weights and inside hand-written attention; masked_sdpa: SDPA calls with a mask tensor;
 # triton: calls of our own kernels; flex: calls of FlexAttention; layer_flop: floating-point operations of the linear

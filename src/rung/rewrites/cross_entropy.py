@@ -11,8 +11,8 @@ from torch import fx
 from rung.rewrites.chunked import linear_cross_entropy
 from rung.rewrites.graph.normalize import argument, cast_source, in_place, kind, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
+from rung.rewrites.horizontal_fusion import projection
 from rung.rewrites.logits import index_of
-from rung.rewrites.siblings import projection
 
 LEAST_BYTES = 2**27  # of float32 logits: below, holding them all costs little
 

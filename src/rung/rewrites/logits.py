@@ -14,7 +14,7 @@ from torch import fx
 from rung.rewrites.graph.layout import STRIDE_READERS
 from rung.rewrites.graph.normalize import argument, cast_source, in_place, kind, names, scaled, source_line, value
 from rung.rewrites.graph.writes import aliases, between, may_touch, opaque, storage, switches_mode
-from rung.rewrites.siblings import projection
+from rung.rewrites.horizontal_fusion import projection
 
 _POINTWISE = names("tanh sigmoid relu gelu silu dropout")
 

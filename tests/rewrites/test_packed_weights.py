@@ -13,7 +13,7 @@ from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 
 from rung.rewrites import RewriteBackend
-from rung.rewrites.joined import Joined
+from rung.rewrites.packed_weights import PackedWeights
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +133,7 @@ def test_a_model_that_was_made_in_inference_mode_has_its_weights_joined(calls):
 
 
 def test_threads_that_run_two_layers_of_the_same_code_each_read_their_own_weights():
-    joined, wrong = Joined([0, 1]), []
+    joined, wrong = PackedWeights([0, 1]), []
     layers = [[torch.randn(4, 4), torch.randn(4, 4)] for _ in range(2)]
 
     def call(weights):
@@ -204,7 +204,7 @@ def test_another_graph_reads_the_weights_where_the_first_one_laid_them():
 def test_weights_that_one_graph_reads_as_one_are_not_moved_for_another():
     """A recorded graph of the first would go on reading the memory that they had."""
     q, k, v = (torch.randn(4, 4) for _ in range(3))
-    some, all_three = Joined([0, 1]), Joined([0, 1, 2])
+    some, all_three = PackedWeights([0, 1]), PackedWeights([0, 1, 2])
     first = some([k, v])
     places = [t.data_ptr() for t in (k, v)]
     assert torch.equal(all_three([q, k, v]), torch.cat([q, k, v]))
@@ -215,7 +215,7 @@ def test_weights_that_one_graph_reads_as_one_are_not_moved_for_another():
 
 
 def test_the_memory_of_weights_that_are_gone_is_let_go():
-    joined = Joined([0, 1])
+    joined = PackedWeights([0, 1])
     layers = [[torch.randn(4, 4), torch.randn(4, 4)] for _ in range(3)]
     views = [joined(weights) for weights in layers]
     assert len(joined._laid) == 3

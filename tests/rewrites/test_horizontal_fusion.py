@@ -337,8 +337,8 @@ def test_failing_pass_leaves_the_graph_alone(monkeypatch):
     def broken_too(graph):
         return broken(graph) if any(node.args for node in graph.nodes if node.op == "call_function") else (0, [])
 
-    monkeypatch.setitem(backend_module._RUNNERS, "sdpa", broken)
-    monkeypatch.setitem(backend_module._RUNNERS, "fused-gate-up", broken_too)
+    monkeypatch.setitem(backend_module._PASS_FUNCTIONS, "sdpa", broken)
+    monkeypatch.setitem(backend_module._PASS_FUNCTIONS, "fused-gate-up", broken_too)
     backend = check(Llama(1), torch.randint(50, (2, 7)))
     assert backend.rewritten == {"fused-qkv": 1}
     assert ["half done" in reason for reason in backend.skipped] == [True, True]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from rung.rewrites.added import VALUE
+from rung.rewrites.added_inputs import VALUE
 from rung.rewrites.graph.captured import add_weight
 from rung.rewrites.graph.constants import COMPUTED, COSTLY, evaluate, first_alike, sweep
 from rung.rewrites.graph.normalize import kind, names, source_line, value

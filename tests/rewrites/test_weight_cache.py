@@ -12,7 +12,7 @@ import rung
 from rung.engine.step import Step
 from rung.hardware import pick
 from rung.plan import Plan
-from rung.rewrites import RewriteBackend, kept
+from rung.rewrites import RewriteBackend, weight_cache
 from rung.rungs import BY_NAME, Context
 from rung.verify import verify as verifying
 from rung.workload import seeded_model
@@ -248,7 +248,7 @@ def test_a_transformer_is_verified_with_it_beside_other_rewrites():
 
 
 def test_copies_of_weights_that_were_are_refused(monkeypatch):
-    monkeypatch.setattr(kept._Watch, "same", lambda self, tensors=None: True)
+    monkeypatch.setattr(weight_cache._Watch, "same", lambda self, tensors=None: True)
     w = make(mode="infer", hidden_dim=32, num_layers=1, seq_len=8, batch_size=2, num_heads=2)
     found = verifying.verify(w, Plan(bf16=True, passes=("bf16-weights",)), CPU, precisions=["bf16"]).record()
     assert not found.passed
