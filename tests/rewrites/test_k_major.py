@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from rung.plan import Plan
 from rung.rewrites import RewriteBackend
-from rung.rewrites.inductor_passes.k_major import LONGEST, ROWS, WIDEST, KMajor, turn_factors
+from rung.rewrites.inductor_passes.k_major import LONGEST, ROWS, WIDEST, KMajorWgrad, turn_factors
 from rung.rungs import BY_NAME, Context, Evidence
 from rung.rungs.rung import Counters
 
@@ -130,7 +130,7 @@ def test_a_compiled_step_has_the_gradients_that_it_had(monkeypatch: pytest.Monke
     for got, want in zip(gradients(compiled), gradients(model), strict=True):
         torch.testing.assert_close(got, want)
     assert counts == [0, 2]
-    assert KMajor().uuid() == KMajor().uuid()
+    assert KMajorWgrad().uuid() == KMajorWgrad().uuid()
 
 
 @has_triton

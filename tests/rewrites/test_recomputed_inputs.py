@@ -69,7 +69,7 @@ def trained(model: nn.Module, x: torch.Tensor, again: bool) -> tuple[torch.Tenso
 
     def partition(joint: torch.fx.GraphModule, inputs: object, **options: object) -> object:
         if again:
-            recompute.keep_apart(joint.graph)
+            recompute.copy_saved_parts(joint.graph)
             COUNTS.append(recompute.mark_inputs(joint.graph))
         return min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **options)
 
@@ -157,8 +157,8 @@ class Unbound(Attended):
 
 def test_parts_that_are_the_whole_together_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[int] = []
-    keep = recompute.keep_apart
-    monkeypatch.setattr(recompute, "keep_apart", lambda graph: copied.append(keep(graph)))
+    keep = recompute.copy_saved_parts
+    monkeypatch.setattr(recompute, "copy_saved_parts", lambda graph: copied.append(keep(graph)))
     trained(AllAttended(), sample(), again=True)
     trained(Attended(), sample(), again=True)
     trained(Unbound(), sample(), again=True)
@@ -196,7 +196,7 @@ def test_many_paths_through_elementwise_operations_take_no_time() -> None:
     for node in graph.nodes:
         node.meta["val"] = torch.empty(8, 8)
     part.meta["val"] = torch.empty(8, 8)[:, :2]
-    assert recompute.keep_apart(graph) == 1
+    assert recompute.copy_saved_parts(graph) == 1
     graph.lint()
 
 
@@ -240,7 +240,7 @@ def test_inductor_runs_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     run(torch.randn(3, 4)).sum().backward()
     assert len(seen) == 1
-    assert recompute.Recomputed().uuid() == recompute.Recomputed().uuid()
+    assert recompute.Recompute().uuid() == recompute.Recompute().uuid()
 
 
 def test_the_users_own_checkpoints_hold() -> None:

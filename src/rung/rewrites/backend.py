@@ -88,12 +88,20 @@ _WHOLE_GRAPH_PASSES = ("hoisted-constants", "folded-weights", "bf16-weights")
 
 # Passes on the graphs that Inductor compiles: the hook of its settings, and whose pass it is.
 INDUCTOR_PASSES = {
-    "recompute": ("joint_custom_post_pass", "rung.rewrites.inductor_passes.recompute", "Recomputed"),
-    "fused-dgrad": ("post_grad_custom_pre_pass", "rung.rewrites.inductor_passes.joins", "Joins"),
-    "foreach-weight-casts": ("post_grad_custom_pre_pass", "rung.rewrites.inductor_passes.casts", "CastTogether"),
+    "recompute": ("joint_custom_post_pass", "rung.rewrites.inductor_passes.recompute", "Recompute"),
+    "fused-dgrad": ("post_grad_custom_pre_pass", "rung.rewrites.inductor_passes.fused_dgrad", "FusedDgrad"),
+    "foreach-weight-casts": (
+        "post_grad_custom_pre_pass",
+        "rung.rewrites.inductor_passes.foreach_casts",
+        "ForeachWeightCasts",
+    ),
     "depthwise-dgrad": ("post_grad_custom_pre_pass", "rung.rewrites.inductor_passes.depthwise", "DepthwiseDgrad"),
-    "float32-gradients": ("post_grad_custom_post_pass", "rung.rewrites.inductor_passes.gradients", "Float32Gradients"),
-    "k-major-wgrad": ("post_grad_custom_post_pass", "rung.rewrites.inductor_passes.k_major", "KMajor"),
+    "float32-gradients": (
+        "post_grad_custom_post_pass",
+        "rung.rewrites.inductor_passes.float32_gradients",
+        "Float32Gradients",
+    ),
+    "k-major-wgrad": ("post_grad_custom_post_pass", "rung.rewrites.inductor_passes.k_major", "KMajorWgrad"),
 }
 
 # What a pass takes away from others: a window is SDPA's with a mask, where FlexAttention is not taken.
@@ -305,8 +313,8 @@ class RewriteBackend:
 
 def inductor_patches(options: Mapping[str, Any], inductor_passes: Sequence[str] = ()) -> dict[str, Any]:
     """These settings of Inductor, and those by which the passes on its graphs run: the named ones, and one that a setting needs."""
+    from rung.rewrites.inductor_passes.base import PassSequence
     from rung.rewrites.inductor_passes.dependent_launches import SETTING, WaitFirst  # they load Inductor
-    from rung.rewrites.inductor_passes.lowered import Several
 
     passes: dict[str, list[Any]] = defaultdict(list)
     for name, (hook, module, kind) in INDUCTOR_PASSES.items():
@@ -314,7 +322,7 @@ def inductor_patches(options: Mapping[str, Any], inductor_passes: Sequence[str] 
             passes[hook].append(getattr(importlib.import_module(module), kind)())
     if options.get(SETTING):
         passes["post_grad_custom_post_pass"].append(WaitFirst())
-    return {**options, **{hook: Several(found) for hook, found in passes.items()}}
+    return {**options, **{hook: PassSequence(found) for hook, found in passes.items()}}
 
 
 def _summed(counts: Iterable[Counter[str]]) -> dict[str, int]:

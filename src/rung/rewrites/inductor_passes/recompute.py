@@ -5,7 +5,7 @@ in any case: a gated activation of its two halves, a normed value of what was no
 same, because its forward and backward uses lie far apart. Here it is marked to be computed again, as selective activation
 recomputation does (Korthikanti et al. 2022), by the mark that torch.utils.checkpoint leaves: values and their rounding are those of
 the forward pass. This is a pass on the joint graph, because only there both passes can be seen. What attention keeps is
-first taken apart from what it is a part of (apart.py).
+first copied out of what it is a part of (saved_activations.py).
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from rung.rewrites.inductor_passes import apart
-from rung.rewrites.inductor_passes.apart import keep_apart, late
-from rung.rewrites.inductor_passes.lowered import PRODUCTS, Pass, aten, elementwise, size
+from rung.rewrites.inductor_passes import saved_activations
+from rung.rewrites.inductor_passes.base import PRODUCTS, InductorPass, aten, elementwise, size
+from rung.rewrites.inductor_passes.saved_activations import backward_nodes, copy_saved_parts
 
-VIEWS = {*apart.WHOLE, aten.slice.Tensor}
+VIEWS = {*saved_activations.WHOLE, aten.slice.Tensor}
 SUMS = {aten.add.Tensor, aten.sub.Tensor}
 SMALL = 1 / 8  # of a product's input: row statistics and weights of norms, which are kept whatever is done
 
 
-class Recomputed(Pass):
+class Recompute(InductorPass):
     """For `torch._inductor.config.joint_custom_post_pass`."""
 
-    files = (apart.__file__,)
+    files = (saved_activations.__file__,)
 
     def __call__(self, graph: fx.Graph) -> None:
-        keep_apart(graph)
+        copy_saved_parts(graph)
         mark_inputs(graph)
 
 
@@ -50,7 +50,7 @@ class _Joint:
     """late: what depends on the gradients that come in; early: what the forward pass gives, and all that this needs."""
 
     def __init__(self, graph: fx.Graph) -> None:
-        self.late = late(graph)
+        self.late = backward_nodes(graph)
         self.early: set[fx.Node] = set()
         for node in reversed(graph.nodes):
             given = node.op == "output" or node in self.early

@@ -13,7 +13,7 @@ import operator
 import torch
 from torch import fx
 
-from rung.rewrites.inductor_passes.lowered import HALF, Pass, aten, for_products, prims
+from rung.rewrites.inductor_passes.base import HALF, InductorPass, aten, for_products, prims
 
 FEWEST = 2  # casts, from which one kernel is fewer
 # torch 2.6 reads no schema from annotations of built-in lists.
@@ -36,7 +36,7 @@ def _(tensors: list[torch.Tensor], counts: list[int], dtype: torch.dtype) -> lis
     return [_empty(group, dtype) for group in _groups(tensors, counts)]
 
 
-class CastTogether(Pass):
+class ForeachWeightCasts(InductorPass):
     """For `torch._inductor.config.post_grad_custom_pre_pass`."""
 
     def __call__(self, graph: fx.Graph) -> None:

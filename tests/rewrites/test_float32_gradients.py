@@ -15,7 +15,7 @@ from rung.hardware import pick
 from rung.ladder.survey import widening
 from rung.plan import Plan
 from rung.rewrites import RewriteBackend
-from rung.rewrites.inductor_passes.gradients import Float32Gradients, widen_products
+from rung.rewrites.inductor_passes.float32_gradients import Float32Gradients, widen_products
 from rung.rungs import BY_NAME, Context, Evidence
 from rung.rungs.rung import Counters
 
@@ -95,7 +95,9 @@ def test_other_devices_and_precisions_are_left_alone(device: str, dtype: torch.d
 def test_inductor_runs_the_pass_and_a_cpu_trains_on_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     seen = []
-    monkeypatch.setattr("rung.rewrites.inductor_passes.gradients.widen_products", lambda graph: seen.append(graph))
+    monkeypatch.setattr(
+        "rung.rewrites.inductor_passes.float32_gradients.widen_products", lambda graph: seen.append(graph)
+    )
     model, x = nn.Linear(4, 4, bias=False), torch.randn(3, 4)
     run = torch.compile(
         model,

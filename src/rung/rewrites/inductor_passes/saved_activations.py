@@ -11,16 +11,16 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from rung.rewrites.inductor_passes import lowered
-from rung.rewrites.inductor_passes.lowered import VIEWS, aten, elementwise, is_item, size
+from rung.rewrites.inductor_passes import base
+from rung.rewrites.inductor_passes.base import VIEWS, aten, elementwise, is_item, size
 
 PARTS = {aten.slice.Tensor, aten.select.int}
-SPLITS = {*lowered.SPLITS, aten.unbind.int}
+SPLITS = {*base.SPLITS, aten.unbind.int}
 WHOLE = {*VIEWS, aten.expand.default, aten.unsqueeze.default, aten.squeeze.dim, aten.alias.default}
 WORTH = 2  # parts are copied where the whole is so many times as large as all of them, or more
 
 
-def late(graph: fx.Graph) -> dict[fx.Node, None]:
+def backward_nodes(graph: fx.Graph) -> dict[fx.Node, None]:
     """What depends on the gradients that come into a joint graph."""
     found: dict[fx.Node, None] = {}
     for node in graph.nodes:
@@ -30,9 +30,9 @@ def late(graph: fx.Graph) -> dict[fx.Node, None]:
     return found
 
 
-def keep_apart(graph: fx.Graph) -> int:
+def copy_saved_parts(graph: fx.Graph) -> int:
     """Copy the parts that attention keeps where nothing else is read of the rest; how many."""
-    backward = late(graph)
+    backward = backward_nodes(graph)
     parts = {
         part: None
         for node in graph.nodes
