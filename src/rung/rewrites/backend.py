@@ -116,9 +116,9 @@ _DISPLACES = {
 }
 
 
-def hidden(found: Mapping[str, int]) -> tuple[str, ...]:
+def hidden(matches: Mapping[str, int]) -> tuple[str, ...]:
     """The passes that found nothing only because another one was before them, where all are run."""
-    return tuple(other for name in PASSES if found.get(name) for other in _DISPLACES.get(name, ()))
+    return tuple(other for name in PASSES if matches.get(name) for other in _DISPLACES.get(name, ()))
 
 
 @dataclass
@@ -304,10 +304,10 @@ class RewriteBackend:
             return
         finally:
             nodes |= dict.fromkeys(rehearsal.nodes)
-        found, reasons = run(subgraph.graph)
+        count, reasons = run(subgraph.graph)
         subgraph.graph.lint()
         nodes |= dict.fromkeys(subgraph.graph.nodes)
-        record.matches[name] = record.matches.get(name, 0) + found
+        record.matches[name] = record.matches.get(name, 0) + count
         record.skipped += [f"{name}: {reason}" for reason in reasons]
 
 
@@ -322,7 +322,7 @@ def inductor_patches(options: Mapping[str, Any], inductor_passes: Sequence[str] 
             passes[hook].append(getattr(importlib.import_module(module), kind)())
     if options.get(SETTING):
         passes["post_grad_custom_post_pass"].append(WaitFirst())
-    return {**options, **{hook: PassSequence(found) for hook, found in passes.items()}}
+    return {**options, **{hook: PassSequence(hooked) for hook, hooked in passes.items()}}
 
 
 def _summed(counts: Iterable[Counter[str]]) -> dict[str, int]:

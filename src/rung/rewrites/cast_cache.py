@@ -30,7 +30,7 @@ def cache_casts(graph: fx.Graph) -> tuple[int, list[str]]:
         return 0, []
     inputs = {node.name: node for node in graph.find_nodes(op="placeholder")}
     touched = {storage(item) for node in graph.nodes for item in written(node)}
-    made: dict[tuple[str, torch.dtype], fx.Node] = {}
+    cached: dict[tuple[str, torch.dtype], fx.Node] = {}
     count, skipped = 0, []
     for node in list(graph.nodes):
         result = value(node)
@@ -47,9 +47,9 @@ def cache_casts(graph: fx.Graph) -> tuple[int, list[str]]:
                 skipped.append(f"weight of {source_line(node)}: {reason}")
                 continue
             key = weight.name, result.dtype
-            if key not in made:
-                made[key] = _cached(graph, weight, members, result.dtype)
-            node.replace_input_with(read, replay_views(graph, [read] if turned else [], made[key]))
+            if key not in cached:
+                cached[key] = _cached(graph, weight, members, result.dtype)
+            node.replace_input_with(read, replay_views(graph, [read] if turned else [], cached[key]))
             count += 1
     for node in inputs.values():
         if MEMBERS in node.meta and not node.users:

@@ -63,12 +63,12 @@ def _path(loss: fx.Node) -> _Path | str | None:
 
 def _followers(node: fx.Node) -> list[fx.Node]:
     """The users, through views and detached copies."""
-    found = []
+    followers = []
     for user in node.users:
-        found.append(user)
+        followers.append(user)
         if kind(user) in ("detach", "view", "reshape", "float", "to"):
-            found += _followers(user)
-    return found
+            followers += _followers(user)
+    return followers
 
 
 def regroups(node: fx.Node) -> bool:

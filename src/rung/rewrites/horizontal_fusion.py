@@ -85,13 +85,13 @@ def _differentiated(graph: fx.Graph) -> set[fx.Node]:
     left = [item for node in graph.nodes if node.op == "output" for item in node.all_input_nodes]
     level = [item for item in left if _trained(item)]
     level += [item for node in graph.nodes if level and written(node) for item in node.all_input_nodes]
-    found = set(level)
+    differentiated = set(level)
     while level:
         # Of tuples, as split gives them, nothing is known.
         level = [i for n in level for i in n.all_input_nodes if value(i) is None or _trained(i)]
-        level = [item for item in dict.fromkeys(level) if item not in found]
-        found.update(level)
-    return found
+        level = [item for item in dict.fromkeys(level) if item not in differentiated]
+        differentiated.update(level)
+    return differentiated
 
 
 def projection(node: fx.Node) -> tuple[Any, Any, Any] | None:
@@ -113,13 +113,13 @@ def _one_each(bias: Any, weight: Any) -> bool:
 
 def _subclasses(graph: fx.Graph) -> list[str]:
     """Siblings whose weights are not plain tensors: quantised, sharded, wrapped; each keeps a product of its own."""
-    found: dict[Any, list[tuple[fx.Node, str]]] = defaultdict(list)
+    wrapped: dict[Any, list[tuple[fx.Node, str]]] = defaultdict(list)
     for node in graph.nodes:
         read = projection(node) if node.users else None
         tensor = value(read[1]) if read else None
         if read and tensor is not None and is_traceable_wrapper_subclass(tensor):
-            found[read[0]].append((node, type(tensor).__name__))
-    groups = [group for group in found.values() if len(group) > 1]
+            wrapped[read[0]].append((node, type(tensor).__name__))
+    groups = [group for group in wrapped.values() if len(group) > 1]
     return [f"linear at {source_line(g[0][0])}: its weight is a {g[0][1]}, not a plain tensor" for g in groups]
 
 
@@ -145,16 +145,16 @@ def _are_gate_and_up(members: list[_Linear]) -> bool:
 
 def _elementwise_reach(node: fx.Node) -> set[fx.Node]:
     """The node and what elementwise functions of it alone lead to."""
-    found, level = {node}, [node]
+    reached, level = {node}, [node]
     for _ in range(_DEEPEST):
         level = [
             user
             for item in level
             for user in item.users
-            if user not in found and kind(user) in ELEMENTWISE and set(user.all_input_nodes) <= found
+            if user not in reached and kind(user) in ELEMENTWISE and set(user.all_input_nodes) <= reached
         ]
-        found.update(level)
-    return found
+        reached.update(level)
+    return reached
 
 
 def _obstacle(source: fx.Node, members: list[_Linear]) -> str:
@@ -193,8 +193,8 @@ def _fuse_group(graph: fx.Graph, source: fx.Node, members: list[_Linear]) -> Non
         weight = weight or graph.call_function(torch.cat, ([member.weight for member in members], 0))
         bias = bias or _packed_bias(graph, members)
         fused = graph.call_function(F.linear, (source, weight, bias))
-        whole = [value(member.node) for member in members]
-        fused.meta["example_value"] = torch.cat([part for part in whole if part is not None], -1)
+        outputs = [value(member.node) for member in members]
+        fused.meta["example_value"] = torch.cat([part for part in outputs if part is not None], -1)
         weight.meta["example_value"] = torch.cat([part for m in members if (part := value(m.weight)) is not None])
         chunks = graph.call_method("split", (fused, [member.width for member in members]), {"dim": -1})
         for spot, (member, copy) in enumerate(zip(members, copies, strict=True)):

@@ -25,13 +25,13 @@ def narrow_logits(graph: fx.Graph) -> tuple[int, list[str]]:
     for node in list(graph.nodes):
         if node._erased or node.op not in ("call_function", "call_method") or projection(node) is None:
             continue
-        found = _chain(node)
-        if found is None:
+        chain = _chain(node)
+        if chain is None:
             continue
-        if isinstance(found, str):
-            skipped.append(f"linear at {source_line(node)}: {found}")
+        if isinstance(chain, str):
+            skipped.append(f"linear at {source_line(node)}: {chain}")
         else:
-            _rewrite(graph, node, *found)
+            _rewrite(graph, node, *chain)
             count += 1
     return count, skipped
 

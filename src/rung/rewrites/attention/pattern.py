@@ -105,46 +105,46 @@ class _Above:
 
 
 def _upward(softmax: fx.Node) -> _Above:
-    found = _Above()
+    above = _Above()
     twice: list[fx.Node] = []  # read by their own largest, too
     node: Any = softmax.args[0] if softmax.args else softmax.kwargs.get("input")
     while isinstance(node, fx.Node) and kind(node) != "matmul":
         step = scaling(node)
         between: list[fx.Node] = []
-        of_rows = not found.masks and found.cap is None and found.sink is None
+        of_rows = not above.masks and above.cap is None and above.sink is None
         if step is not None:
             upper, factor = step
-            found.scale *= factor
+            above.scale *= factor
         elif (source := cast_source(node)) is not None:
             upper = source
         elif of_rows and (less := less_its_largest(node)) is not None:
             upper, between = less
             twice.append(upper)
-        elif of_rows and found.scale == 1.0 and (more := with_a_sink(node)) is not None:
-            upper, found.sink = more
+        elif of_rows and above.scale == 1.0 and (more := with_a_sink(node)) is not None:
+            upper, above.sink = more
         elif (masked := read_mask(node)) is not None:
             upper, mask = masked
-            if found.cap is not None:
+            if above.cap is not None:
                 raise Skip("the mask is applied before the cap")
-            if found.scale != 1.0:
+            if above.scale != 1.0:
                 raise Skip("the scores are scaled after the mask")
-            found.masks.append(mask)
-        elif found.cap is None and kind(node) == "tanh" and near_matmul(node):
-            upper, found.cap, found.scale = node.all_input_nodes[0], found.scale, 1.0
+            above.masks.append(mask)
+        elif above.cap is None and kind(node) == "tanh" and near_matmul(node):
+            upper, above.cap, above.scale = node.all_input_nodes[0], above.scale, 1.0
         elif near_matmul(node):
             raise Skip(f"`{kind(node) or node.target}` lies between the scores and the softmax")
         else:
-            return found
+            return above
         if in_place(node) and node.args[:1] != (upper,):
             raise Skip("the mask is written in place")
-        found.seen += [node, *between]
+        above.seen += [node, *between]
         node = upper
     if isinstance(node, fx.Node):
-        for item in (*found.seen, node):
+        for item in (*above.seen, node):
             if item not in twice:
                 only_user(item, "attention scores")
-        found.scores = node
-    return found
+        above.scores = node
+    return above
 
 
 def scaling(node: fx.Node) -> tuple[fx.Node, float] | None:

@@ -19,8 +19,8 @@ def path_to_scores(node: fx.Node, steps: int = _MOST_STEPS) -> list[fx.Node] | N
         return [node] if read is None or read.made == read.standard else None
     if not steps:
         return None
-    found = (path_to_scores(item, steps - 1) for item in node.all_input_nodes if _carries_rows(item, node))
-    rest = next((path for path in found if path), None)
+    paths = (path_to_scores(item, steps - 1) for item in node.all_input_nodes if _carries_rows(item, node))
+    rest = next((path for path in paths if path), None)
     return [node, *rest] if rest else None
 
 

@@ -238,14 +238,14 @@ def _refuse_writes(pattern: AttentionPattern, reads: list[tuple[fx.Node, fx.Node
 
 def _path(used: fx.Node, source: fx.Node) -> list[fx.Node]:
     """The folded nodes from ``used`` up to ``source``, which is not among them."""
-    found = []
+    path = []
     while used is not source:
-        found.append(used)
+        path.append(used)
         inputs = used.all_input_nodes
         if not inputs:
             raise RuntimeError("a folded node does not lead to its source")
         used = step[0] if (step := scaling(used)) else inputs[0]
-    return found
+    return path
 
 
 def _unscaled(node: fx.Node) -> tuple[fx.Node, float]:

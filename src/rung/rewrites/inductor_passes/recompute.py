@@ -38,12 +38,12 @@ class Recompute(InductorPass):
 def mark_inputs(graph: fx.Graph) -> int:
     """Mark the inputs of products that the backward pass shall compute again; how many."""
     joint = _Joint(graph)
-    found = {operand for product in joint.late if product.target in PRODUCTS for operand in joint.worth(product)}
-    for operand in found:
+    operands = {operand for product in joint.late if product.target in PRODUCTS for operand in joint.worth(product)}
+    for operand in operands:
         for node in joint.chain(operand):
             if "recompute" not in node.meta:  # what the user's own checkpoints say holds
                 node.meta |= {"recompute": CheckpointPolicy.MUST_RECOMPUTE, "ac_graph_id": 0}
-    return len(found)
+    return len(operands)
 
 
 class _Joint:
@@ -63,14 +63,14 @@ class _Joint:
 
     def worth(self, product: fx.Node) -> list[fx.Node]:
         """Its inputs that are elementwise, where all that they take, apart from weights and statistics, is there in any case."""
-        found = []
+        operands = []
         for operand in {_base(n) for n in product.all_input_nodes if n not in self.late}:
             walked = set(self._walked(operand))
             leaves = [n for n in walked if not self._passes(n) and n.op != "placeholder"]
             large = [n for n in leaves if size(n) > SMALL * size(operand)]
             if self._passes(operand) and large and all(n in self.needed for n in large) and not walked & self.written:
-                found.append(operand)
-        return found
+                operands.append(operand)
+        return operands
 
     def chain(self, node: fx.Node) -> list[fx.Node]:
         """The node and what it is computed from, as far as that is elementwise."""
