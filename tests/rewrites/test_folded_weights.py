@@ -95,7 +95,7 @@ def test_values_of_weights_are_inputs(make: Callable[[], nn.Module], values: int
     same(model, run, amp=amp)
     assert backend.matches["folded-weights"] == values
     # As autocast casts them for a product or a convolution; attention's bias is cast with the queries.
-    assert {one.dtype for one in backend._copies.tensors()} == {torch.bfloat16 if amp else torch.float32}
+    assert {one.dtype for one in backend._weight_cache.tensors()} == {torch.bfloat16 if amp else torch.float32}
 
 
 def test_a_model_in_bfloat16_keeps_its_values_in_bfloat16() -> None:
@@ -103,7 +103,7 @@ def test_a_model_in_bfloat16_keeps_its_values_in_bfloat16() -> None:
     run, backend = compiled(model)
     with torch.no_grad():
         torch.testing.assert_close(run(X.bfloat16()), model(X.bfloat16()), rtol=5e-2, atol=5e-2)
-    assert {one.dtype for one in backend._copies.tensors()} == {torch.bfloat16}
+    assert {one.dtype for one in backend._weight_cache.tensors()} == {torch.bfloat16}
     assert backend.matches["folded-weights"] == 4
 
 
@@ -219,7 +219,7 @@ def test_what_a_recorded_graph_reads_is_renewed_where_it_lies(change: Callable[[
     model = network()
     run, backend = compiled(model)
     same(model, run)
-    copies = backend._copies.tensors()
+    copies = backend._weight_cache.tensors()
     places, before = [one.data_ptr() for one in copies], [one.clone() for one in copies]
     backend.renew()
     assert not backend.renew()  # once it is known what all of them are made of
@@ -230,7 +230,7 @@ def test_what_a_recorded_graph_reads_is_renewed_where_it_lies(change: Callable[[
     torch._dynamo.reset()
     again, other = compiled(copy.deepcopy(model))
     same(model, again)
-    for one, new in zip(copies, other._copies.tensors(), strict=True):
+    for one, new in zip(copies, other._weight_cache.tensors(), strict=True):
         torch.testing.assert_close(one, new)
         assert not all(map(torch.equal, copies, before))
 
@@ -346,7 +346,7 @@ def test_two_graphs_that_name_their_nodes_otherwise_read_one_value() -> None:
     for rows in (2, 3):
         same(model, run, torch.randn(rows, 8, 6, 6))
     assert backend.graphs == 2
-    assert len(backend._copies.tensors()) == 1
+    assert len(backend._weight_cache.tensors()) == 1
 
 
 class Spelled(nn.BatchNorm2d):
@@ -557,7 +557,7 @@ def test_a_value_that_is_repeated_is_kept_once(broadcast: Callable[[torch.Tensor
     model = Biased()
     run, backend = compiled(model)
     same(model, run)
-    assert [one.numel() for one in backend._copies.tensors()] in ([36], [144])
+    assert [one.numel() for one in backend._weight_cache.tensors()] in ([36], [144])
 
 
 def test_a_bias_in_float32_beside_queries_in_16_bits_stays_so() -> None:
@@ -575,14 +575,14 @@ def test_a_bias_in_float32_beside_queries_in_16_bits_stays_so() -> None:
         want = model(X)
         run, backend = compiled(model)
         torch.testing.assert_close(run(X), want, rtol=1e-2, atol=1e-2)
-    assert {one.dtype for one in backend._copies.tensors()} == {torch.float32}
+    assert {one.dtype for one in backend._weight_cache.tensors()} == {torch.float32}
 
 
 def test_values_go_with_their_model() -> None:
     model = network()
     run, backend = compiled(model)
     same(model, run)
-    copies = backend._copies
+    copies = backend._weight_cache
     assert len(copies.tensors()) == 4
     del model, run
     gc.collect()
@@ -675,7 +675,7 @@ def test_other_shapes_read_the_same_values() -> None:
     for rows in (1, 2, 3):
         same(model, run, torch.randn(rows, 8, 6, 6))
     assert backend.graphs == 3
-    assert len(backend._copies.tensors()) == 4
+    assert len(backend._weight_cache.tensors()) == 4
 
 
 def test_one_code_serves_layers_with_values_of_their_own() -> None:
@@ -683,14 +683,14 @@ def test_one_code_serves_layers_with_values_of_their_own() -> None:
     backend = RewriteBackend(PASSES, "eager", model=layers)
     for layer in layers:
         same(layer, torch.compile(layer, backend=backend, dynamic=False))
-    assert len({one.data_ptr() for one in backend._copies.tensors()}) == 3 * 4
+    assert len({one.data_ptr() for one in backend._weight_cache.tensors()}) == 3 * 4
 
 
 def test_values_lie_as_the_compiler_was_told() -> None:
     model = network().to(memory_format=torch.channels_last)
     backend = RewriteBackend(PASSES, "inductor", model=model)
     same(model, torch.compile(model, backend=backend, dynamic=False), X.to(memory_format=torch.channels_last))
-    assert any(one.dim() == 4 and not one.is_contiguous() for one in backend._copies.tensors())
+    assert any(one.dim() == 4 and not one.is_contiguous() for one in backend._weight_cache.tensors())
 
 
 def test_applied_to_a_model_it_follows_training_in_between() -> None:

@@ -218,10 +218,10 @@ def test_the_memory_of_weights_that_are_gone_is_let_go():
     joined = PackedWeights([0, 1])
     layers = [[torch.randn(4, 4), torch.randn(4, 4)] for _ in range(3)]
     views = [joined(weights) for weights in layers]
-    assert len(joined._laid) == 3
+    assert len(joined._packed) == 3
     del layers[1:], views
     gc.collect()
-    assert len(joined._laid) == 1
+    assert len(joined._packed) == 1
 
 
 def test_weights_outlive_the_graph_that_laid_them_together():

@@ -66,7 +66,7 @@ def test_the_numbers_are_autocasts_own():
     assert torch.equal(found, right)
     # Layer and convolution with their biases, the free weight and the head's; not the product in float32.
     assert backend.rewritten == {"bf16-weights": 6}
-    assert [one.dtype for one in backend._copies.tensors()] == [torch.bfloat16] * 6
+    assert [one.dtype for one in backend._weight_cache.tensors()] == [torch.bfloat16] * 6
 
 
 def stepped(model):
@@ -193,7 +193,7 @@ def test_graphs_for_other_shapes_read_the_same_copies():
         found, right = call(torch.randint(32, (rows, 5)))
         assert torch.equal(found, right)
     assert backend.graphs == 4
-    assert len(backend._copies.tensors()) == 6
+    assert len(backend._weight_cache.tensors()) == 6
 
 
 def test_weights_that_were_taken_away_stop_no_replay():
@@ -223,7 +223,7 @@ def test_what_a_recorded_graph_reads_is_renewed_where_it_lies():
     layer = nn.Linear(16, 16)
     call, backend = compiled(layer)
     call(torch.randn(4, 16))
-    copies = backend._copies.tensors()
+    copies = backend._weight_cache.tensors()
     places = [one.data_ptr() for one in copies]
     stepped(layer)
     backend.renew()
