@@ -788,7 +788,7 @@ def test_a_rewrite_gone_wrong_is_refused(name, monkeypatch):
     assert found.failures
 
 
-# Where the mistakes of the others are refused: test_residual_stream.py, test_kept_weights.py, test_folded_weights.py, test_copies.py,
+# Where the mistakes of the others are refused: test_residual_stream.py, test_weight_cache.py, test_folded_weights.py, test_copies.py,
 # test_routed.py.
 ELSEWHERE = {"bf16-stream", "bf16-weights", "folded-weights", "strided-sdpa-inputs", "aiter-gemm"}
 
