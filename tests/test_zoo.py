@@ -60,7 +60,7 @@ def test_a_case_is_verified_under_all_rewrites(monkeypatch: pytest.MonkeyPatch) 
     import checking
     import choosing
 
-    from rung.rewrites import surgeon
+    from rung.rewrites import backend
 
     case = choosing.cases()["own/ranker"]
     assert "equal in" in checking.rewritten(case, "infer")
@@ -71,7 +71,7 @@ def test_a_case_is_verified_under_all_rewrites(monkeypatch: pytest.MonkeyPatch) 
             node.replace_all_uses_with(node.all_input_nodes[0])
         return len(found), []
 
-    monkeypatch.setitem(surgeon._RUNNERS, "activation-epilogue", slipped)
+    monkeypatch.setitem(backend._PASS_FUNCTIONS, "activation-epilogue", slipped)
     with pytest.raises(AssertionError, match="output is off by"):
         checking.rewritten(case, "infer")
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from gpu import timed
 
-from rung.rewrites.aten.depthwise import depthwise_dgrad
+from rung.rewrites.inductor_passes.depthwise import depthwise_dgrad
 
 IMAGES = 64
 # channels, height and width, window: convnextv2_tiny, efficientnet_b0, xcit_small_12, segformer-b2

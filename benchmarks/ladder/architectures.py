@@ -69,16 +69,16 @@ def examine(name: str, mode: str, attention: str = "eager") -> Row:
     candidate = Step(workload, model, Plan(passes=ANYWHERE), cpu)
     theirs = observe(candidate, weights, batch)
     checks = judge(rows(truth, mine, theirs, ""), "exact")
-    surgeon = candidate.surgeon
-    assert surgeon is not None
+    backend = candidate.backend
+    assert backend is not None
     return Row(
         name,
         mode,
-        surgeon.graphs,
-        surgeon.before,
-        surgeon.after,
-        surgeon.matches,
-        surgeon.skipped,
+        backend.graphs,
+        backend.before,
+        backend.after,
+        backend.matches,
+        backend.skipped,
         max(c.error / max(c.noise, 1e-7) for c in checks),
         all(c.passed for c in checks) and not missing(mine, theirs, ""),
         list(model.state_dict()) == keys,

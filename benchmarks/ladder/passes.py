@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from rung.rewrites import PASSES, Surgeon
+from rung.rewrites import PASSES, RewriteBackend
 from rung.workload import load, seeded_model
 
 SMALL = {"hidden-dim": "32", "num-heads": "2", "seq-len": "8", "batch-size": "2", "mode": "infer"}
@@ -35,10 +35,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("layers", nargs="+", type=int)
     passes = [name for name in PASSES if name != "grouped-experts"]  # which the survey runs only where a graph breaks
-    seconds(1, Surgeon(passes, "eager"))  # imports
+    seconds(1, RewriteBackend(passes, "eager"))  # imports
     for layers in parser.parse_args().layers:
         print(
-            f"{layers:4}  {seconds(layers, 'eager'):6.2f}  {seconds(layers, Surgeon(passes, 'eager')):6.2f}", flush=True
+            f"{layers:4}  {seconds(layers, 'eager'):6.2f}  {seconds(layers, RewriteBackend(passes, 'eager')):6.2f}",
+            flush=True,
         )
 
 

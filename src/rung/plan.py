@@ -93,7 +93,7 @@ class Plan:
     env: variables of the process. linears: the format of linear layers' products, `fp8` or `int8`. switches: of a
     model that has its own (`attention`, `cache`). channels_last: the layout of convolution weights. cudnn_benchmark: the library's kernels for a convolution are timed at
     its first call. attention: whose
-    kernels scaled_dot_product_attention asks first, `cudnn`. within: passes on the graphs that Inductor
+    kernels scaled_dot_product_attention asks first, `cudnn`. inductor_passes: passes on the graphs that Inductor
     compiles, forward and backward, by name. original: inputs for which none of this holds. exchange: of several ranks, which one process
     does not have. The empty plan is the workload as its author wrote it."""
 
@@ -112,7 +112,7 @@ class Plan:
     channels_last: bool = False
     cudnn_benchmark: bool = False
     attention: str = ""
-    within: tuple[str, ...] = ()
+    inductor_passes: tuple[str, ...] = ()
     original: Original = Original()
     exchange: Exchange = Exchange()
 
@@ -136,7 +136,7 @@ class Plan:
     @property
     def compiles_backward(self) -> bool:
         """Whether backward is one graph with the exchange. Rewrites of Inductor's graphs would not be in effect in it."""
-        return self.compile and self.exchange.compiled_backward and not self.within
+        return self.compile and self.exchange.compiled_backward and not self.inductor_passes
 
     @property
     def replays(self) -> bool:
@@ -152,7 +152,7 @@ class Plan:
     @property
     def sized(self) -> tuple[str, ...]:
         """The rewrites that need fixed sizes, and are left out of a shared graph: all of them."""
-        return (*self.passes, *self.within)
+        return (*self.passes, *self.inductor_passes)
 
     @property
     def opens_sizes(self) -> bool:

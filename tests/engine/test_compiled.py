@@ -22,7 +22,7 @@ from rung.plan import Plan
 from rung.records import record
 from rung.records.climb import OverShapes
 from rung.records.record import record_of
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.rungs import BY_NAME, Context, Evidence, plan_of
 from rung.workload import Workload, load, seeded_model
 
@@ -46,9 +46,9 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         self._records[str(len(graphs))] = None
         return gm.forward
 
-    monkeypatch.setattr(Surgeon, "__call__", stand)
-    monkeypatch.setattr(Surgeon, "matches", {})
-    monkeypatch.setattr(Surgeon, "skipped", [])
+    monkeypatch.setattr(RewriteBackend, "__call__", stand)
+    monkeypatch.setattr(RewriteBackend, "matches", {})
+    monkeypatch.setattr(RewriteBackend, "skipped", [])
     return graphs
 
 

@@ -123,12 +123,12 @@ def test_what_was_compiled_reads_the_changed_weights(shape: tuple[int, int]) -> 
     x = torch.randn(*shape, 64).bfloat16()
     with torch.no_grad():
         step(x)
-        before = step.surgeon
+        before = step.backend
         for parameter in made.parameters():
             parameter.mul_(torch.linspace(-1, 2, parameter.shape[0]).view(-1, *[1] * (parameter.dim() - 1)))
         assert step.renewed() is Renewed.COPIES
         found = step(x)
-        assert step.surgeon is before
+        assert step.backend is before
         assert before.graphs == 1
         other = copy.deepcopy(made)
         EightBits(other, "int8", "sm90")

@@ -35,7 +35,7 @@ alone = seeded_model(w)
 Step(w, alone, Plan(), pick("cpu"))(w.inputs(0))
 for mine, right in zip(model.parameters(), alone.parameters()):
     torch.testing.assert_close(mine.grad, right.grad)
-print("cut" if step.surgeon.graphs > 2 else step.surgeon.graphs, step.applied().get("one graph under DDP"), torch._dynamo.config.optimize_ddp)
+print("cut" if step.backend.graphs > 2 else step.backend.graphs, step.applied().get("one graph under DDP"), torch._dynamo.config.optimize_ddp)
 dist.destroy_process_group()
 """
 

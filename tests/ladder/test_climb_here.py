@@ -12,7 +12,7 @@ from torch import nn
 
 from rung.ladder.climb import Climb, Request
 from rung.ladder.climb.verdict import disturbed
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.runs import Run
 from rung.workload import Workload
 
@@ -66,10 +66,10 @@ def test_a_rung_that_gave_nothing_twice_is_not_tried_again(tmp_path: Path, monke
 def test_a_rung_that_is_as_fast_is_kept_for_the_graphs_that_it_spares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def uncompiled(self: Surgeon, gm: torch.fx.GraphModule, inputs: Any) -> Any:
+    def uncompiled(self: RewriteBackend, gm: torch.fx.GraphModule, inputs: Any) -> Any:
         return gm.forward
 
-    monkeypatch.setattr(Surgeon, "__call__", uncompiled)
+    monkeypatch.setattr(RewriteBackend, "__call__", uncompiled)
     torch._dynamo.reset()
     varying = Workload("varying", lambda: nn.Linear(8, 8), rows(4), other_shapes=(rows(3), rows(6)))
     steps = {(): 2.0, ("compile",): 1.0, ("compile", "dynamic-shapes"): 1.0}

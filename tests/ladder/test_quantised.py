@@ -9,7 +9,7 @@ from rung.engine.linears import suitable
 from rung.hardware import pick
 from rung.ladder.reads import memory_read
 from rung.plan import Plan
-from rung.rewrites import PASSES, Surgeon
+from rung.rewrites import PASSES, RewriteBackend
 from rung.verify.perturb import state
 from rung.verify.verify import verify
 from rung.workload import Workload
@@ -47,13 +47,13 @@ def _fresh_dynamo() -> None:
 
 
 def test_rewrites_pass_over_the_weights_of_torchao_and_say_so() -> None:
-    model, surgeon = int8_model(), Surgeon(PASSES, "eager")
+    model, backend = int8_model(), RewriteBackend(PASSES, "eager")
     kinds, keys = [type(p) for p in model.parameters()], list(model.state_dict())
-    run = torch.compile(model, backend=surgeon, dynamic=False)
+    run = torch.compile(model, backend=backend, dynamic=False)
     with torch.no_grad():
         torch.testing.assert_close(run(TOKENS), model(TOKENS), rtol=1e-5, atol=1e-5)
-    assert surgeon.rewritten == {"sdpa": 1, "narrow-logits": 1}
-    assert any("not a plain tensor" in reason for reason in surgeon.skipped)
+    assert backend.rewritten == {"sdpa": 1, "narrow-logits": 1}
+    assert any("not a plain tensor" in reason for reason in backend.skipped)
     assert suitable(model) == []
     assert (kinds, keys) == ([type(p) for p in model.parameters()], list(model.state_dict()))
 
@@ -87,13 +87,13 @@ class Packed(nn.Linear):
 
 def test_layers_that_widen_codes_in_their_own_forward_are_left_alone() -> None:
     layers = nn.ModuleList([Packed(32), Packed(32), Packed(32)])
-    x, surgeon = torch.randn(3, 32), Surgeon(PASSES, "eager")
+    x, backend = torch.randn(3, 32), RewriteBackend(PASSES, "eager")
 
     def forward(x: torch.Tensor) -> list[torch.Tensor]:
         return [layer(x) for layer in layers]
 
     with torch.no_grad():
-        got = torch.compile(forward, backend=surgeon, dynamic=False)(x)
+        got = torch.compile(forward, backend=backend, dynamic=False)(x)
         torch.testing.assert_close(got, forward(x), rtol=0, atol=0)
-    assert surgeon.rewritten == {}
+    assert backend.rewritten == {}
     assert suitable(layers) == []

@@ -12,7 +12,7 @@ from rung.engine.step import Step
 from rung.hardware import pick
 from rung.ladder.survey import captured_graphs, described, quick_facts
 from rung.plan import Plan
-from rung.rewrites import cross_entropy, surgeon
+from rung.rewrites import backend, cross_entropy
 from rung.rewrites.graph import kernel_ops
 from rung.rungs import BY_NAME, Context
 from rung.workload import call_model, seeded_model
@@ -96,7 +96,7 @@ def spoiling(graph):
 def test_what_a_rewrite_spoils_is_left_out_and_the_others_are_found(spoilt, monkeypatch):
     torch._dynamo.reset()
     for name in spoilt:
-        monkeypatch.setitem(surgeon._RUNNERS, name, spoiling)
+        monkeypatch.setitem(backend._PASS_FUNCTIONS, name, spoiling)
     workload = Workload("attention", Written, lambda seed: torch.randn(3, 24, WIDTH), mode="infer")
     facts = captured_graphs(workload, pick("cpu"))
     said = "what it rewrites raises an error here (RuntimeError: view size is not compatible)"

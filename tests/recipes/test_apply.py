@@ -22,7 +22,7 @@ from rung.engine.dynamo import HOOKS_UNSEEN, SHAPES
 from rung.errors import InputError, UsageError
 from rung.hardware.device import cpu
 from rung.recipes.recipe import Recipe
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.workload import Workload
 
 
@@ -119,8 +119,8 @@ def test_a_model_that_is_given_another_dtype_afterwards_has_its_outputs_in_that(
 
 def test_every_shape_is_compiled_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
-    original = Surgeon.__call__
-    monkeypatch.setattr(Surgeon, "__call__", lambda *a: compiled.append(1) or original(*a))
+    original = RewriteBackend.__call__
+    monkeypatch.setattr(RewriteBackend, "__call__", lambda *a: compiled.append(1) or original(*a))
     with torch._dynamo.config.patch(cache_size_limit=8):
         applied = rung.apply(nn.Linear(8, 8), "sdpa")
         for batch in range(2, 14):
@@ -137,7 +137,7 @@ def test_another_thread_has_every_shape_compiled_and_runs_hooks_that_come_later(
     def call() -> int:
         for batch in range(2, 14):
             applied(torch.randn(batch, 8))
-        graphs = applied._compiled.surgeon.graphs  # type: ignore[union-attr]
+        graphs = applied._compiled.backend.graphs  # type: ignore[union-attr]
         model[0].register_forward_hook(lambda module, arguments, output: output + 1)
         torch.testing.assert_close(applied(torch.ones(2, 8)), model(torch.ones(2, 8)))
         return graphs
@@ -388,7 +388,7 @@ def test_a_recipe_is_in_effect_on_as_many_models_as_one_likes() -> None:
     models = [rung.apply(nn.Linear(8, 8), "sdpa") for _ in range(SHAPES + 4)]
     for model in models:
         model(x)
-    assert [model._compiled.surgeon.graphs for model in models] == [1] * len(models)  # type: ignore[union-attr]
+    assert [model._compiled.backend.graphs for model in models] == [1] * len(models)  # type: ignore[union-attr]
 
 
 class Block(nn.Module):
@@ -415,7 +415,7 @@ class Blocks(nn.Module):
 
 
 def test_rewrites_of_blocks_in_a_training_step_are_not_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Surgeon, "compiled", lambda self, gm, inputs: gm.forward)
+    monkeypatch.setattr(RewriteBackend, "compiled", lambda self, gm, inputs: gm.forward)
     trainer = rung.apply(
         Blocks(),
         ["compile-regions", "sdpa"],

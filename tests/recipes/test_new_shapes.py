@@ -13,7 +13,7 @@ from torch import nn
 import rung
 from rung.engine.parts import ranks, shapes_of, sizes, tensors_of
 from rung.errors import UsageError
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 
 SIZES = (4, 6, 8, 10, 12)
 SLOW_GUARDS = "Guards may run slower on Python"  # torch warns so of Python 3.13.0 alone
@@ -37,14 +37,14 @@ FIRST, REWRITTEN, SHARED = Graph(0, False), Graph(2, False), Graph(0, True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Graph]]:
     """What the backend is given, in order. Rewritten graphs run as they are: the compiler behind them is left out."""
     graphs: list[Graph] = []
-    rewritten = Surgeon.__call__
+    rewritten = RewriteBackend.__call__
 
-    def counted(self: Surgeon, gm: Any, inputs: Any) -> Any:
+    def counted(self: RewriteBackend, gm: Any, inputs: Any) -> Any:
         graphs.append(Graph(len(self.passes), any(isinstance(item, torch.SymInt) for item in inputs)))
         return rewritten(self, gm, inputs)
 
-    monkeypatch.setattr(Surgeon, "__call__", counted)
-    monkeypatch.setattr(Surgeon, "compiled", lambda self, gm, inputs: gm.forward)
+    monkeypatch.setattr(RewriteBackend, "__call__", counted)
+    monkeypatch.setattr(RewriteBackend, "compiled", lambda self, gm, inputs: gm.forward)
     torch._dynamo.reset()
     yield graphs
     torch._dynamo.reset()
@@ -137,7 +137,7 @@ def test_rewrites_stay_on_the_first_shape_and_are_said_to_be_missing_from_the_sh
 def test_the_first_shape_keeps_its_rewritten_graph_after_the_shared_one(compiled: list[Graph]) -> None:
     with pytest.warns(UserWarning, match="second input shape"):
         applied = infers(["compile", "sdpa", "fused-qkv"], (4, 6, 8))
-    assert applied._compiled.surgeon.matches == {"sdpa": 1, "fused-qkv": 1}
+    assert applied._compiled.backend.matches == {"sdpa": 1, "fused-qkv": 1}
     ran = []
 
     def noted(name: str, backend: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,10 +3,10 @@
 import torch
 import torch.nn.functional as F
 
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 
 
-class Recorder(Surgeon):
+class Recorder(RewriteBackend):
     """Keeps the SDPA calls of the graphs it has rewritten."""
 
     def __init__(self, *args, **kwargs):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from attention_calls import Recorder, copies_of, same_gradients, same_results
 
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 
 NEG = float("-inf")
 B, H, T, D, G = 2, 4, 6, 8, 2
@@ -37,17 +37,17 @@ class Operations(Recorder):
 
 def check(fn, inputs, calls=1, tol=1e-5):
     """Training and inference give what the function gives by itself, with this many SDPA calls."""
-    surgeon = Operations(["sdpa"], "eager")
-    compiled = torch.compile(fn, backend=surgeon, dynamic=False, fullgraph=True)
+    backend = Operations(["sdpa"], "eager")
+    compiled = torch.compile(fn, backend=backend, dynamic=False, fullgraph=True)
     with torch.no_grad():
         torch.testing.assert_close(compiled(*inputs), fn(*inputs), rtol=tol, atol=tol)
     copies = copies_of(inputs)
     want, got = fn(*inputs), compiled(*copies)
     same_results(got, want, tol)
     same_gradients(got, want, copies, inputs, tol)
-    assert len(surgeon.calls) == 2 * calls  # with and without gradients
-    assert len(surgeon.skipped) == (not calls), surgeon.skipped
-    return surgeon
+    assert len(backend.calls) == 2 * calls  # with and without gradients
+    assert len(backend.skipped) == (not calls), backend.skipped
+    return backend
 
 
 def tokens(heads=H, keys=H, dtype=torch.float32):
@@ -349,7 +349,7 @@ def test_a_result_in_another_order_has_the_strides_that_it_had():
         return torch.einsum("bkgts,bskd->btkgd", torch.einsum("btkgd,bskd->bkgts", q, k).softmax(-1), v)
 
     inputs = tokens(keys=G)
-    got = torch.compile(fn, backend=Surgeon(["sdpa"], "eager"), dynamic=False)(*inputs)
+    got = torch.compile(fn, backend=RewriteBackend(["sdpa"], "eager"), dynamic=False)(*inputs)
     assert got.stride() == fn(*inputs).stride()
     torch._dynamo.reset()
     check(fn, inputs)
@@ -363,9 +363,9 @@ def test_a_cast_of_it_has_the_strides_that_it_had():
         return ((q @ k.mT).softmax(-1) @ v).to(torch.float64)
 
     inputs = tokens(keys=H)
-    surgeon = Surgeon(["sdpa"], "eager")
-    got = torch.compile(fn, backend=surgeon, dynamic=False)(*inputs)
-    assert surgeon.matches["sdpa"] == 1
+    backend = RewriteBackend(["sdpa"], "eager")
+    got = torch.compile(fn, backend=backend, dynamic=False)(*inputs)
+    assert backend.matches["sdpa"] == 1
     assert got.stride() == fn(*inputs).stride()
 
 
@@ -519,12 +519,12 @@ def test_a_value_written_inside_the_attention_stops_it():
             q.add_(1.0)
         return merged(torch.bmm(probs.view(B * H, T, T), heads(v))) + q.detach().sum()
 
-    surgeon = Surgeon(["sdpa"], "eager")
+    backend = RewriteBackend(["sdpa"], "eager")
     with torch.no_grad():
         inputs = tokens()
-        got = torch.compile(moved, backend=surgeon, dynamic=False)(*inputs)
+        got = torch.compile(moved, backend=backend, dynamic=False)(*inputs)
         torch.testing.assert_close(got, moved(*inputs))
-    assert "written in place inside the attention" in surgeon.skipped[0]
+    assert "written in place inside the attention" in backend.skipped[0]
 
 
 @pytest.mark.parametrize("again", ["view", "reshape", "unflatten"])
@@ -544,14 +544,14 @@ def test_a_result_that_is_written_after_its_heads_were_split(again):
 
 
 def test_dropout_stays_where_it_was():
-    surgeon = Operations(["sdpa"], "eager")
+    backend = Operations(["sdpa"], "eager")
 
     def fn(q, k, v):
         probs = F.dropout(split_scores(q, k).softmax(-1).view(B * H, T, T), 0.25, True)
         return merged(torch.bmm(probs, heads(v)))
 
-    torch.compile(fn, backend=surgeon, dynamic=False)(*tokens())
-    assert surgeon.calls[0]["dropout_p"] == 0.25
+    torch.compile(fn, backend=backend, dynamic=False)(*tokens())
+    assert backend.calls[0]["dropout_p"] == 0.25
 
 
 def test_under_autocast():
@@ -565,5 +565,5 @@ def test_under_autocast():
 
 def test_by_inductor():
     inputs = tokens(keys=G)
-    got = torch.compile(by_einsum_tokens_first, backend=Surgeon(["sdpa"], "inductor"), dynamic=False)(*inputs)
+    got = torch.compile(by_einsum_tokens_first, backend=RewriteBackend(["sdpa"], "inductor"), dynamic=False)(*inputs)
     torch.testing.assert_close(got, by_einsum_tokens_first(*inputs))

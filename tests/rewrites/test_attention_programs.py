@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 LOW = -1e9
@@ -115,9 +115,9 @@ def inputs(program: Program) -> list[torch.Tensor]:
 @given(programs())
 def test_drawn_attention_computes_the_same_once_rewritten(program: Program) -> None:
     torch._dynamo.reset()
-    surgeon = Surgeon(["sdpa"], "eager")
+    backend = RewriteBackend(["sdpa"], "eager")
     theirs, ours = inputs(program), inputs(program)
-    want, got = program(*theirs), torch.compile(program, backend=surgeon, dynamic=False)(*ours)
+    want, got = program(*theirs), torch.compile(program, backend=backend, dynamic=False)(*ours)
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
     weights = torch.randn_like(want)
     for loss in (want * weights).sum(), (got * weights).sum():
@@ -126,4 +126,4 @@ def test_drawn_attention_computes_the_same_once_rewritten(program: Program) -> N
         assert (mine.grad is None) == (right.grad is None)
         if right.grad is not None:
             torch.testing.assert_close(mine.grad, right.grad, rtol=1e-8, atol=1e-8)
-    assert surgeon.matches["sdpa"] == 1 or surgeon.skipped
+    assert backend.matches["sdpa"] == 1 or backend.skipped

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from attention_calls import Recorder, copies_of, same_gradients, same_results
 from torch import nn
 
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 
 NEG = float("-inf")
 
@@ -26,16 +26,16 @@ def qkv(b=2, h=4, s=6, d=8, hkv=None, t=None, dtype=torch.float32):
 
 
 def check(fn, inputs, inner="eager", tol=1e-5, backward=True):
-    surgeon = Recorder(["sdpa"], inner)
-    compiled = torch.compile(fn, backend=surgeon, dynamic=False, fullgraph=True)
+    backend = Recorder(["sdpa"], inner)
+    compiled = torch.compile(fn, backend=backend, dynamic=False, fullgraph=True)
     copies = copies_of(inputs)
     want, got = fn(*inputs), compiled(*copies)
     same_results(got, want, tol)
-    assert surgeon.matches == {"sdpa": len(surgeon.calls)}
-    assert not [said for said in surgeon.skipped if "the pass failed" in said]
+    assert backend.matches == {"sdpa": len(backend.calls)}
+    assert not [said for said in backend.skipped if "the pass failed" in said]
     if backward:
         same_gradients(got, want, copies, inputs, tol)
-    return surgeon
+    return backend
 
 
 SCALES = {
@@ -181,18 +181,18 @@ def test_what_was_written_in_place_and_is_read_before_it_stays_what_it_was():
 @pytest.mark.parametrize("spelling", SCALES)
 def test_scales(spelling):
     scores = SCALES[spelling]
-    surgeon = check(lambda q, k, v: torch.softmax(scores(q, k), dim=-1) @ v, qkv())
-    assert len(surgeon.calls) == 1
-    assert not surgeon.calls[0]["is_causal"]
-    assert "attn_mask" not in surgeon.calls[0]
+    backend = check(lambda q, k, v: torch.softmax(scores(q, k), dim=-1) @ v, qkv())
+    assert len(backend.calls) == 1
+    assert not backend.calls[0]["is_causal"]
+    assert "attn_mask" not in backend.calls[0]
 
 
 @pytest.mark.parametrize("spelling", CAUSAL)
 def test_causal_masks_need_no_tensor(spelling):
     mask = CAUSAL[spelling]
-    surgeon = check(lambda q, k, v: mask(q @ k.mT / math.sqrt(8)).softmax(-1).matmul(v), qkv())
-    assert surgeon.calls[0]["is_causal"] is True
-    assert "attn_mask" not in surgeon.calls[0]
+    backend = check(lambda q, k, v: mask(q @ k.mT / math.sqrt(8)).softmax(-1).matmul(v), qkv())
+    assert backend.calls[0]["is_causal"] is True
+    assert "attn_mask" not in backend.calls[0]
 
 
 @pytest.mark.parametrize("spelling", NOT_CAUSAL)
@@ -200,9 +200,9 @@ def test_other_masks_stay_masks(spelling):
     mask = NOT_CAUSAL[spelling]
     # triu(0) closes a whole row, whose gradients the flash kernels do not promise.
     backward = spelling != "triu0_finite"
-    surgeon = check(lambda q, k, v: F.softmax(mask(q @ k.mT * 0.3), dim=3) @ v, qkv(), backward=backward)
-    assert surgeon.calls[0]["is_causal"] is False
-    assert "attn_mask" in surgeon.calls[0]
+    backend = check(lambda q, k, v: F.softmax(mask(q @ k.mT * 0.3), dim=3) @ v, qkv(), backward=backward)
+    assert backend.calls[0]["is_causal"] is False
+    assert "attn_mask" in backend.calls[0]
 
 
 def test_unequal_lengths_are_not_causal():
@@ -231,9 +231,9 @@ def test_what_of_a_buffer_is_not_causal_is_passed_as_a_mask():
             s = q.size(2)
             return (q @ k.mT).masked_fill(self.mask[:, :, :s, :s] == 0, NEG).softmax(-1) @ v
 
-    surgeon = check(Attention(), qkv())
-    assert surgeon.calls[0]["is_causal"] is False
-    assert "attn_mask" in surgeon.calls[0]
+    backend = check(Attention(), qkv())
+    assert backend.calls[0]["is_causal"] is False
+    assert "attn_mask" in backend.calls[0]
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 6, 6), (2, 1, 1, 6), (4, 6, 6), (6, 6), (6,), (2, 4, 6, 1)])
@@ -300,8 +300,8 @@ def test_closed_rows_are_looked_for_where_there_may_be_some_and_gradients(known,
     def fn(q, k, v, closed):
         return (q @ k.mT).masked_fill(torch.ones(6, 6).triu(2) == 1 if known else closed, -1e9).softmax(-1) @ v
 
-    surgeon = check(fn, [*(x.requires_grad_(trains) for x in qkv()), torch.ones(6, 6).triu(2) == 1], backward=trains)
-    assert len(surgeon.calls[0]["attn_mask"].all_input_nodes) == 1 + looks
+    backend = check(fn, [*(x.requires_grad_(trains) for x in qkv()), torch.ones(6, 6).triu(2) == 1], backward=trains)
+    assert len(backend.calls[0]["attn_mask"].all_input_nodes) == 1 + looks
 
 
 @pytest.mark.parametrize("future", [float("-inf"), torch.finfo(torch.float32).min])
@@ -342,8 +342,8 @@ def test_grouped_queries(spelling):
 
 def test_tiled_heads_are_not_groups():
     # x.repeat tiles the heads: 0 1 0 1, where grouped attention means 0 0 1 1.
-    surgeon = check(lambda q, k, v: (q @ k.repeat(1, 2, 1, 1).mT).softmax(-1) @ v.repeat(1, 2, 1, 1), qkv(hkv=2))
-    assert "enable_gqa" not in surgeon.calls[0]
+    backend = check(lambda q, k, v: (q @ k.repeat(1, 2, 1, 1).mT).softmax(-1) @ v.repeat(1, 2, 1, 1), qkv(hkv=2))
+    assert "enable_gqa" not in backend.calls[0]
 
 
 SOFTMAXES = {
@@ -360,31 +360,31 @@ SOFTMAXES = {
 def test_softmax_spellings(spelling, dtype):
     probs = SOFTMAXES[spelling]
     tol = 1e-5 if dtype == torch.float32 else 0.05
-    surgeon = check(lambda q, k, v: probs(q @ k.mT * 0.3, q) @ v, qkv(dtype=dtype), tol=tol)
-    assert surgeon.calls[0]["dropout_p"] == 0.0
+    backend = check(lambda q, k, v: probs(q @ k.mT * 0.3, q) @ v, qkv(dtype=dtype), tol=tol)
+    assert backend.calls[0]["dropout_p"] == 0.0
 
 
 def test_training_dropout_is_passed_on():
-    surgeon = Recorder(["sdpa"], "eager")
+    backend = Recorder(["sdpa"], "eager")
     fn = torch.compile(
-        lambda q, k, v: F.dropout((q @ k.mT).softmax(-1), 0.25, True) @ v, backend=surgeon, dynamic=False
+        lambda q, k, v: F.dropout((q @ k.mT).softmax(-1), 0.25, True) @ v, backend=backend, dynamic=False
     )
     fn(*qkv())
-    assert surgeon.calls[0]["dropout_p"] == 0.25
+    assert backend.calls[0]["dropout_p"] == 0.25
 
 
 def test_mixed_dtypes_agree_inside():
     q, k, v = qkv()
     v = v.detach().bfloat16().requires_grad_()
-    surgeon = check(lambda q, k, v: (q @ k.mT).softmax(-1).to(v.dtype) @ v, [q, k, v], tol=0.03)
-    assert len(surgeon.calls) == 1
+    backend = check(lambda q, k, v: (q @ k.mT).softmax(-1).to(v.dtype) @ v, [q, k, v], tol=0.03)
+    assert len(backend.calls) == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_values_that_are_wider_than_the_scores_are_not_rounded_to_them(dtype):
-    surgeon = check(lambda q, k, v: (q.to(dtype) @ k.to(dtype).mT).float().softmax(-1) @ v, qkv())
-    assert surgeon.calls == []
-    assert "the values are torch.float32 and the scores" in surgeon.skipped[0]
+    backend = check(lambda q, k, v: (q.to(dtype) @ k.to(dtype).mT).float().softmax(-1) @ v, qkv())
+    assert backend.calls == []
+    assert "the values are torch.float32 and the scores" in backend.skipped[0]
 
 
 def test_values_that_are_widened_to_meet_the_probabilities_are_read_as_they_were():
@@ -454,10 +454,10 @@ LEFT_ALONE = {
 @pytest.mark.parametrize("case", LEFT_ALONE)
 def test_left_alone(case):
     fn, words = LEFT_ALONE[case]
-    surgeon = check(fn, qkv())
-    assert surgeon.matches == {"sdpa": 0}
+    backend = check(fn, qkv())
+    assert backend.matches == {"sdpa": 0}
     if words:
-        assert any(words in reason for reason in surgeon.skipped), surgeon.skipped
+        assert any(words in reason for reason in backend.skipped), backend.skipped
 
 
 def test_returned_probabilities():
@@ -465,13 +465,13 @@ def test_returned_probabilities():
         probs = (q @ k.mT).softmax(-1)
         return probs @ v, probs
 
-    surgeon = Surgeon(["sdpa"], "eager")
+    backend = RewriteBackend(["sdpa"], "eager")
     q, k, v = qkv()
-    got = torch.compile(fn, backend=surgeon, dynamic=False)(q, k, v)
+    got = torch.compile(fn, backend=backend, dynamic=False)(q, k, v)
     torch.testing.assert_close(got, fn(q, k, v))
-    assert surgeon.matches == {"sdpa": 0}
-    assert "attention probabilities are returned" in surgeon.skipped[0]
-    assert "probs = (q @ k.mT).softmax(-1)" in surgeon.skipped[0]
+    assert backend.matches == {"sdpa": 0}
+    assert "attention probabilities are returned" in backend.skipped[0]
+    assert "probs = (q @ k.mT).softmax(-1)" in backend.skipped[0]
 
 
 def test_values_written_in_between():
@@ -491,12 +491,12 @@ def test_values_written_in_between():
             q.add_(1.0)
         return probs @ v + q.detach()
 
-    surgeon = Surgeon(["sdpa"], "eager")
+    backend = RewriteBackend(["sdpa"], "eager")
     with torch.no_grad():
         inputs = qkv()
-        got = torch.compile(moved, backend=surgeon, dynamic=False)(*inputs)
+        got = torch.compile(moved, backend=backend, dynamic=False)(*inputs)
         torch.testing.assert_close(got, moved(*inputs))
-    assert surgeon.matches == {"sdpa": 0}
+    assert backend.matches == {"sdpa": 0}
 
 
 def test_scale_in_place_counts_once():

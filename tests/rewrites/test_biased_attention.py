@@ -16,7 +16,7 @@ from rung import kernels
 from rung.kernels import reference
 from rung.kernels.configs import WIDEST
 from rung.plan import Plan
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.rewrites.graph import kernel_ops
 from rung.rungs import BY_NAME, Context, plan_of
 
@@ -72,9 +72,9 @@ def by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tenso
     return (q @ k.mT * 0.3 + bias).softmax(-1) @ v
 
 
-def check(model: nn.Module, passes: tuple[str, ...] = ("sdpa", "biased-attention"), amp: bool = True, trains: bool = True, dtype: torch.dtype = torch.float32) -> Surgeon:  # fmt: skip
-    surgeon = Surgeon(list(passes), "eager")
-    run = torch.compile(model.to(dtype), backend=surgeon, dynamic=False)
+def check(model: nn.Module, passes: tuple[str, ...] = ("sdpa", "biased-attention"), amp: bool = True, trains: bool = True, dtype: torch.dtype = torch.float32) -> RewriteBackend:  # fmt: skip
+    backend = RewriteBackend(list(passes), "eager")
+    run = torch.compile(model.to(dtype), backend=backend, dynamic=False)
     inputs = torch.randn(BATCH, QUERIES, 4, dtype=dtype), torch.randn(BATCH, KEYS, 4, dtype=dtype)
     with torch.autocast("cpu", torch.bfloat16, enabled=amp), torch.set_grad_enabled(trains):
         want, got = model(*inputs), run(*inputs)
@@ -86,7 +86,7 @@ def check(model: nn.Module, passes: tuple[str, ...] = ("sdpa", "biased-attention
         gradients = [torch.autograd.grad(made, list(model.parameters()), slope) for made in (got, want)]
         scale = 1 + float(max(each.abs().max() for each in gradients[1]))
         torch.testing.assert_close(*gradients, rtol=near["rtol"], atol=near["atol"] * scale)
-    return surgeon
+    return backend
 
 
 @pytest.mark.parametrize("trains", [False, True])
@@ -144,11 +144,11 @@ def test_dropout_is_of_the_same_distribution(call: Callable[..., torch.Tensor]) 
     shapes = (QUERIES, WIDTH), (KEYS, WIDTH), (KEYS, WIDTH), (QUERIES, KEYS)
     inputs = [torch.randn(1, HEADS, *shape).bfloat16() for shape in shapes]
     inputs = [x.expand(400, -1, -1, -1).contiguous().requires_grad_() for x in inputs]  # so many results at once
-    surgeon = Surgeon(["sdpa", "biased-attention"], "eager")
-    run = torch.compile(lambda *given: call(*given), backend=surgeon, dynamic=False)
+    backend = RewriteBackend(["sdpa", "biased-attention"], "eager")
+    run = torch.compile(lambda *given: call(*given), backend=backend, dynamic=False)
     slope = torch.randn(1, HEADS, QUERIES, WIDTH).bfloat16().expand(400, -1, -1, -1)
     want, got = ([out, *torch.autograd.grad(out, inputs, slope)] for out in (call(*inputs), run(*inputs)))
-    assert surgeon.rewritten["biased-attention"] == 1
+    assert backend.rewritten["biased-attention"] == 1
     for a, b in zip(want, got, strict=True):
         a, b = a.float(), b.float()
         off = (a.mean(0) - b.mean(0)) / ((a.var(0) + b.var(0)) / len(a) + 1e-9).sqrt()
@@ -157,9 +157,9 @@ def test_dropout_is_of_the_same_distribution(call: Callable[..., torch.Tensor]) 
 
 
 @pytest.mark.parametrize("checkpointed", [False, True], ids=["", "checkpointed"])
-@pytest.mark.parametrize(("backend", "kernel"), [("eager", False), ("inductor", True)], ids=["eager", "inductor"])
+@pytest.mark.parametrize(("inner", "kernel"), [("eager", False), ("inductor", True)], ids=["eager", "inductor"])
 def test_gradients_are_of_the_mask_of_the_forward_pass(
-    backend: str, checkpointed: bool, kernel: bool, monkeypatch: pytest.MonkeyPatch
+    inner: str, checkpointed: bool, kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Results are linear in the values: the products of values and gradients, and of results and slopes, have one sum. Each layer and
     each step has a mask of its own; torch's seed determines all."""
@@ -180,8 +180,8 @@ def test_gradients_are_of_the_mask_of_the_forward_pass(
     q, k, bias = (torch.randn(BATCH, HEADS, *shape, device=device).bfloat16().requires_grad_() for shape in shapes)
     v = torch.randn(1, BATCH, HEADS, KEYS, WIDTH, device=device).bfloat16()
     v = v.expand(2, -1, -1, -1, -1).contiguous().requires_grad_()
-    surgeon = Surgeon(["biased-attention"], backend)
-    run = torch.compile(layers, backend=surgeon, dynamic=False, fullgraph=True)
+    backend = RewriteBackend(["biased-attention"], inner)
+    run = torch.compile(layers, backend=backend, dynamic=False, fullgraph=True)
 
     def steps() -> list[torch.Tensor]:
         torch.manual_seed(3)
@@ -196,7 +196,7 @@ def test_gradients_are_of_the_mask_of_the_forward_pass(
         return seen
 
     seen = steps()
-    assert surgeon.rewritten == {"biased-attention": 2}
+    assert backend.rewritten == {"biased-attention": 2}
     for a, b in itertools.combinations(seen, 2):
         assert (a - b).abs().mean() > 0.1 * a.abs().mean()
     for a, b in zip(seen, steps(), strict=True):
@@ -222,7 +222,7 @@ def test_compiled_code_of_another_version_is_not_taken_from_the_cache(
             lambda name, factor=version: lambda *given: (factor * reference.biased_attention(*given[:5]), None),
         )
         torch._dynamo.reset()
-        made = torch.compile(layer, backend=Surgeon(["biased-attention"]), dynamic=False)(*inputs)
+        made = torch.compile(layer, backend=RewriteBackend(["biased-attention"]), dynamic=False)(*inputs)
         torch.autograd.grad(made.sum(), inputs)  # then it is written to the cache
         torch.testing.assert_close(made, version * layer(*inputs), rtol=1e-4, atol=1e-5)
 
@@ -239,19 +239,19 @@ def test_compiled_code_of_another_version_is_not_taken_from_the_cache(
     ids=["no mask", "truths", "of keys", "expanded", "wide"],
 )  # fmt: skip
 def test_others_are_left_with_a_reason(model: Callable[[], nn.Module], why: str) -> None:
-    surgeon = Surgeon(["biased-attention"], "eager")
+    backend = RewriteBackend(["biased-attention"], "eager")
     made = model()
-    torch.compile(made, backend=surgeon, dynamic=False)(torch.randn(BATCH, QUERIES, 4), torch.randn(BATCH, KEYS, 4))
-    assert not surgeon.rewritten
-    assert (why in surgeon.skipped[0]) if why else not surgeon.skipped
+    torch.compile(made, backend=backend, dynamic=False)(torch.randn(BATCH, QUERIES, 4), torch.randn(BATCH, KEYS, 4))
+    assert not backend.rewritten
+    assert (why in backend.skipped[0]) if why else not backend.skipped
 
 
 def test_a_bias_that_offsets_of_32_bits_do_not_reach_is_left_with_a_reason() -> None:
-    surgeon = Surgeon(["biased-attention"], "eager")
+    backend = RewriteBackend(["biased-attention"], "eager")
     q, bias = torch.empty(1, 1, 50000, 8, device="meta"), torch.empty(1, 1, 50000, 50000, device="meta")
-    torch.compile(sdpa(), backend=surgeon, dynamic=False)(q, q, q, bias)
-    assert not surgeon.rewritten
-    assert "too large for offsets of 32 bits" in surgeon.skipped[0]
+    torch.compile(sdpa(), backend=backend, dynamic=False)(q, q, q, bias)
+    assert not backend.rewritten
+    assert "too large for offsets of 32 bits" in backend.skipped[0]
 
 
 @pytest.mark.parametrize(

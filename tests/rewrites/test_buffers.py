@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import rung
 from rung.recipes.applied import Applied
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.rewrites.graph import buffers
 
 LENGTH, TOKENS, WIDTH, HEADS = 16, 12, 32, 4
@@ -58,16 +58,16 @@ def applied(**how: Any) -> tuple[Attention, Applied]:
 
 def masked(made: Applied) -> int:
     """SDPA calls with a mask tensor in the graphs that run."""
-    surgeon = made._compiled.surgeon
-    assert surgeon is not None
-    assert surgeon.matches == {"sdpa": 1}
-    return surgeon.after["masked_sdpa"]
+    backend = made._compiled.backend
+    assert backend is not None
+    assert backend.matches == {"sdpa": 1}
+    return backend.after["masked_sdpa"]
 
 
 def outdated(made: Applied) -> bool:
     """What is asked before a recorded call."""
-    assert made._compiled.surgeon is not None
-    return made._compiled.surgeon.outdated()
+    assert made._compiled.backend is not None
+    return made._compiled.backend.outdated()
 
 
 def agrees(model: nn.Module, made: Applied) -> None:
@@ -162,7 +162,7 @@ class Annealed(nn.Module):
 
 def test_a_buffer_that_the_graph_writes_to_is_left_as_it_was_and_read_at_every_call() -> None:
     ours, theirs = Annealed(), Annealed()
-    made = torch.compile(ours, backend=Surgeon(["sdpa"], "eager"), dynamic=False)
+    made = torch.compile(ours, backend=RewriteBackend(["sdpa"], "eager"), dynamic=False)
     x = torch.randn(2, HEADS, TOKENS, 8)
     for _ in range(3):
         torch.testing.assert_close(made(x), theirs(x))
@@ -187,7 +187,7 @@ def test_one_graph_for_several_modules_asks_each_ones_mask(
     rungs: list[str], equal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dynamo compiles blocks of the same code once, and tells their buffers apart by nothing."""
-    monkeypatch.setattr(Surgeon, "compiled", lambda surgeon, gm, inputs: gm.forward)
+    monkeypatch.setattr(RewriteBackend, "compiled", lambda backend, gm, inputs: gm.forward)
     torch.manual_seed(0)
     local = causal() * torch.triu(torch.ones(LENGTH, LENGTH), -2)
     model = nn.Sequential(*(Attention(causal() if equal or k % 2 else local.clone()) for k in range(4)))
@@ -238,8 +238,8 @@ class Cached(nn.Module):
 
 def test_buffers_that_the_model_replaced_are_freed() -> None:
     model = Cached().requires_grad_(False)
-    surgeon = Surgeon(["sdpa"], "eager")
-    compiled = torch.compile(model, backend=surgeon, dynamic=False)
+    backend = RewriteBackend(["sdpa"], "eager")
+    compiled = torch.compile(model, backend=backend, dynamic=False)
     caches, masks = [], []
     for batch in (2, 3, 4, 5):
         model.new(batch)
@@ -247,7 +247,7 @@ def test_buffers_that_the_model_replaced_are_freed() -> None:
         masks.append(weakref.ref(model.attention.mask))
         x = torch.randn(batch, TOKENS, WIDTH)
         assert torch.allclose(compiled(x), model(x), atol=1e-5)
-    assert surgeon.rewritten["sdpa"]
+    assert backend.rewritten["sdpa"]
     gc.collect()
     for seen in (caches, masks):
         assert sum(one() is not None for one in seen) == 1

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 
 ROWS, HEADS, LENGTH, WIDTH = 3, 2, 8, 4
 
@@ -73,14 +73,14 @@ class Nothing(Cache):
 def compared(make, inner="eager"):
     ours, theirs = make(), make()
     theirs.load_state_dict(ours.state_dict())
-    surgeon = Surgeon(["in-place-cache"], inner)
-    compiled = torch.compile(ours, backend=surgeon, dynamic=False, fullgraph=True)
+    backend = RewriteBackend(["in-place-cache"], inner)
+    compiled = torch.compile(ours, backend=backend, dynamic=False, fullgraph=True)
     with torch.no_grad():
         for places in ([3], [5]):
             rows, position = torch.randn(2, HEADS, len(places), WIDTH), torch.tensor(places)
             torch.testing.assert_close(compiled(rows, position), theirs(rows, position))
             assert torch.equal(ours.cache, theirs.cache)
-    return surgeon
+    return backend
 
 
 @pytest.mark.parametrize("make", [Copied, Assigned, Further])
@@ -90,15 +90,15 @@ def test_a_write_to_a_part_is_one_to_the_whole(make):
 
 @pytest.mark.parametrize("make", [Whole, OfAnInput, Nothing])
 def test_other_writes_are_left(make):
-    surgeon = compared(make)
-    assert surgeon.rewritten == {}
-    assert surgeon.skipped == []
+    backend = compared(make)
+    assert backend.rewritten == {}
+    assert backend.skipped == []
 
 
 def test_rows_that_are_repeated_while_they_are_written_are_left():
-    surgeon = compared(Broadcast)
-    assert surgeon.rewritten == {}
-    assert "another shape" in surgeon.skipped[0]
+    backend = compared(Broadcast)
+    assert backend.rewritten == {}
+    assert "another shape" in backend.skipped[0]
 
 
 class _Seen(Exception):
@@ -116,7 +116,7 @@ def test_inductor_copies_no_part_of_the_cache(passes: Any, copied: bool, monkeyp
         raise _Seen  # what it makes of the graph takes long, and is not asked for
 
     monkeypatch.setattr(inductor.GraphLowering, "__init__", looked_at)
-    run = torch.compile(Copied(), backend=Surgeon(passes), dynamic=False)
+    run = torch.compile(Copied(), backend=RewriteBackend(passes), dynamic=False)
     with torch.no_grad(), pytest.raises(Exception, match="_Seen"):
         run(torch.randn(2, HEADS, 1, WIDTH), torch.tensor([3]))
     assert ("aten.copy_.default" in seen[0]) is copied

@@ -12,8 +12,8 @@ from rung.engine.channels_last import ChannelsLast
 from rung.engine.step import Step
 from rung.hardware import pick
 from rung.plan import Plan
-from rung.rewrites import Surgeon
-from rung.rewrites import surgeon as surgeon_module
+from rung.rewrites import RewriteBackend
+from rung.rewrites import backend as backend_module
 from rung.rungs import plan_of
 from rung.verify.verify import verify
 
@@ -36,24 +36,24 @@ def network(bias=False, learns=False):
 def test_a_batch_norm_in_evaluation_goes_into_the_convolution(bias):
     torch._dynamo.reset()
     model = network(bias)
-    other, surgeon = copy.deepcopy(model), Surgeon(["folded-batch-norm"], "eager")
-    run = torch.compile(other, backend=surgeon, dynamic=False)
+    other, backend = copy.deepcopy(model), RewriteBackend(["folded-batch-norm"], "eager")
+    run = torch.compile(other, backend=backend, dynamic=False)
     want, got = model(X), run(X)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
     want.square().sum().backward()
     got.square().sum().backward()
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(theirs.grad, mine.grad, rtol=1e-3, atol=1e-3)
-    assert surgeon.rewritten == {"folded-batch-norm": 1}
-    assert (surgeon.before["batch_norm"], surgeon.after["batch_norm"]) == (1, 0)
+    assert backend.rewritten == {"folded-batch-norm": 1}
+    assert (backend.before["batch_norm"], backend.after["batch_norm"]) == (1, 0)
 
 
 def test_a_batch_norm_that_learns_stays_and_says_so():
     torch._dynamo.reset()
-    surgeon = Surgeon(["folded-batch-norm"], "eager")
-    torch.compile(network(learns=True), backend=surgeon, dynamic=False)(X)
-    assert surgeon.rewritten == {}
-    assert "statistics of the batch" in surgeon.skipped[0]
+    backend = RewriteBackend(["folded-batch-norm"], "eager")
+    torch.compile(network(learns=True), backend=backend, dynamic=False)(X)
+    assert backend.rewritten == {}
+    assert "statistics of the batch" in backend.skipped[0]
 
 
 def test_a_convolution_without_a_batch_has_its_channels_elsewhere():
@@ -61,12 +61,12 @@ def test_a_convolution_without_a_batch_has_its_channels_elsewhere():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv1d(3, 8, 1), nn.BatchNorm1d(8)).eval()
     model[1].running_mean.normal_()
-    surgeon = Surgeon(["folded-batch-norm"], "eager")
-    run = torch.compile(model, backend=surgeon, dynamic=False)
+    backend = RewriteBackend(["folded-batch-norm"], "eager")
+    run = torch.compile(model, backend=backend, dynamic=False)
     x = torch.randn(3, 8)  # [channels, length]: the batch norm takes 3 for the batch
     torch.testing.assert_close(run(x), model(x))
-    assert surgeon.rewritten == {}
-    assert "no batch" in surgeon.skipped[0]
+    assert backend.rewritten == {}
+    assert "no batch" in backend.skipped[0]
 
 
 def workload():
@@ -285,7 +285,7 @@ def test_both_are_verified_and_a_scale_left_out_is_refused(monkeypatch):
     found = verify(workload(), plan, pick("cpu"), precisions=["exact"]).record()
     assert found.passed, found.failures
 
-    right = surgeon_module._RUNNERS["folded-batch-norm"]
+    right = backend_module._PASS_FUNCTIONS["folded-batch-norm"]
 
     def wrong(graph):
         count = right(graph)
@@ -294,7 +294,7 @@ def test_both_are_verified_and_a_scale_left_out_is_refused(monkeypatch):
                 node.target = torch.reciprocal  # the variance in the place of its root
         return count
 
-    monkeypatch.setitem(surgeon_module._RUNNERS, "folded-batch-norm", wrong)
+    monkeypatch.setitem(backend_module._PASS_FUNCTIONS, "folded-batch-norm", wrong)
     torch._dynamo.reset()
     assert not verify(workload(), plan, pick("cpu"), precisions=["exact"]).record().passed
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 
 BATCH, TOKENS, HEADS, DIM = 2, 5, 3, 4
 sdpa = F.scaled_dot_product_attention
@@ -17,15 +17,15 @@ def _fresh_dynamo():
 
 
 def compared(fn, width=DIM):
-    surgeon = Surgeon(["sdpa", "strided-sdpa-inputs"], "eager")
+    backend = RewriteBackend(["sdpa", "strided-sdpa-inputs"], "eager")
     sides = [torch.randn(BATCH, TOKENS, 3 * HEADS * width, generator=torch.Generator().manual_seed(1)) for _ in "ab"]
     sides = [x.requires_grad_() for x in sides]
-    runs = fn, torch.compile(fn, backend=surgeon, dynamic=False)
+    runs = fn, torch.compile(fn, backend=backend, dynamic=False)
     found = [run(x.sin()) for run, x in zip(runs, sides, strict=True)]
     torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
     slopes = [torch.autograd.grad(y.square().sum(), x)[0] for y, x in zip(found, sides, strict=True)]
     torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-5, atol=1e-5)
-    return surgeon
+    return backend
 
 
 def heads(x, width=DIM):
@@ -65,9 +65,9 @@ def test_copies_for_attention_alone_are_left_out():
 def test_a_copy_that_is_needed_stays():
     assert compared(read_twice).rewritten == {}
     torch._dynamo.reset()
-    surgeon = compared(written)
-    assert surgeon.rewritten == {}
-    assert "written between" in surgeon.skipped[0]
+    backend = compared(written)
+    assert backend.rewritten == {}
+    assert "written between" in backend.skipped[0]
     torch._dynamo.reset()
     odd = compared(lambda x: sdpa(*(part.contiguous() for part in heads(x, 3))), 3)  # rows of 12 bytes
     assert odd.rewritten == {}
@@ -89,5 +89,5 @@ def test_readers_of_the_result_find_it_in_the_order_that_the_copies_gave_it(fn):
     assert compared(fn).rewritten == {"strided-sdpa-inputs": 3}
     torch._dynamo.reset()
     x = torch.randn(BATCH, TOKENS, 3 * HEADS * DIM)
-    again = torch.compile(fn, backend=Surgeon(["strided-sdpa-inputs"], "eager"), dynamic=False)(x)
+    again = torch.compile(fn, backend=RewriteBackend(["strided-sdpa-inputs"], "eager"), dynamic=False)(x)
     assert again.stride() == fn(x).stride()

@@ -7,14 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 
 
 def counted(call: Callable[..., Any], *inputs: torch.Tensor) -> dict[str, int]:
     torch._dynamo.reset()
-    surgeon = Surgeon([], "eager")
-    torch.compile(call, backend=surgeon, dynamic=False, fullgraph=True)(*inputs)
-    return surgeon.before
+    backend = RewriteBackend([], "eager")
+    torch.compile(call, backend=backend, dynamic=False, fullgraph=True)(*inputs)
+    return backend.before
 
 
 def ones(*shape: int) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from rung.kernels import reference
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.rewrites.graph import kernel_ops
 
 BATCH, HEADS, GROUPS, LENGTH, WIDTH = 2, 4, 2, 9, 8
@@ -33,7 +33,7 @@ def _as_reference(monkeypatch):
     monkeypatch.setattr(kernel_ops, "operator", {"decode_attention": plain}.__getitem__)
 
 
-class Recorder(Surgeon):
+class Recorder(RewriteBackend):
     masks: set
 
     def compiled(self, gm, inputs):
@@ -94,11 +94,11 @@ def unmasked(q, k, v, position):
 def check(fn, gradient=False):
     q = torch.randn(BATCH, HEADS, 1, WIDTH, requires_grad=gradient)
     k, v = (torch.randn(BATCH, GROUPS, LENGTH, WIDTH) for _ in "kv")
-    surgeon = Recorder(["triton-decode-attention"], "eager")
-    compiled = torch.compile(fn, backend=surgeon, dynamic=False, fullgraph=True)
+    backend = Recorder(["triton-decode-attention"], "eager")
+    compiled = torch.compile(fn, backend=backend, dynamic=False, fullgraph=True)
     for position in (torch.tensor([4]), torch.tensor([6])):
         torch.testing.assert_close(compiled(q, k, v, position), fn(q, k, v, position))
-    return surgeon
+    return backend
 
 
 @pytest.mark.usefixtures("_as_reference")
@@ -109,9 +109,9 @@ def test_one_query_under_a_mask_is_the_kernels(fn):
 
 @pytest.mark.usefixtures("_as_reference")
 def test_layers_share_a_mask_that_each_works_out():
-    surgeon = check(layers)
-    assert surgeon.rewritten == {"triton-decode-attention": 3}
-    assert len(surgeon.masks) == 1
+    backend = check(layers)
+    assert backend.rewritten == {"triton-decode-attention": 3}
+    assert len(backend.masks) == 1
 
 
 @pytest.mark.usefixtures("_as_reference")
@@ -124,9 +124,9 @@ def test_masks_of_what_is_written_in_between_are_not_shared():
     ("fn", "why"), [(additive, "added to the scores"), (by_head, "from head to head"), (unmasked, None)]
 )
 def test_other_attention_is_left(fn, why):
-    surgeon = check(fn)
-    assert surgeon.rewritten == {}
-    assert (why in surgeon.skipped[0]) if why else surgeon.skipped == []
+    backend = check(fn)
+    assert backend.rewritten == {}
+    assert (why in backend.skipped[0]) if why else backend.skipped == []
 
 
 def rounded(q, k, v, position):
@@ -141,16 +141,16 @@ def one_for_all_keys(q, k, v, position):
 @pytest.mark.usefixtures("_as_reference")
 @pytest.mark.parametrize("fn", [rounded, one_for_all_keys])
 def test_attention_whose_result_would_be_another_is_left(fn):
-    surgeon = check(fn)
-    assert surgeon.rewritten == {}
-    assert "another size or dtype" in surgeon.skipped[0]
+    backend = check(fn)
+    assert backend.rewritten == {}
+    assert "another size or dtype" in backend.skipped[0]
 
 
 @pytest.mark.usefixtures("_as_reference")
 def test_in_training_it_is_left():
-    surgeon = check(one, gradient=True)
-    assert surgeon.rewritten == {}
-    assert "no gradient" in surgeon.skipped[0]
+    backend = check(one, gradient=True)
+    assert backend.rewritten == {}
+    assert "no gradient" in backend.skipped[0]
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rung.engine.dynamo import inductor_settings
-from rung.rewrites import Surgeon, inductor_patches
-from rung.rewrites.aten.dependent_launches import SETTING, WaitFirst
+from rung.rewrites import RewriteBackend, inductor_patches
+from rung.rewrites.inductor_passes.dependent_launches import SETTING, WaitFirst
 
 KNOWN = bool(inductor_settings((SETTING,)))
 ON_HOPPER = torch.cuda.is_available() and not torch.version.hip and torch.cuda.get_device_capability() >= (9, 0)
@@ -59,7 +59,7 @@ def test_a_kernel_waits_before_its_first_access_whatever_node_was_before() -> No
 
 @pytest.mark.skipif(not ON_HOPPER or not KNOWN, reason="such launches need an NVIDIA GPU of sm90 or later")
 def test_a_result_is_not_read_before_it_is_there() -> None:
-    run = torch.compile(scattered, backend=Surgeon([], "inductor", {SETTING: True}), dynamic=False)
+    run = torch.compile(scattered, backend=RewriteBackend([], "inductor", {SETTING: True}), dynamic=False)
     for seed in range(10):
         x, at = drawn(seed)
         torch.testing.assert_close(run(x, at), scattered(x, at), rtol=1e-4, atol=1e-4)

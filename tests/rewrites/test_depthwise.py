@@ -14,9 +14,9 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rung.plan import Plan
-from rung.rewrites import Surgeon
-from rung.rewrites.aten.depthwise import depthwise_dgrad, turn_windows
+from rung.rewrites import RewriteBackend
 from rung.rewrites.counts import count
+from rung.rewrites.inductor_passes.depthwise import depthwise_dgrad, turn_windows
 from rung.rungs import BY_NAME, Context, Evidence
 from rung.rungs.rung import Counters
 
@@ -126,13 +126,13 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(turn_windows(graph))
         return found[-1]
 
-    monkeypatch.setattr("rung.rewrites.aten.depthwise.turn_windows", counted)
+    monkeypatch.setattr("rung.rewrites.inductor_passes.depthwise.turn_windows", counted)
     return found
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, within=["depthwise-dgrad"])
-    return torch.compile(function, backend=surgeon, **options)
+    backend = RewriteBackend([], inductor_options={"force_disable_caches": True}, inductor_passes=["depthwise-dgrad"])
+    return torch.compile(function, backend=backend, **options)
 
 
 @pytest.mark.parametrize(("layout", "amp"), [(torch.contiguous_format, False), (torch.channels_last, True)], ids=str)
@@ -207,7 +207,7 @@ def test_it_applies_where_training_of_such_a_network_is_compiled_for_a_gpu() -> 
     ):
         assert says in str(rung.applies(replace(here, facts=facts_of(facts, **change))))
     assert "torch.compile" in str(rung.applies(replace(here, plan=Plan())))
-    assert rung.change(here.plan).within == ("depthwise-dgrad",)
+    assert rung.change(here.plan).inductor_passes == ("depthwise-dgrad",)
     for name in (
         "void dgrad2d_c1_k1_nhwc_kernel_specialized_window<__half, float, float, 5, 1, true>",
         "sm80_xmma_depthwise_convolution_dgrad_tiling_f16f16_f32f32_f32_nhwckrsc_nhwc_tilesize1x8x8_1x5x5",

@@ -12,7 +12,7 @@ from known_facts import facts_of
 from torch import nn
 
 from rung.plan import Plan
-from rung.rewrites import Surgeon, epilogues
+from rung.rewrites import RewriteBackend, epilogues
 from rung.rewrites.convolution_epilogues import convolution_relu
 from rung.rungs import BY_NAME, Context
 
@@ -41,17 +41,17 @@ class FeedForward(nn.Module):
         return x + self.down(self.activation(self.up(x)))
 
 
-def rewritten(model: nn.Module, *inputs: torch.Tensor, passes: tuple[str, ...] = LINEAR, inner: Any = "eager", amp: bool = False) -> Surgeon:  # fmt: skip
+def rewritten(model: nn.Module, *inputs: torch.Tensor, passes: tuple[str, ...] = LINEAR, inner: Any = "eager", amp: bool = False) -> RewriteBackend:  # fmt: skip
     """Compares results, and how they lie, with those of the model as it is, in inference."""
     torch._dynamo.reset()
-    surgeon = Surgeon(passes, inner)
-    run = torch.compile(model, backend=surgeon, dynamic=False, fullgraph=True)
+    backend = RewriteBackend(passes, inner)
+    run = torch.compile(model, backend=backend, dynamic=False, fullgraph=True)
     near = {"rtol": 2e-2, "atol": 2e-2} if amp else {"rtol": 1e-4, "atol": 1e-5}
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=amp):
         want, got = model(*inputs), run(*inputs)
     torch.testing.assert_close(got, want, **near)
     assert got.stride() == want.stride()
-    return surgeon
+    return backend
 
 
 def long_tanh(x: torch.Tensor) -> torch.Tensor:
@@ -142,8 +142,8 @@ def test_what_is_written_to_the_product_by_another_name_counts(alias: Function) 
 
 
 def test_relu_by_the_absolute_value_is_another_where_it_overflows() -> None:
-    surgeon = rewritten(FeedForward(lambda y: 0.5 * (y + y.abs())), torch.randn(2, 3, 8))
-    assert surgeon.rewritten == {}
+    backend = rewritten(FeedForward(lambda y: 0.5 * (y + y.abs())), torch.randn(2, 3, 8))
+    assert backend.rewritten == {}
 
 
 def test_what_cannot_be_compared_leaves_the_others() -> None:
@@ -162,7 +162,7 @@ def test_autocast_leaves_float64_as_it_is() -> None:
     model = FeedForward(F.gelu).double()
     x = torch.randn(2, 3, 8, dtype=torch.float64)
     torch._dynamo.reset()
-    run = torch.compile(model, backend=Surgeon(LINEAR, "eager"), dynamic=False)
+    run = torch.compile(model, backend=RewriteBackend(LINEAR, "eager"), dynamic=False)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(run(x), model(x), rtol=1e-12, atol=1e-12)
     with torch.autocast("cpu", torch.bfloat16):
@@ -208,10 +208,10 @@ def test_a_product_without_a_bias_and_one_that_is_trained_are_left() -> None:
 
     assert not rewritten(Bare(), torch.randn(2, 4)).rewritten
     torch._dynamo.reset()
-    model, surgeon = FeedForward(F.relu), Surgeon(LINEAR, "eager")
-    torch.compile(model, backend=surgeon, dynamic=False)(torch.randn(2, 3, 8)).sum().backward()
-    assert not surgeon.rewritten
-    assert "it needs a gradient" in surgeon.skipped[0]
+    model, backend = FeedForward(F.relu), RewriteBackend(LINEAR, "eager")
+    torch.compile(model, backend=backend, dynamic=False)(torch.randn(2, 3, 8)).sum().backward()
+    assert not backend.rewritten
+    assert "it needs a gradient" in backend.skipped[0]
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
@@ -251,9 +251,9 @@ def test_where_both_layouts_are_one_a_result_lies_as_the_convolutions(size: tupl
 
 @pytest.mark.parametrize("activation", [F.relu, F.gelu, long_tanh])
 def test_compiled_by_inductor_it_is_the_same(activation: Function) -> None:
-    surgeon = rewritten(FeedForward(activation), torch.randn(2, 3, 8), inner="inductor")
-    assert surgeon.rewritten
-    assert surgeon.before["layer_flop"] == surgeon.after["layer_flop"]  # a product is counted with an activation, too
+    backend = rewritten(FeedForward(activation), torch.randn(2, 3, 8), inner="inductor")
+    assert backend.rewritten
+    assert backend.before["layer_flop"] == backend.after["layer_flop"]  # a product is counted with an activation, too
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -328,9 +328,9 @@ def test_under_autocast_it_is_cast_as_the_convolution_is() -> None:
     ],
 )
 def test_other_convolutions_are_left_with_a_reason(model: nn.Module, why: str) -> None:
-    surgeon = rewritten(model, torch.randn(2, 8, 5, 5), passes=FOLDED)
-    assert why in "".join(surgeon.skipped)
-    assert surgeon.matches["convolution-epilogue"] < 2
+    backend = rewritten(model, torch.randn(2, 8, 5, 5), passes=FOLDED)
+    assert why in "".join(backend.skipped)
+    assert backend.matches["convolution-epilogue"] < 2
 
 
 def test_a_sum_of_two_layouts_and_one_of_a_convolution_with_itself_are_left() -> None:
@@ -345,13 +345,13 @@ def test_a_sum_of_two_layouts_and_one_of_a_convolution_with_itself_are_left() ->
             return F.relu(x + self.mixed(x)).view(2, -1), F.relu(y + y), F.relu(self.alone(x))
 
     torch._dynamo.reset()
-    model, x, surgeon = Sums(), torch.randn(2, 8, 5, 5), Surgeon(FOLDED, "eager")
+    model, x, backend = Sums(), torch.randn(2, 8, 5, 5), RewriteBackend(FOLDED, "eager")
     with torch.no_grad():
-        for got, want in zip(torch.compile(model, backend=surgeon, dynamic=False)(x), model(x), strict=True):
+        for got, want in zip(torch.compile(model, backend=backend, dynamic=False)(x), model(x), strict=True):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
             assert got.stride() == want.stride()
-    assert surgeon.matches["convolution-epilogue"] == 1
-    assert any("lies otherwise" in reason for reason in surgeon.skipped)
+    assert backend.matches["convolution-epilogue"] == 1
+    assert any("lies otherwise" in reason for reason in backend.skipped)
 
 
 def test_what_is_added_in_place_to_the_other_is_left() -> None:
@@ -364,8 +364,8 @@ def test_what_is_added_in_place_to_the_other_is_left() -> None:
             shortcut += self.second(x)
             return F.relu(shortcut) + kept
 
-    surgeon = rewritten(Written(in_place), torch.randn(2, 8, 5, 5), passes=FOLDED)
-    assert not surgeon.matches["convolution-epilogue"]
+    backend = rewritten(Written(in_place), torch.randn(2, 8, 5, 5), passes=FOLDED)
+    assert not backend.matches["convolution-epilogue"]
 
 
 @pytest.mark.parametrize("written", ["x", "summand", "weight"])

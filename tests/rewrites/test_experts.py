@@ -12,7 +12,7 @@ from rung.engine.step import Step
 from rung.hardware import pick
 from rung.ladder.survey import captured_graphs
 from rung.plan import Plan
-from rung.rewrites import PASSES, Surgeon, grouped_mm
+from rung.rewrites import PASSES, RewriteBackend, grouped_mm
 from rung.rungs import BY_NAME, Context
 from rung.workload import seeded_model
 
@@ -36,7 +36,7 @@ class Gated(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
-class Joined(Gated):
+class PackedWeights(Gated):
     """Gate and up in one layer."""
 
     def __init__(self):
@@ -174,15 +174,15 @@ def batch(seed, rows=3):
 def check(model, passes=("grouped-experts",), tolerance=1e-5, x=None):
     model = model.eval()
     x = batch(1) if x is None else x
-    surgeon = Surgeon(passes, "eager")
+    backend = RewriteBackend(passes, "eager")
     with torch.no_grad(), data_dependent_sizes():
         want = model(x)
         state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        got = torch.compile(model, backend=surgeon, dynamic=False, fullgraph=True)(x)
+        got = torch.compile(model, backend=backend, dynamic=False, fullgraph=True)(x)
         torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, state[name])
-    return surgeon
+    return backend
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def check(model, passes=("grouped-experts",), tolerance=1e-5, x=None):
     [
         Experts,
         lambda: Experts([Gated(bias=True) for _ in range(EXPERTS)]),
-        lambda: Experts([Joined() for _ in range(EXPERTS)]),
+        lambda: Experts([PackedWeights() for _ in range(EXPERTS)]),
         lambda: Experts(favoured=torch.tensor([9.0, -9.0, 9.0, -9.0])),
         Masked,
         lambda: Masked(favoured=torch.tensor([9.0, -9.0, 9.0, -9.0])),
@@ -203,9 +203,9 @@ def check(model, passes=("grouped-experts",), tolerance=1e-5, x=None):
     ],
 )  # fmt: skip
 def test_a_loop_over_experts_becomes_grouped_products(model):
-    surgeon = check(model())
-    assert surgeon.rewritten == {"grouped-experts": 1}
-    assert surgeon.skipped == []
+    backend = check(model())
+    assert backend.rewritten == {"grouped-experts": 1}
+    assert backend.skipped == []
 
 
 def test_no_other_pass_keeps_a_loop_from_being_found():
@@ -256,9 +256,9 @@ def swapped():
     ids=["different", "activations swapped", "more choices", "counting", "residual", "dropping", "capacity", "normed"],
 )
 def test_a_loop_that_must_stay_says_why(model, why):
-    surgeon = check(model())
-    assert surgeon.rewritten == {}
-    assert why in surgeon.skipped[0]
+    backend = check(model())
+    assert backend.rewritten == {}
+    assert why in backend.skipped[0]
 
 
 def test_a_loop_that_takes_ranks_for_tokens_is_no_such_loop():
@@ -290,8 +290,8 @@ def test_the_whole_step_is_one_graph_and_its_weights_can_be_given_back():
         return len(places.keys() - set(places.values()))
 
     assert pieces() == 3
-    assert step.surgeon
-    step.surgeon.undo()
+    assert step.backend
+    step.backend.undo()
     assert pieces() == 3 * EXPERTS
 
 

@@ -12,7 +12,7 @@ from torch.nn.attention import flex_attention as torchs
 from torch.torch_version import TorchVersion
 
 from rung.plan import Plan
-from rung.rewrites import Surgeon, hidden
+from rung.rewrites import RewriteBackend, hidden
 from rung.rewrites.attention.flex import BLOCKS, flex_attention
 from rung.rungs import BY_NAME, Context
 
@@ -97,39 +97,39 @@ SINKS = [sink_and_window, sink_and_causal]
 FORMS = [gemma, grouped, without_a_mask, window_by_hand, window_by_sdpa]
 
 
-class Traced(Surgeon):
+class Traced(RewriteBackend):
     def compiled(self, gm, inputs):
         return aot_eager(gm, inputs)
 
 
-class Kept(Surgeon):
+class Kept(RewriteBackend):
     def compiled(self, gm, inputs):
         self.graph = gm.graph
         return super().compiled(gm, inputs)
 
 
-def compared(fn, kind=Surgeon, passes=("flex-attention",), train=False):
-    surgeon = kind(passes, "eager")
+def compared(fn, kind=RewriteBackend, passes=("flex-attention",), train=False):
+    backend = kind(passes, "eager")
 
     def whole(*parts):
         return fn(*(part.sin().transpose(1, 2) for part in parts)).transpose(1, 2).flatten(2) * 2
 
     parts = [torch.randn(BATCH, TOKENS, HEADS, DIM, requires_grad=train) for _ in range(3)]
-    want, got = whole(*parts), torch.compile(whole, backend=surgeon, dynamic=False)(*parts)
+    want, got = whole(*parts), torch.compile(whole, backend=backend, dynamic=False)(*parts)
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
     if train:
         slopes = [torch.autograd.grad(y.square().sum(), parts) for y in (want, got)]
         torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-4, atol=1e-4)
-    return surgeon
+    return backend
 
 
 @pytest.mark.parametrize("fn", FORMS, ids=lambda fn: fn.__name__)
 def test_attention_becomes_flexattention(fn):
-    surgeon = compared(fn, Kept)
-    assert surgeon.rewritten == {"flex-attention": 1}
-    assert surgeon.after["flex"] == 1
-    assert surgeon.after["gemm"] == surgeon.after["sdpa"] == surgeon.after["softmax"] == 0
-    (call,) = [node for node in surgeon.graph.nodes if node.target is flex_attention]
+    backend = compared(fn, Kept)
+    assert backend.rewritten == {"flex-attention": 1}
+    assert backend.after["flex"] == 1
+    assert backend.after["gemm"] == backend.after["sdpa"] == backend.after["softmax"] == 0
+    (call,) = [node for node in backend.graph.nodes if node.target is flex_attention]
     told = {"gemma": (CAP, True, None), "grouped": (CAP, False, 4), "without_a_mask": (CAP, False, None)}
     wanted = told.get(fn.__name__, (None, False, 3))
     assert tuple(call.kwargs.get(k) or d for k, d in (("cap", None), ("causal", False), ("window", None))) == wanted
@@ -137,7 +137,7 @@ def test_attention_becomes_flexattention(fn):
     assert heads in (None, HEADS if fn in (gemma, without_a_mask, window_by_hand) else GROUPS)
 
 
-@pytest.mark.parametrize("kind", [Surgeon, Traced], ids=["eager", "traced"])
+@pytest.mark.parametrize("kind", [RewriteBackend, Traced], ids=["eager", "traced"])
 @pytest.mark.parametrize("fn", [gemma, grouped, window_by_sdpa, *SINKS], ids=lambda fn: fn.__name__)
 def test_its_gradients_are_those_of_the_hand_written_form(fn, kind, trains_on_a_cpu):
     assert compared(fn, kind, train=True).rewritten == {"flex-attention": 1}
@@ -145,12 +145,12 @@ def test_its_gradients_are_those_of_the_hand_written_form(fn, kind, trains_on_a_
 
 @pytest.mark.parametrize("fn", SINKS, ids=lambda fn: fn.__name__)
 def test_a_sink_takes_its_share(fn, trains_on_a_cpu):
-    surgeon = compared(fn, Kept)
-    assert surgeon.rewritten == {"flex-attention": 1}
-    (call,) = [node for node in surgeon.graph.nodes if node.target is flex_attention]
+    backend = compared(fn, Kept)
+    assert backend.rewritten == {"flex-attention": 1}
+    (call,) = [node for node in backend.graph.nodes if node.target is flex_attention]
     assert call.kwargs["sink"] is not None
     assert (call.kwargs["causal"], call.kwargs["window"]) == ((False, 4) if fn is sink_and_window else (True, None))
-    assert surgeon.after["gemm"] == surgeon.after["softmax"] == 0
+    assert backend.after["gemm"] == backend.after["softmax"] == 0
     torch._dynamo.reset()
     assert "a sink" in compared(fn, passes=("sdpa",)).skipped[0]
 
@@ -164,13 +164,13 @@ def test_the_gradient_of_a_sink_is_that_of_the_hand_written_form(trains_on_a_cpu
         scores = torch.cat([q @ k.mT, logits.expand(BATCH, -1, TOKENS, -1)], -1)
         return (scores.softmax(-1)[..., :-1] @ v).tanh()
 
-    for kind in (Surgeon, Traced):
+    for kind in (RewriteBackend, Traced):
         torch._dynamo.reset()
-        surgeon = kind(("flex-attention",), "eager")
-        compiled = torch.compile(fn, backend=surgeon, dynamic=False)
+        backend = kind(("flex-attention",), "eager")
+        compiled = torch.compile(fn, backend=backend, dynamic=False)
         slopes = [torch.autograd.grad(f(*parts, logits).sum(), [*parts, logits]) for f in (fn, compiled)]
         torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-4, atol=1e-5)
-        assert surgeon.rewritten == {"flex-attention": 1}
+        assert backend.rewritten == {"flex-attention": 1}
 
 
 @pytest.mark.parametrize(
@@ -205,16 +205,16 @@ def test_a_row_less_its_largest_is_the_same_softmax():
         scores = (q @ k.mT * SCALE).masked_fill(~ones().tril(), float("-inf"))
         return (scores - scores.amax(dim=-1, keepdim=True)).softmax(-1) @ v
 
-    surgeon = compared(stable, passes=("sdpa",), train=True)
-    assert surgeon.rewritten == {"sdpa": 1}
-    assert surgeon.after["masked_sdpa"] == 0
+    backend = compared(stable, passes=("sdpa",), train=True)
+    assert backend.rewritten == {"sdpa": 1}
+    assert backend.after["masked_sdpa"] == 0
 
 
 def test_what_is_compiled_can_be_kept():
     """Inductor's cache writes the graphs of the score and the mask down, which it cannot where a type in them is text."""
     seen = []
 
-    class Noted(Surgeon):
+    class Noted(RewriteBackend):
         def compiled(self, gm, inputs):
             return aot_autograd(fw_compiler=lambda gm, inputs: seen.append(gm) or gm.forward)(gm, inputs)
 
@@ -282,10 +282,10 @@ def open_to_other_keys(q, k, v):
     ids=lambda item: getattr(item, "__name__", ""),
 )  # fmt: skip
 def test_what_sdpa_can_do_becomes_flexattention_where_it_is_asked_for(fn, told, trains_on_a_cpu):
-    surgeon = compared(fn, Kept, BY_NAME["flex-for-sdpa"].change(Plan()).passes)
-    assert surgeon.after["flex"] == 1
-    assert surgeon.after["sdpa"] == surgeon.after["softmax"] == 0
-    (call,) = [node for node in surgeon.graph.nodes if node.target is flex_attention]
+    backend = compared(fn, Kept, BY_NAME["flex-for-sdpa"].change(Plan()).passes)
+    assert backend.after["flex"] == 1
+    assert backend.after["sdpa"] == backend.after["softmax"] == 0
+    (call,) = [node for node in backend.graph.nodes if node.target is flex_attention]
     assert (call.kwargs["scale"], call.kwargs["causal"]) == (pytest.approx(told[0]), told[1])
     shape = call.args[1].meta.get("example_value", torch.empty(0, told[2])).shape
     assert shape[1] == told[2]
@@ -344,9 +344,9 @@ def test_a_cpu_is_given_parts_of_one_product_as_they_lie(copied):
 
 def test_what_sdpa_can_do_is_left_to_it():
     plain = lambda q, k, v: (q @ k.mT * SCALE).softmax(-1) @ v  # noqa: E731
-    surgeon = compared(plain)
-    assert surgeon.rewritten == {}
-    assert surgeon.skipped == []
+    backend = compared(plain)
+    assert backend.rewritten == {}
+    assert backend.skipped == []
     torch._dynamo.reset()
     both = compared(window_by_hand, passes=("sdpa", "flex-attention"))
     assert both.rewritten == {"flex-attention": 1}
@@ -356,8 +356,8 @@ def test_what_sdpa_can_do_is_left_to_it():
 
 def test_capped_attention_that_is_left_alone_says_why():
     mask = torch.randn(TOKENS, TOKENS)
-    surgeon = compared(lambda q, k, v: (CAP * torch.tanh(q @ k.mT) + mask).softmax(-1) @ v)
-    assert "neither the causal one nor a sliding window" in surgeon.skipped[0]
+    backend = compared(lambda q, k, v: (CAP * torch.tanh(q @ k.mT) + mask).softmax(-1) @ v)
+    assert "neither the causal one nor a sliding window" in backend.skipped[0]
     torch._dynamo.reset()
     assert "no backward pass on a CPU" in compared(gemma, train=True).skipped[0]
     torch._dynamo.reset()

@@ -10,7 +10,7 @@ from known_facts import facts_of
 
 from rung.kernels import reference
 from rung.plan import Plan
-from rung.rewrites import Surgeon, hidden
+from rung.rewrites import RewriteBackend, hidden
 from rung.rewrites.attention import float32_attention
 from rung.rewrites.graph import kernel_ops
 from rung.rungs import BY_NAME, Context, Evidence, added
@@ -65,15 +65,15 @@ def no_mask(q, k, v):
 
 def check(fn, passes=("sdpa", "tf32-attention"), dtype=torch.float32, width=WIDTH, **changes):
     given = [torch.randn(BATCH, n, TOKENS, width, dtype=dtype, requires_grad=True) for n in (HEADS, GROUPS, GROUPS)]
-    surgeon = Surgeon(list(passes), "eager")
-    compiled = torch.compile(fn, backend=surgeon, dynamic=False, fullgraph=True)
+    backend = RewriteBackend(list(passes), "eager")
+    compiled = torch.compile(fn, backend=backend, dynamic=False, fullgraph=True)
     out, want = compiled(*given), fn(*given)
     torch.testing.assert_close(out, want)
     assert out.stride() == want.stride()
     slope = torch.randn_like(out)
     for got, right in zip(torch.autograd.grad(out, given, slope), torch.autograd.grad(want, given, slope), strict=True):
         torch.testing.assert_close(got, right)
-    return surgeon
+    return backend
 
 
 @pytest.mark.usefixtures("_as_reference")
@@ -85,7 +85,7 @@ def test_attention_in_float32_is_the_kernels_without_repeated_heads(fn, causal, 
     assert told == [(GROUPS, causal, scale, True)]
 
 
-class Copies(Surgeon):
+class Copies(RewriteBackend):
     """Counts what is asked to be dense in the graph as the passes left it."""
 
     def compiled(self, gm, inputs):
@@ -120,11 +120,11 @@ along.namespace = "rung"
 @pytest.mark.usefixtures("_both_as_references")
 def test_what_our_own_kernels_read_and_write_is_not_copied_between_them():
     model, tokens = TinyTransformer(512, 1, 8), torch.randint(0, 1000, (2, TOKENS))
-    surgeon = Copies(["sdpa", "tf32-attention", "hoisted-constants", "fused-qkv", "triton-rope"], "eager")
-    torch.testing.assert_close(torch.compile(model, backend=surgeon, dynamic=False)(tokens), model(tokens))
-    assert surgeon.rewritten["tf32-attention"] == surgeon.rewritten["fused-qkv"] == 1
-    assert surgeon.rewritten["triton-rope"] == 2
-    assert surgeon.dense == 0
+    backend = Copies(["sdpa", "tf32-attention", "hoisted-constants", "fused-qkv", "triton-rope"], "eager")
+    torch.testing.assert_close(torch.compile(model, backend=backend, dynamic=False)(tokens), model(tokens))
+    assert backend.rewritten["tf32-attention"] == backend.rewritten["fused-qkv"] == 1
+    assert backend.rewritten["triton-rope"] == 2
+    assert backend.dense == 0
 
 
 class Rotated(torch.nn.Module):
@@ -157,10 +157,10 @@ def written_through_a_copy(out):
 )
 def test_what_is_made_of_rotated_queries_lies_and_is_as_it_was(after):
     model, x = Rotated(after), torch.randn(BATCH, TOKENS, HEADS * WIDTH)
-    surgeon = Surgeon(["tf32-attention", "fused-qkv", "triton-rope"], "eager")
+    backend = RewriteBackend(["tf32-attention", "fused-qkv", "triton-rope"], "eager")
     with torch.no_grad():
-        got, want = torch.compile(model, backend=surgeon, dynamic=False)(x), model(x)
-    assert surgeon.matches["triton-rope"] == 2
+        got, want = torch.compile(model, backend=backend, dynamic=False)(x), model(x)
+    assert backend.matches["triton-rope"] == 2
     torch.testing.assert_close(got, want)
     assert got.stride() == want.stride()
 
@@ -176,19 +176,19 @@ def in_16_bits(q, k, v):
 
 @pytest.mark.usefixtures("_as_reference")
 def test_a_result_in_16_bits_is_left():
-    surgeon = check(in_16_bits, passes=("tf32-attention",))
-    assert surgeon.rewritten == {}
-    assert "another size or dtype" in surgeon.skipped[0]
+    backend = check(in_16_bits, passes=("tf32-attention",))
+    assert backend.rewritten == {}
+    assert "another size or dtype" in backend.skipped[0]
 
 
 @pytest.mark.usefixtures("_as_reference")
 def test_a_result_that_the_graph_returns_lies_as_it_did():
     given = [torch.randn(BATCH, n, TOKENS, WIDTH) for n in (HEADS, GROUPS, GROUPS)]
-    surgeon = Surgeon(["tf32-attention"], "eager")
+    backend = RewriteBackend(["tf32-attention"], "eager")
     with torch.no_grad():
-        got = torch.compile(straight, backend=surgeon, dynamic=False)(*given)
+        got = torch.compile(straight, backend=backend, dynamic=False)(*given)
         want = straight(*given)
-    assert surgeon.rewritten
+    assert backend.rewritten
     torch.testing.assert_close(got, want)
     assert got.stride() == want.stride()
 
@@ -219,16 +219,16 @@ def broadcast(q, k, v):
      (by_a_mask, {"dtype": torch.float64}, None)],
 )  # fmt: skip
 def test_other_attention_is_left(fn, changes, why):
-    surgeon = check(fn, passes=("tf32-attention",), **changes)
-    assert surgeon.rewritten == {}
-    assert (why in surgeon.skipped[0]) if why else surgeon.skipped == []
+    backend = check(fn, passes=("tf32-attention",), **changes)
+    assert backend.rewritten == {}
+    assert (why in backend.skipped[0]) if why else backend.skipped == []
 
 
 def test_without_a_gpu_it_is_left(monkeypatch):
     monkeypatch.setattr(kernel_ops, "obstacle", lambda *tensors: "its kernel runs on a GPU")
-    surgeon = check(by_a_mask)
-    assert surgeon.matches["tf32-attention"] == 0
-    assert "runs on a GPU" in surgeon.skipped[0]
+    backend = check(by_a_mask)
+    assert backend.matches["tf32-attention"] == 0
+    assert "runs on a GPU" in backend.skipped[0]
 
 
 @pytest.mark.usefixtures("_as_reference")

@@ -17,7 +17,7 @@ import rung
 from rung import Workload
 from rung.hardware import pick
 from rung.plan import Plan
-from rung.rewrites import Surgeon, folded_weights, kept
+from rung.rewrites import RewriteBackend, folded_weights, weight_cache
 from rung.rewrites.statistics import Statistics
 from rung.rungs import BY_NAME, Context, plan_of
 from rung.verify import verify as verifying
@@ -65,9 +65,9 @@ class Positions(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, bias.expand(len(x), -1, -1, -1)).transpose(1, 2).flatten(2)
 
 
-def compiled(model: nn.Module, passes: tuple[str, ...] = PASSES) -> tuple[Callable[..., Any], Surgeon]:
-    surgeon = Surgeon(passes, "eager", model=model)
-    return torch.compile(model, backend=surgeon, dynamic=False), surgeon
+def compiled(model: nn.Module, passes: tuple[str, ...] = PASSES) -> tuple[Callable[..., Any], RewriteBackend]:
+    backend = RewriteBackend(passes, "eager", model=model)
+    return torch.compile(model, backend=backend, dynamic=False), backend
 
 
 def same(model: nn.Module, run: Callable[..., Any], x: torch.Tensor = X, amp: bool = False) -> torch.Tensor:
@@ -91,20 +91,20 @@ def same(model: nn.Module, run: Callable[..., Any], x: torch.Tensor = X, amp: bo
 )
 def test_values_of_weights_are_inputs(make: Callable[[], nn.Module], values: int, amp: bool) -> None:
     model = make()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     same(model, run, amp=amp)
-    assert surgeon.matches["folded-weights"] == values
+    assert backend.matches["folded-weights"] == values
     # As autocast casts them for a product or a convolution; attention's bias is cast with the queries.
-    assert {one.dtype for one in surgeon._copies.tensors()} == {torch.bfloat16 if amp else torch.float32}
+    assert {one.dtype for one in backend._weight_cache.tensors()} == {torch.bfloat16 if amp else torch.float32}
 
 
 def test_a_model_in_bfloat16_keeps_its_values_in_bfloat16() -> None:
     model = network().bfloat16()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     with torch.no_grad():
         torch.testing.assert_close(run(X.bfloat16()), model(X.bfloat16()), rtol=5e-2, atol=5e-2)
-    assert {one.dtype for one in surgeon._copies.tensors()} == {torch.bfloat16}
-    assert surgeon.matches["folded-weights"] == 4
+    assert {one.dtype for one in backend._weight_cache.tensors()} == {torch.bfloat16}
+    assert backend.matches["folded-weights"] == 4
 
 
 def trained(model: nn.Module) -> None:
@@ -189,11 +189,11 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_seen(change: Callable[[nn.Module], None]) -> None:
     model = network()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     before = same(model, run)
     change(model)
     assert not torch.allclose(same(model, run), before)
-    assert surgeon.matches["folded-weights"]
+    assert backend.matches["folded-weights"]
     trained(model)  # and once more, of what is there now
     same(model, run)
 
@@ -217,20 +217,20 @@ def test_changes_in_any_order_are_seen(changes: list[Callable[[nn.Module], None]
 @pytest.mark.parametrize("change", [trained, scaled, loaded, other_data, optimized])
 def test_what_a_recorded_graph_reads_is_renewed_where_it_lies(change: Callable[[nn.Module], None]) -> None:
     model = network()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     same(model, run)
-    copies = surgeon._copies.tensors()
+    copies = backend._weight_cache.tensors()
     places, before = [one.data_ptr() for one in copies], [one.clone() for one in copies]
-    surgeon.renew()
-    assert not surgeon.renew()  # once it is known what all of them are made of
+    backend.renew()
+    assert not backend.renew()  # once it is known what all of them are made of
     assert all(map(torch.equal, copies, before))
     change(model)
-    assert surgeon.renew()
+    assert backend.renew()
     assert [one.data_ptr() for one in copies] == places
     torch._dynamo.reset()
     again, other = compiled(copy.deepcopy(model))
     same(model, again)
-    for one, new in zip(copies, other._copies.tensors(), strict=True):
+    for one, new in zip(copies, other._weight_cache.tensors(), strict=True):
         torch.testing.assert_close(one, new)
         assert not all(map(torch.equal, copies, before))
 
@@ -247,24 +247,24 @@ def test_statistics_that_nothing_counts_are_folded_in_every_call() -> None:
             return F.batch_norm(self.layer(x), self.mean, self.variance, training=self.training)
 
     model = Functional().eval()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     same(model, run)
-    assert surgeon.rewritten == {"folded-batch-norm": 1}
-    assert any("no counter says when batch norm writes them" in reason for reason in surgeon.skipped)
+    assert backend.rewritten == {"folded-batch-norm": 1}
+    assert any("no counter says when batch norm writes them" in reason for reason in backend.skipped)
     trained(model.eval())
     same(model, run)
 
 
 def test_a_count_that_was_taken_away_leaves_nothing_to_trust() -> None:
     model = network()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     same(model, run)
     for norm in (model[1], model[4]):
         for name in ("running_mean", "running_var"):
             setattr(norm, name, getattr(norm, name).clone())
         norm.num_batches_tracked = None
     trained(model)
-    surgeon.renew()
+    backend.renew()
     same(model, run)
     trained(model)
     same(model, run)
@@ -273,17 +273,17 @@ def test_a_count_that_was_taken_away_leaves_nothing_to_trust() -> None:
 def test_a_model_that_was_made_in_inference_mode_is_folded_in_every_call() -> None:
     with torch.inference_mode():
         model = network()
-        run, surgeon = compiled(model)
+        run, backend = compiled(model)
         torch.testing.assert_close(run(X), model(X), rtol=1e-4, atol=1e-5)
-    assert surgeon.rewritten == {"folded-batch-norm": 2}
+    assert backend.rewritten == {"folded-batch-norm": 2}
 
 
 def test_a_frozen_backbone_that_is_trained_on_top_of_is_folded_in_the_graph() -> None:
     """The steps of its optimizer would have every value computed anew."""
     model = nn.Sequential(network().requires_grad_(False), nn.Conv2d(8, 4, 1))
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     torch.testing.assert_close(run(X), model(X), rtol=1e-4, atol=1e-5)
-    assert surgeon.rewritten == {"folded-batch-norm": 2}
+    assert backend.rewritten == {"folded-batch-norm": 2}
 
 
 class Doubled:
@@ -302,8 +302,8 @@ class Doubled:
 
 
 def test_a_value_that_could_not_be_renewed_is_not_believed() -> None:
-    doubled, copies, weight = Doubled(), kept.Copies(Statistics()), nn.Parameter(torch.ones(3))
-    values = kept.AllKept([kept.Kept((0,), doubled)], copies)
+    doubled, copies, weight = Doubled(), weight_cache.WeightCache(Statistics()), nn.Parameter(torch.ones(3))
+    values = weight_cache.CachedValues([weight_cache.CachedValue((0,), doubled)], copies)
     assert values([weight])[0].tolist() == [2, 2, 2]
     with torch.no_grad():
         weight.add_(1)
@@ -315,11 +315,16 @@ def test_a_value_that_could_not_be_renewed_is_not_believed() -> None:
 
 
 def test_layers_of_one_code_are_remembered_beside_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    copies, layers = kept.Copies(Statistics()), [nn.Parameter(torch.full((2,), float(k))) for k in range(5)]
-    values = kept.AllKept([kept.Kept((0,), Doubled())], copies)
+    copies, layers = (
+        weight_cache.WeightCache(Statistics()),
+        [nn.Parameter(torch.full((2,), float(k))) for k in range(5)],
+    )
+    values = weight_cache.CachedValues([weight_cache.CachedValue((0,), Doubled())], copies)
     asked = []
-    watch = kept.Copies.watch
-    monkeypatch.setattr(kept.Copies, "watch", lambda *given, **more: asked.append(1) or watch(*given, **more))
+    watch = weight_cache.WeightCache.watch
+    monkeypatch.setattr(
+        weight_cache.WeightCache, "watch", lambda *given, **more: asked.append(1) or watch(*given, **more)
+    )
     for _ in range(3):
         assert [values([layer])[0].tolist() for layer in layers] == [[2.0 * k] * 2 for k in range(5)]
         before = len(asked)
@@ -337,11 +342,11 @@ def test_two_graphs_that_name_their_nodes_otherwise_read_one_value() -> None:
             return F.linear(x, self.weight.softmax(-1))
 
     model = Named()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     for rows in (2, 3):
         same(model, run, torch.randn(rows, 8, 6, 6))
-    assert surgeon.graphs == 2
-    assert len(surgeon._copies.tensors()) == 1
+    assert backend.graphs == 2
+    assert len(backend._weight_cache.tensors()) == 1
 
 
 class Spelled(nn.BatchNorm2d):
@@ -382,7 +387,7 @@ class Trainable(nn.Module):
 @pytest.mark.parametrize("norm", [Uncounted, CountsAnew, Trainable, Spelled])
 def test_a_batch_norm_with_a_forward_of_its_own_is_not_believed_to_count(norm: type[nn.Module]) -> None:
     model = nn.Sequential(nn.Conv2d(8, 8, 1), norm(8)).eval()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     for _ in range(3):
         same(model, run)
         model.train()
@@ -390,7 +395,7 @@ def test_a_batch_norm_with_a_forward_of_its_own_is_not_believed_to_count(norm: t
             model(torch.randn(4, 8, 6, 6) * 3 + 1)
         model.eval()
     same(model, run)
-    assert surgeon.rewritten == ({} if norm is Spelled else {"folded-batch-norm": 1})
+    assert backend.rewritten == ({} if norm is Spelled else {"folded-batch-norm": 1})
 
 
 def test_what_instance_norm_keeps_is_not_counted() -> None:
@@ -403,13 +408,13 @@ def test_what_instance_norm_keeps_is_not_counted() -> None:
             return F.linear(x.flatten(2).mT, self.weight * self.norm.running_var)
 
     model = Scaled().eval()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     for _ in range(2):
         same(model, run)
         model.norm.train()(torch.randn(4, 8, 6, 6) * 3)
         model.norm.eval()
     same(model, run)
-    assert not surgeon.rewritten
+    assert not backend.rewritten
 
 
 def test_statistics_of_two_layers_change_with_either() -> None:
@@ -423,13 +428,13 @@ def test_statistics_of_two_layers_change_with_either() -> None:
             return self.norm(self.layer(x))
 
     model = Shared().eval()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     same(model, run)
     for layer in (model.norm, model.other, model.norm):
         layer.train()(torch.randn(4, 8, 6, 6) * 3)
         layer.eval()
         same(model, run)
-    assert surgeon.matches["folded-weights"] == 2
+    assert backend.matches["folded-weights"] == 2
 
 
 def by_the_layer(norm: nn.BatchNorm2d, x: torch.Tensor) -> None:
@@ -482,7 +487,7 @@ def test_data_that_comes_to_lie_where_others_lay_is_seen(change: Callable[[nn.Pa
             return F.linear(x, self.weight * 2)
 
     model, x = Sum(), torch.randn(3, 128)
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     same(model, run, x)
     for _ in range(6):
         change(model.weight)
@@ -490,7 +495,7 @@ def test_data_that_comes_to_lie_where_others_lay_is_seen(change: Callable[[nn.Pa
         change(model.weight)
         with torch.no_grad():
             torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-3)
-    assert surgeon.matches["folded-weights"] == 1
+    assert backend.matches["folded-weights"] == 1
 
 
 def test_two_weights_in_one_memory_are_read_in_every_call() -> None:
@@ -550,9 +555,9 @@ def test_a_value_that_is_repeated_is_kept_once(broadcast: Callable[[torch.Tensor
             return F.scaled_dot_product_attention(q, q, q, broadcast(self.bias.softmax(-1)))
 
     model = Biased()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     same(model, run)
-    assert [one.numel() for one in surgeon._copies.tensors()] in ([36], [144])
+    assert [one.numel() for one in backend._weight_cache.tensors()] in ([36], [144])
 
 
 def test_a_bias_in_float32_beside_queries_in_16_bits_stays_so() -> None:
@@ -568,16 +573,16 @@ def test_a_bias_in_float32_beside_queries_in_16_bits_stays_so() -> None:
     model = Far()
     with torch.no_grad():
         want = model(X)
-        run, surgeon = compiled(model)
+        run, backend = compiled(model)
         torch.testing.assert_close(run(X), want, rtol=1e-2, atol=1e-2)
-    assert {one.dtype for one in surgeon._copies.tensors()} == {torch.float32}
+    assert {one.dtype for one in backend._weight_cache.tensors()} == {torch.float32}
 
 
 def test_values_go_with_their_model() -> None:
     model = network()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     same(model, run)
-    copies = surgeon._copies
+    copies = backend._weight_cache
     assert len(copies.tensors()) == 4
     del model, run
     gc.collect()
@@ -617,11 +622,11 @@ class Other(nn.Module):
 def test_other_values_are_left(kind: str) -> None:
     model = Other(kind).eval()
     other = copy.deepcopy(model)
-    run, surgeon = compiled(other)
+    run, backend = compiled(other)
     with torch.no_grad():
         for _ in range(3):
             torch.testing.assert_close(run(X), model(X))
-    assert not surgeon.rewritten
+    assert not backend.rewritten
 
 
 @pytest.mark.parametrize("codes", [torch.int8, torch.uint8, torch.float8_e4m3fn])
@@ -637,55 +642,55 @@ def test_weights_in_few_bits_are_widened_in_every_call(codes: torch.dtype) -> No
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return F.linear(x.flatten(2).mT, self.codes.to(x.dtype) * self.scale)
 
-    run, surgeon = compiled(model := Coded())
+    run, backend = compiled(model := Coded())
     same(model, run)
-    assert not surgeon.rewritten
+    assert not backend.rewritten
 
 
 def test_a_value_that_takes_more_memory_than_its_weights_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folded_weights, "SMALL", 0)
-    run, surgeon = compiled(model := Positions())  # 36 biases a head of 11 entries
+    run, backend = compiled(model := Positions())  # 36 biases a head of 11 entries
     same(model, run)
-    assert not surgeon.rewritten
-    assert any("takes more memory" in reason for reason in surgeon.skipped)
-    run, surgeon = compiled(other := network())
+    assert not backend.rewritten
+    assert any("takes more memory" in reason for reason in backend.skipped)
+    run, backend = compiled(other := network())
     same(other, run)
-    assert surgeon.matches["folded-weights"] == 4
+    assert backend.matches["folded-weights"] == 4
 
 
 def test_in_training_weights_get_their_gradients() -> None:
     model = network()
     other = copy.deepcopy(model)
-    run, surgeon = compiled(other)
+    run, backend = compiled(other)
     model(X).square().sum().backward()
     run(X).square().sum().backward()
-    assert surgeon.rewritten == {"folded-batch-norm": 2}
+    assert backend.rewritten == {"folded-batch-norm": 2}
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(theirs.grad, mine.grad, rtol=1e-3, atol=1e-3)
 
 
 def test_other_shapes_read_the_same_values() -> None:
     model = network()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     for rows in (1, 2, 3):
         same(model, run, torch.randn(rows, 8, 6, 6))
-    assert surgeon.graphs == 3
-    assert len(surgeon._copies.tensors()) == 4
+    assert backend.graphs == 3
+    assert len(backend._weight_cache.tensors()) == 4
 
 
 def test_one_code_serves_layers_with_values_of_their_own() -> None:
     layers = nn.ModuleList(network() for _ in range(3))
-    surgeon = Surgeon(PASSES, "eager", model=layers)
+    backend = RewriteBackend(PASSES, "eager", model=layers)
     for layer in layers:
-        same(layer, torch.compile(layer, backend=surgeon, dynamic=False))
-    assert len({one.data_ptr() for one in surgeon._copies.tensors()}) == 3 * 4
+        same(layer, torch.compile(layer, backend=backend, dynamic=False))
+    assert len({one.data_ptr() for one in backend._weight_cache.tensors()}) == 3 * 4
 
 
 def test_values_lie_as_the_compiler_was_told() -> None:
     model = network().to(memory_format=torch.channels_last)
-    surgeon = Surgeon(PASSES, "inductor", model=model)
-    same(model, torch.compile(model, backend=surgeon, dynamic=False), X.to(memory_format=torch.channels_last))
-    assert any(one.dim() == 4 and not one.is_contiguous() for one in surgeon._copies.tensors())
+    backend = RewriteBackend(PASSES, "inductor", model=model)
+    same(model, torch.compile(model, backend=backend, dynamic=False), X.to(memory_format=torch.channels_last))
+    assert any(one.dim() == 4 and not one.is_contiguous() for one in backend._weight_cache.tensors())
 
 
 def test_applied_to_a_model_it_follows_training_in_between() -> None:
@@ -708,8 +713,8 @@ WORKLOAD = Workload(
 def test_values_of_weights_that_were_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verifying.verify(WORKLOAD, Plan(passes=PASSES), pick("cpu"), precisions=["exact"]).record().passed
     torch._dynamo.reset()
-    monkeypatch.setattr(kept._Copy, "renew", lambda self, tensors, watch: True)
-    monkeypatch.setattr(kept._Watch, "same", lambda self, tensors=None: True)
+    monkeypatch.setattr(weight_cache._Entry, "renew", lambda self, tensors, watch: True)
+    monkeypatch.setattr(weight_cache._Watch, "same", lambda self, tensors=None: True)
     assert not verifying.verify(WORKLOAD, Plan(passes=PASSES), pick("cpu"), precisions=["exact"]).record().passed
 
 

@@ -16,7 +16,7 @@ import rung
 from rung.kernels import cublaslt
 from rung.kernels.families import gelu
 from rung.kernels.families.gelu import gelu_between, gelu_product
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 PASSES = ("activation-epilogue", "gelu-epilogue")
@@ -47,13 +47,13 @@ class FeedForward(nn.Module):
         return self.down(self.between(self.up(self.norm(x))))
 
 
-def trained(model: nn.Module, *, inner: Any = "eager", amp: bool = False, device: str = "cpu", passes: tuple[str, ...] = PASSES) -> Surgeon:  # fmt: skip
+def trained(model: nn.Module, *, inner: Any = "eager", amp: bool = False, device: str = "cpu", passes: tuple[str, ...] = PASSES) -> RewriteBackend:  # fmt: skip
     """Compares the output and all gradients with those of the model as it is."""
     torch._dynamo.reset()
-    surgeon = Surgeon(passes, inner)
+    backend = RewriteBackend(passes, inner)
     given = torch.randn(2, 3, 8, device=device)
     found = []
-    for run in (model, torch.compile(model, backend=surgeon, dynamic=False)):
+    for run in (model, torch.compile(model, backend=backend, dynamic=False)):
         model.zero_grad()
         x = given.clone().requires_grad_()
         with torch.autocast(device, torch.bfloat16, enabled=amp):
@@ -63,7 +63,7 @@ def trained(model: nn.Module, *, inner: Any = "eager", amp: bool = False, device
         found.append((made, x.grad, {name: grad.clone() for name, grad in gradients.items() if grad is not None}))
     near = {"rtol": 3e-2, "atol": 3e-2 * float(found[0][1].abs().max())} if amp else {"rtol": 1e-4, "atol": 1e-5}
     torch.testing.assert_close(found[1], found[0], **near)
-    return surgeon
+    return backend
 
 
 FOUND: dict[str, tuple[Function, str]] = {
@@ -156,10 +156,10 @@ class Switched(FeedForward):
 
 @pytest.mark.parametrize("layer", [nn.Linear, Conv1D])
 def test_its_products_are_counted_as_before(layer: Any) -> None:
-    surgeon = trained(FeedForward(layer=layer), amp=True)
+    backend = trained(FeedForward(layer=layer), amp=True)
     names = ("gemm", "layer_flop", "gemm_flop", "unaligned_flop")
-    assert [surgeon.after[name] for name in names] == [surgeon.before[name] for name in names]
-    assert surgeon.before["gemm_flop"] == 2 * 6 * (8 * 16 + 16 * 24)
+    assert [backend.after[name] for name in names] == [backend.before[name] for name in names]
+    assert backend.before["gemm_flop"] == 2 * 6 * (8 * 16 + 16 * 24)
 
 
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
@@ -217,9 +217,9 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
 @pytest.mark.parametrize("name", LEFT)
 def test_anything_else_is_left_with_a_reason(name: str) -> None:
     make, why = LEFT[name]
-    surgeon = trained(make(), amp=name.startswith("autocast"))
-    assert not surgeon.rewritten
-    assert why in " ".join(surgeon.skipped)
+    backend = trained(make(), amp=name.startswith("autocast"))
+    assert not backend.rewritten
+    assert why in " ".join(backend.skipped)
 
 
 @pytest.mark.parametrize(
@@ -233,15 +233,15 @@ def test_what_torch_func_transforms_is_left(between: Function, transform: Any) -
     torch._dynamo.reset()
     model = FeedForward(between).bfloat16()
     model.norm = nn.Identity()  # type: ignore[assignment]  # a norm is not traced within `vmap`
-    x, surgeon = torch.randn(4, 3, 8).bfloat16(), Surgeon(PASSES, "eager")
+    x, backend = torch.randn(4, 3, 8).bfloat16(), RewriteBackend(PASSES, "eager")
 
     def run(x: torch.Tensor) -> torch.Tensor:
         return transform(model)(x)
 
-    torch.testing.assert_close(torch.compile(run, backend=surgeon, dynamic=False)(x), run(x))
-    assert not surgeon.rewritten
+    torch.testing.assert_close(torch.compile(run, backend=backend, dynamic=False)(x), run(x))
+    assert not backend.rewritten
     assert all(
-        "torch.func" in reason for reason in surgeon.skipped
+        "torch.func" in reason for reason in backend.skipped
     )  # torch 2.6 leaves no activation in a graph of `vmap`
 
 

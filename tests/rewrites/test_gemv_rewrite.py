@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from rung.kernels import reference
-from rung.rewrites import Surgeon, gemv
+from rung.rewrites import RewriteBackend, gemv
 from rung.rewrites.graph import kernel_ops
 
 K, N = 12, 20
@@ -35,12 +35,12 @@ def drawn(*shape, dtype=torch.bfloat16):
 
 
 def check(fn, *inputs, passes=("triton-gemv",), dynamic=False):
-    surgeon = Surgeon(passes, "eager")
-    compiled = torch.compile(fn, backend=surgeon, dynamic=dynamic, fullgraph=True)
+    backend = RewriteBackend(passes, "eager")
+    compiled = torch.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)
     found, wanted = compiled(*inputs), fn(*inputs)
     torch.testing.assert_close(found, wanted)
     assert found.stride() == wanted.stride()
-    return surgeon
+    return backend
 
 
 class Transposed(torch.nn.Module):
@@ -57,25 +57,25 @@ class Transposed(torch.nn.Module):
 @pytest.mark.parametrize("made", [layer, lambda: layer(False), lambda: layer(dtype=torch.float16), Transposed])
 def test_a_layer_of_one_row_is_the_kernels(shape, made):
     module = made()
-    surgeon = check(module, drawn(*shape, dtype=module.weight.dtype))
-    assert surgeon.rewritten == {"triton-gemv": 1}
-    assert surgeon.skipped == []
+    backend = check(module, drawn(*shape, dtype=module.weight.dtype))
+    assert backend.rewritten == {"triton-gemv": 1}
+    assert backend.skipped == []
 
 
 @pytest.mark.usefixtures("_as_reference")
 def test_each_layer_of_a_model_is_counted_and_stays_a_product():
     model = torch.nn.Sequential(layer(), torch.nn.SiLU(), torch.nn.Linear(N, K).bfloat16()).requires_grad_(False)
-    surgeon = check(model, drawn(1, K))
-    assert surgeon.rewritten == {"triton-gemv": 2}
-    assert surgeon.before == surgeon.after
+    backend = check(model, drawn(1, K))
+    assert backend.rewritten == {"triton-gemv": 2}
+    assert backend.before == backend.after
 
 
 @pytest.mark.usefixtures("_as_reference")
 @pytest.mark.parametrize("rows", [0, 2, 64])
 def test_more_rows_and_none_are_left_without_a_word(rows):
-    surgeon = check(layer(), drawn(rows, K))
-    assert surgeon.rewritten == {}
-    assert surgeon.skipped == []
+    backend = check(layer(), drawn(rows, K))
+    assert backend.rewritten == {}
+    assert backend.skipped == []
 
 
 def with_gradient(x):
@@ -118,17 +118,17 @@ drawn_once["laid"] = drawn(K, N).T
 )
 def test_other_layers_are_left(fn, why):
     dtype = fn.weight.dtype if isinstance(fn, torch.nn.Module) else torch.bfloat16
-    surgeon = check(fn, drawn(1, K, dtype=dtype))
-    assert surgeon.rewritten == {}
-    assert len(surgeon.skipped) == 1
-    assert why in surgeon.skipped[0]
+    backend = check(fn, drawn(1, K, dtype=dtype))
+    assert backend.rewritten == {}
+    assert len(backend.skipped) == 1
+    assert why in backend.skipped[0]
 
 
 def test_on_a_cpu_it_is_left(monkeypatch):
     monkeypatch.setattr("rung.kernels.ops.INTERPRETED", False)
-    surgeon = check(layer(), drawn(1, K))
-    assert surgeon.rewritten == {}
-    assert "runs on a GPU" in surgeon.skipped[0]
+    backend = check(layer(), drawn(1, K))
+    assert backend.rewritten == {}
+    assert "runs on a GPU" in backend.skipped[0]
 
 
 @pytest.mark.usefixtures("_as_reference")
@@ -137,10 +137,10 @@ def test_a_weight_that_is_no_plain_tensor_is_left():
 
     module = layer(False)
     module.weight = torch.nn.Parameter(TwoTensor(module.weight.data, module.weight.data.clone()), requires_grad=False)
-    surgeon = Surgeon(["triton-gemv"], "eager")
-    torch.compile(module, backend=surgeon, dynamic=False)(drawn(1, K))
-    assert surgeon.rewritten == {}
-    assert "is a TwoTensor, not a plain tensor" in surgeon.skipped[0]
+    backend = RewriteBackend(["triton-gemv"], "eager")
+    torch.compile(module, backend=backend, dynamic=False)(drawn(1, K))
+    assert backend.rewritten == {}
+    assert "is a TwoTensor, not a plain tensor" in backend.skipped[0]
 
 
 def under_autocast(module):
@@ -163,19 +163,19 @@ def test_autocast_casts_the_input_and_the_bias():
     ("dtype", "why"), [(torch.float32, "its weight is float32"), (torch.float16, "another dtype than its weight")]
 )
 def test_a_weight_that_autocast_casts_is_left(dtype, why):
-    surgeon = check(under_autocast(layer(dtype=dtype)), drawn(1, K, dtype=torch.float32))
-    assert surgeon.rewritten == {}
-    assert why in surgeon.skipped[0]
+    backend = check(under_autocast(layer(dtype=dtype)), drawn(1, K, dtype=torch.float32))
+    assert backend.rewritten == {}
+    assert why in backend.skipped[0]
 
 
 @pytest.mark.usefixtures("_as_reference")
 def test_a_weight_whose_cast_is_kept_is_read():
     module = layer(dtype=torch.float32)
     with torch.no_grad():
-        surgeon = check(
+        backend = check(
             under_autocast(module), drawn(1, K, dtype=torch.float32), passes=("triton-gemv", "bf16-weights")
         )
-    assert surgeon.rewritten == {"bf16-weights": 2, "triton-gemv": 1}
+    assert backend.rewritten == {"bf16-weights": 2, "triton-gemv": 1}
 
 
 @pytest.mark.usefixtures("_as_reference")
@@ -187,15 +187,15 @@ def test_layers_that_were_joined_are_one_call():
         return q * k + v
 
     with torch.no_grad():
-        surgeon = check(siblings, drawn(1, K), passes=("fused-qkv", "triton-gemv"))
-    assert surgeon.rewritten == {"fused-qkv": 1, "triton-gemv": 1}
+        backend = check(siblings, drawn(1, K), passes=("fused-qkv", "triton-gemv"))
+    assert backend.rewritten == {"fused-qkv": 1, "triton-gemv": 1}
 
 
 @pytest.mark.usefixtures("_as_reference")
 def test_an_activation_behind_it_keeps_its_own_kernel():
     module = layer()
-    surgeon = check(lambda x: F.relu(module(x)), drawn(1, K), passes=("triton-gemv", "activation-epilogue"))
-    assert surgeon.rewritten == {"triton-gemv": 1}
+    backend = check(lambda x: F.relu(module(x)), drawn(1, K), passes=("triton-gemv", "activation-epilogue"))
+    assert backend.rewritten == {"triton-gemv": 1}
 
 
 @pytest.mark.usefixtures("_as_reference")
@@ -208,9 +208,9 @@ def test_rows_of_unknown_number_are_left():
 @pytest.mark.usefixtures("_as_reference")
 def test_under_a_transform_it_is_left():
     module = layer(False)
-    surgeon = check(lambda x: torch.func.vmap(module)(x), drawn(7, 1, K))
-    assert surgeon.rewritten == {}
-    assert all("torch.func" in reason for reason in surgeon.skipped)
+    backend = check(lambda x: torch.func.vmap(module)(x), drawn(7, 1, K))
+    assert backend.rewritten == {}
+    assert all("torch.func" in reason for reason in backend.skipped)
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._dynamo.backends.debugging import aot_eager
 from torch.utils.checkpoint import checkpoint
 
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 
 DIM = 8
 
@@ -20,18 +20,18 @@ def table(length: int, power: float = 100.0) -> Tensor:
     return torch.outer(torch.arange(length, dtype=torch.float32), inverse)
 
 
-def run(function: Any, *arguments: Tensor) -> tuple[Surgeon, Any, Any]:
-    """The surgeon, what the function gives and what it gives after the rewrite (the second call of it)."""
-    surgeon = Surgeon(["hoisted-constants"], inner="eager")
-    compiled = torch.compile(function, backend=surgeon, dynamic=False)
+def run(function: Any, *arguments: Tensor) -> tuple[RewriteBackend, Any, Any]:
+    """The backend, what the function gives and what it gives after the rewrite (the second call of it)."""
+    backend = RewriteBackend(["hoisted-constants"], inner="eager")
+    compiled = torch.compile(function, backend=backend, dynamic=False)
     compiled(*(a.clone() for a in arguments))
-    return surgeon, function(*(a.clone() for a in arguments)), compiled(*(a.clone() for a in arguments))
+    return backend, function(*(a.clone() for a in arguments)), compiled(*(a.clone() for a in arguments))
 
 
 def test_a_table_of_angles_becomes_an_input_and_is_not_computed_again():
     seen: list[str] = []
 
-    class Looking(Surgeon):
+    class Looking(RewriteBackend):
         def compiled(self, gm, inputs):  # type: ignore[no-untyped-def]
             seen.append(gm.code)
             return super().compiled(gm, inputs)
@@ -40,10 +40,10 @@ def test_a_table_of_angles_becomes_an_input_and_is_not_computed_again():
         angle = table(x.shape[0])
         return x * angle.cos().to(x.dtype) + x.flip(-1) * angle.sin().to(x.dtype)
 
-    surgeon = Looking(["hoisted-constants"], inner="eager")
+    backend = Looking(["hoisted-constants"], inner="eager")
     x = torch.randn(5, DIM)
-    assert torch.equal(torch.compile(function, backend=surgeon, dynamic=False)(x), function(x))
-    assert surgeon.matches == {"hoisted-constants": 2}
+    assert torch.equal(torch.compile(function, backend=backend, dynamic=False)(x), function(x))
+    assert backend.matches == {"hoisted-constants": 2}
     assert "cos" not in seen[0]
     assert "arange" not in seen[0]
 
@@ -54,10 +54,10 @@ def test_equal_tables_are_one_input():
             x = x * table(x.shape[0]).cos()
         return x * table(x.shape[0], 7.0).cos()
 
-    surgeon, want, got = run(function, torch.randn(5, DIM))
+    backend, want, got = run(function, torch.randn(5, DIM))
     assert torch.equal(want, got)
-    assert surgeon.matches == {"hoisted-constants": 4}
-    assert len(surgeon._added[0](())) == 2
+    assert backend.matches == {"hoisted-constants": 4}
+    assert len(backend._added[0](())) == 2
 
 
 def written_in_part(x: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def test_of_equal_tables_the_one_that_is_returned_stays_the_callers_own():
     def function(x: Tensor) -> tuple[Tensor, Tensor]:
         return x * table(x.shape[0]).cos(), table(x.shape[0]).cos()
 
-    compiled = torch.compile(function, backend=Surgeon(["hoisted-constants"], inner="eager"), dynamic=False)
+    compiled = torch.compile(function, backend=RewriteBackend(["hoisted-constants"], inner="eager"), dynamic=False)
     x = torch.randn(5, DIM)
     compiled(x)[1].zero_()
     torch.testing.assert_close(compiled(x), function(x))
@@ -106,9 +106,9 @@ def test_a_table_is_held_as_small_as_it_was_before_it_was_broadcast():
     def function(x: Tensor) -> Tensor:
         return x * table(x.shape[1]).cos()[None].expand(x.shape[0], -1, -1)
 
-    surgeon, want, got = run(function, torch.randn(64, 5, DIM))
+    backend, want, got = run(function, torch.randn(64, 5, DIM))
     assert torch.equal(want, got)
-    assert [one.shape for one in surgeon._added[0](())] == [(5, DIM)]
+    assert [one.shape for one in backend._added[0](())] == [(5, DIM)]
 
 
 def test_a_table_that_reads_itself_many_times_over_takes_no_longer():
@@ -118,24 +118,24 @@ def test_a_table_that_reads_itself_many_times_over_takes_no_longer():
             found = (found + found) * 0.5
         return x * found
 
-    surgeon, want, got = run(function, torch.randn(5, DIM))
+    backend, want, got = run(function, torch.randn(5, DIM))
     assert torch.equal(want, got)
-    assert surgeon.matches == {"hoisted-constants": 1}
+    assert backend.matches == {"hoisted-constants": 1}
 
 
 def test_gradients_flow_past_the_table():
     def function(x: Tensor) -> Tensor:
         return (x * table(x.shape[0]).sin()).sum()
 
-    class Differentiated(Surgeon):
+    class Differentiated(RewriteBackend):
         def compiled(self, gm, inputs):  # type: ignore[no-untyped-def]
             return aot_eager(gm, inputs)
 
-    surgeon = Differentiated(["hoisted-constants"])
+    backend = Differentiated(["hoisted-constants"])
     x, y = (torch.ones(5, DIM, requires_grad=True) for _ in range(2))
     function(x).backward()
-    torch.compile(function, backend=surgeon, dynamic=False)(y).backward()
-    assert surgeon.matches["hoisted-constants"] == 1
+    torch.compile(function, backend=backend, dynamic=False)(y).backward()
+    assert backend.matches["hoisted-constants"] == 1
     torch.testing.assert_close(x.grad, y.grad)
 
 
@@ -143,7 +143,7 @@ def test_another_shape_has_another_table():
     def function(x: Tensor) -> Tensor:
         return x * table(x.shape[0]).cos()
 
-    compiled = torch.compile(function, backend=Surgeon(["hoisted-constants"], inner="eager"), dynamic=False)
+    compiled = torch.compile(function, backend=RewriteBackend(["hoisted-constants"], inner="eager"), dynamic=False)
     for length in (5, 9, 5):
         x = torch.randn(length, DIM)
         assert torch.equal(compiled(x), function(x))
@@ -154,10 +154,10 @@ def test_under_autocast_the_table_keeps_the_dtype_that_it_has_there():
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return (x @ x.t()) * table(x.shape[0])[:, :1].cos().to(torch.bfloat16)
 
-    surgeon, want, got = run(function, torch.randn(5, DIM))
+    backend, want, got = run(function, torch.randn(5, DIM))
     assert torch.equal(want, got)
     assert got.dtype == torch.bfloat16
-    assert surgeon.matches["hoisted-constants"] == 1
+    assert backend.matches["hoisted-constants"] == 1
 
 
 def returned(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -193,8 +193,8 @@ def test_what_is_left_as_it_is(function):
     torch.manual_seed(0)
     want = [function(x.clone()), function(x.clone())]
     torch.manual_seed(0)
-    surgeon = Surgeon(["hoisted-constants"], inner="eager")
-    compiled = torch.compile(function, backend=surgeon, dynamic=False)
-    assert surgeon.matches == {"hoisted-constants": 0}
+    backend = RewriteBackend(["hoisted-constants"], inner="eager")
+    compiled = torch.compile(function, backend=backend, dynamic=False)
+    assert backend.matches == {"hoisted-constants": 0}
     torch.testing.assert_close([compiled(x.clone()), compiled(x.clone())], want)
-    assert surgeon.matches == {"hoisted-constants": 0}
+    assert backend.matches == {"hoisted-constants": 0}

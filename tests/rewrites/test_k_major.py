@@ -15,8 +15,8 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rung.plan import Plan
-from rung.rewrites import Surgeon
-from rung.rewrites.aten.k_major import LONGEST, ROWS, WIDEST, KMajor, turn_factors
+from rung.rewrites import RewriteBackend
+from rung.rewrites.inductor_passes.k_major import LONGEST, ROWS, WIDEST, KMajorWgrad, turn_factors
 from rung.rungs import BY_NAME, Context, Evidence
 from rung.rungs.rung import Counters
 
@@ -115,7 +115,9 @@ def test_without_triton_nothing_is_turned(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_compiled_step_has_the_gradients_that_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     counts: list[int] = []
-    monkeypatch.setattr("rung.rewrites.aten.k_major.turn_factors", lambda graph: counts.append(turn_factors(graph)))
+    monkeypatch.setattr(
+        "rung.rewrites.inductor_passes.k_major.turn_factors", lambda graph: counts.append(turn_factors(graph))
+    )
     model, x = nn.Sequential(nn.Linear(16, WIDEST, bias=False), nn.SiLU(), nn.Linear(WIDEST, 16)), torch.randn(3, 4, 16)
 
     def gradients(run) -> tuple[torch.Tensor, ...]:
@@ -123,12 +125,12 @@ def test_a_compiled_step_has_the_gradients_that_it_had(monkeypatch: pytest.Monke
 
     uncached = {"force_disable_caches": True}
     compiled = torch.compile(
-        lambda x: model(x), backend=Surgeon([], inductor_options=uncached, within=["k-major-wgrad"])
+        lambda x: model(x), backend=RewriteBackend([], inductor_options=uncached, inductor_passes=["k-major-wgrad"])
     )
     for got, want in zip(gradients(compiled), gradients(model), strict=True):
         torch.testing.assert_close(got, want)
     assert counts == [0, 2]
-    assert KMajor().uuid() == KMajor().uuid()
+    assert KMajorWgrad().uuid() == KMajorWgrad().uuid()
 
 
 @has_triton
@@ -147,16 +149,16 @@ def test_compiled_code_from_a_cache_finds_the_operator(tmp_path: Path) -> None:
 STEPS = f"""
 import os
 import torch, torch._inductor.compile_fx
-from rung.rewrites import Surgeon
-from rung.rewrites.aten import k_major
+from rung.rewrites import RewriteBackend
+from rung.rewrites.inductor_passes import k_major
 
 def step():
     seen, turn = [], k_major.turn_factors
     k_major.turn_factors = lambda graph: seen.append(turn(graph))
     torch.manual_seed(0)
     model, x = torch.nn.Linear(16, {WIDEST}, bias=False), torch.ones(3, 16)
-    surgeon = Surgeon([], within=["k-major-wgrad"])
-    torch.compile(model, backend=surgeon, dynamic=False)(x).square().sum().backward()
+    backend = RewriteBackend([], inductor_passes=["k-major-wgrad"])
+    torch.compile(model, backend=backend, dynamic=False)(x).square().sum().backward()
     print(sum(seen), float(model.weight.grad.sum()), flush=True)
 
 for _ in range(2):
@@ -181,7 +183,7 @@ def test_it_applies_where_a_compiled_step_trains_in_tf32_on_hopper() -> None:
         assert says in str(rung.applies(replace(here, facts=facts_of(facts, **change))))
     for plan, says in ((Plan(compile=True), "TF32"), (Plan(tf32=True), "torch.compile"), (Plan(tf32=True, bf16=True, compile=True), "16 bits")):  # fmt: skip
         assert says in str(rung.applies(replace(here, plan=plan)))
-    assert rung.change(here.plan).within == ("k-major-wgrad",)
+    assert rung.change(here.plan).inductor_passes == ("k-major-wgrad",)
 
 
 def test_it_shows_by_the_copies() -> None:

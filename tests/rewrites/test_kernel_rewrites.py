@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch._dynamo.backends.debugging import aot_eager
 
 from rung.kernels import reference
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.rewrites.graph import kernel_ops
 
 BATCH, HEADS, TOKENS, DIM, CLASSES = 2, 3, 5, 8, 11
@@ -113,36 +113,36 @@ SPELLINGS = [
 ]  # fmt: skip
 
 
-def turned(fn, dtype=torch.float32, kind=Surgeon):
-    """The surgeon, after both forms were compared: values, and gradients through what stands around them."""
-    surgeon = kind(["triton-rope"], "eager")
+def turned(fn, dtype=torch.float32, kind=RewriteBackend):
+    """The backend, after both forms were compared: values, and gradients through what stands around them."""
+    backend = kind(["triton-rope"], "eager")
 
     def whole(x):
         return (fn(x.sin()) * 2).cos()
 
     xs = [torch.randn(BATCH, HEADS, TOKENS, DIM, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
     xs = [x.to(dtype).requires_grad_() for x in xs]
-    want, got = whole(xs[0]), torch.compile(whole, backend=surgeon, dynamic=False)(xs[1])
+    want, got = whole(xs[0]), torch.compile(whole, backend=backend, dynamic=False)(xs[1])
     assert got.dtype == want.dtype
     assert got.stride() == want.stride()
     tol = 1e-5 if dtype == torch.float32 else 0.03
     torch.testing.assert_close(got, want, rtol=tol, atol=tol)
     slopes = [torch.autograd.grad(y.float().square().sum(), x)[0] for y, x in zip((want, got), xs, strict=True)]
     torch.testing.assert_close(slopes[1], slopes[0], rtol=tol, atol=tol)
-    return surgeon
+    return backend
 
 
-class Traced(Surgeon):
+class Traced(RewriteBackend):
     def compiled(self, gm, inputs):
         return aot_eager(gm, inputs)
 
 
 @pytest.mark.parametrize("fn", SPELLINGS, ids=lambda fn: fn.__name__)
 def test_a_rotary_embedding_becomes_one_call(fn, plain):
-    surgeon = turned(fn)
-    assert surgeon.rewritten == {"triton-rope": 1}
-    assert surgeon.before["triton"] == 0
-    assert surgeon.after["triton"] == 1
+    backend = turned(fn)
+    assert backend.rewritten == {"triton-rope": 1}
+    assert backend.before["triton"] == 0
+    assert backend.after["triton"] == 1
 
 
 @pytest.mark.parametrize("fn", [tokens_before_heads, complex_numbers], ids=lambda fn: fn.__name__)
@@ -167,9 +167,9 @@ def behind_a_first_token(x):
 @pytest.mark.parametrize("fn", [part_of_a_head, behind_a_first_token], ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_result_that_is_joined_with_others_is_left_to_inductor(fn, dtype, plain):
-    surgeon = turned(fn, dtype)
-    assert surgeon.rewritten == {}
-    assert "joined" in surgeon.skipped[0]
+    backend = turned(fn, dtype)
+    assert backend.rewritten == {}
+    assert "joined" in backend.skipped[0]
 
 
 def test_an_empty_cache_joins_nothing(plain):
@@ -204,23 +204,23 @@ def two_widths(x):
 
 @pytest.mark.parametrize("fn", [wrong_sign, mirrored, gated, two_widths], ids=lambda fn: fn.__name__)
 def test_what_is_no_rotation_is_left_without_a_word(fn, plain):
-    surgeon = turned(fn)
-    assert surgeon.rewritten == {}
-    assert surgeon.skipped == []
+    backend = turned(fn)
+    assert backend.rewritten == {}
+    assert backend.skipped == []
 
 
 def test_tables_of_another_form_are_said(plain):
     tables = [torch.randn(1, HEADS, TOKENS, DIM) for _ in range(2)]
-    surgeon = turned(lambda x: x * tables[0] + rotate_half(x) * tables[1])
-    assert surgeon.rewritten == {}
-    assert "one dimension of the tokens" in surgeon.skipped[0]
+    backend = turned(lambda x: x * tables[0] + rotate_half(x) * tables[1])
+    assert backend.rewritten == {}
+    assert "one dimension of the tokens" in backend.skipped[0]
 
 
 def test_tables_that_are_learned_keep_their_gradient(plain):
     cos, sin = (torch.nn.Parameter(torch.randn(TOKENS, DIM)) for _ in range(2))
-    surgeon = turned(lambda x: x * cos + rotate_half(x) * sin)
-    assert surgeon.rewritten == {}
-    assert "require a gradient" in surgeon.skipped[0]
+    backend = turned(lambda x: x * cos + rotate_half(x) * sin)
+    assert backend.rewritten == {}
+    assert "require a gradient" in backend.skipped[0]
 
 
 def test_a_tensor_that_is_written_inside_is_left_alone(plain):
@@ -231,9 +231,9 @@ def test_a_tensor_that_is_written_inside_is_left_alone(plain):
         x[:, 0] = 0.0
         return first + second + 0 * x
 
-    surgeon = turned(fn)
-    assert surgeon.rewritten == {}
-    assert "written" in surgeon.skipped[0]
+    backend = turned(fn)
+    assert backend.rewritten == {}
+    assert "written" in backend.skipped[0]
 
 
 def rotated(wide):
@@ -271,18 +271,18 @@ def test_what_is_written_between_a_first_reading_and_the_rotation_is_left_alone(
     def whole(x):
         return fn(x * 1) + 0
 
-    surgeon, x = Surgeon(["triton-rope"], "eager"), torch.randn(BATCH, HEADS, TOKENS, DIM).bfloat16()
-    torch.testing.assert_close(torch.compile(whole, backend=surgeon, dynamic=False)(x), whole(x))
-    assert surgeon.rewritten == {}
-    assert "written" in surgeon.skipped[0]
+    backend, x = RewriteBackend(["triton-rope"], "eager"), torch.randn(BATCH, HEADS, TOKENS, DIM).bfloat16()
+    torch.testing.assert_close(torch.compile(whole, backend=backend, dynamic=False)(x), whole(x))
+    assert backend.rewritten == {}
+    assert "written" in backend.skipped[0]
 
 
 def test_without_a_gpu_it_is_said_why():
     if kernel_ops.obstacle(torch.zeros(1)) == "":
         pytest.skip("Triton's interpreter stands in for a GPU here")
-    surgeon = turned(pairs)
-    assert surgeon.rewritten == {}
-    assert "its kernel" in surgeon.skipped[0]
+    backend = turned(pairs)
+    assert backend.rewritten == {}
+    assert "its kernel" in backend.skipped[0]
 
 
 LOSSES = {
@@ -295,9 +295,9 @@ LOSSES = {
 }
 
 
-def lost(name, kind=Surgeon, amp=False, dtype=torch.float32):
+def lost(name, kind=RewriteBackend, amp=False, dtype=torch.float32):
     options, form = LOSSES[name]
-    surgeon = kind(["triton-cross-entropy"], "eager")
+    backend = kind(["triton-cross-entropy"], "eager")
     labels = torch.randint(CLASSES, (BATCH * TOKENS,))
     labels[2:4] = options.get("ignore_index", -100)
 
@@ -309,20 +309,20 @@ def lost(name, kind=Surgeon, amp=False, dtype=torch.float32):
     if name == "widened and flattened":
         x = x.view(BATCH, TOKENS, DIM)
     pairs = [(x.to(dtype).requires_grad_(), torch.ones(DIM, CLASSES).to(dtype)) for _ in range(2)]
-    want, got = whole(*pairs[0]), torch.compile(whole, backend=surgeon, dynamic=False)(*pairs[1])
+    want, got = whole(*pairs[0]), torch.compile(whole, backend=backend, dynamic=False)(*pairs[1])
     tol = 1e-5 if not amp and dtype == torch.float32 else 0.03
     assert got.dtype == want.dtype
     torch.testing.assert_close(got, want, rtol=tol, atol=tol)
     slopes = [torch.autograd.grad(y.sum(), p[0])[0] for y, p in zip((want, got), pairs, strict=True)]
     torch.testing.assert_close(slopes[1], slopes[0], rtol=tol, atol=tol)
-    return surgeon
+    return backend
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_loss_becomes_one_call(name, plain):
-    surgeon = lost(name)
-    assert surgeon.rewritten == {"triton-cross-entropy": 1}
-    assert surgeon.after["triton"] == 1
+    backend = lost(name)
+    assert backend.rewritten == {"triton-cross-entropy": 1}
+    assert backend.after["triton"] == 1
 
 
 def test_a_loss_in_half_precision_and_under_autocast(plain):
@@ -333,15 +333,15 @@ def test_a_loss_in_half_precision_and_under_autocast(plain):
 
 def test_classes_in_the_second_dimension(plain):
     labels = torch.randint(CLASSES, (BATCH, TOKENS))
-    surgeon = Surgeon(["triton-cross-entropy"], "eager")
+    backend = RewriteBackend(["triton-cross-entropy"], "eager")
     for form in (lambda y: y.transpose(1, 2), lambda y: y.transpose(1, 2).contiguous()):
         torch._dynamo.reset()
         x = torch.randn(BATCH, TOKENS, CLASSES, requires_grad=True)
-        run = torch.compile(lambda x, form=form: F.cross_entropy(form(2 * x), labels), backend=surgeon, dynamic=False)
+        run = torch.compile(lambda x, form=form: F.cross_entropy(form(2 * x), labels), backend=backend, dynamic=False)
         want = F.cross_entropy(form(2 * x), labels)
         torch.testing.assert_close(run(x), want)
         torch.testing.assert_close(torch.autograd.grad(run(x), x), torch.autograd.grad(want, x))
-    assert surgeon.rewritten == {"triton-cross-entropy": 2}
+    assert backend.rewritten == {"triton-cross-entropy": 2}
 
 
 @pytest.mark.parametrize(
@@ -354,19 +354,19 @@ def test_classes_in_the_second_dimension(plain):
     ids=["class weights", "probabilities", "detached"],
 )
 def test_a_loss_that_is_left_alone_says_why(loss, says, plain):
-    surgeon = Surgeon(["triton-cross-entropy"], "eager")
+    backend = RewriteBackend(["triton-cross-entropy"], "eager")
     x, labels = torch.randn(6, CLASSES, requires_grad=True), torch.randint(CLASSES, (6,))
-    torch.testing.assert_close(torch.compile(loss, backend=surgeon, dynamic=False)(x, labels), loss(x, labels))
-    assert surgeon.rewritten == {}
-    assert says in surgeon.skipped[0]
+    torch.testing.assert_close(torch.compile(loss, backend=backend, dynamic=False)(x, labels), loss(x, labels))
+    assert backend.rewritten == {}
+    assert says in backend.skipped[0]
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is for machines without a GPU")
-@pytest.mark.parametrize("kind", [Surgeon, Traced], ids=["eager", "traced"])
+@pytest.mark.parametrize("kind", [RewriteBackend, Traced], ids=["eager", "traced"])
 def test_the_kernels_themselves_do_as_their_references(kind, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    for fn in (tokens_before_heads, pairs) if kind is Surgeon else (hugging_face,):
+    for fn in (tokens_before_heads, pairs) if kind is RewriteBackend else (hugging_face,):
         torch._dynamo.reset()
         assert turned(fn, kind=kind).rewritten == {"triton-rope": 1}
     torch._dynamo.reset()

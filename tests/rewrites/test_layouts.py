@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx, nn
 
-from rung.rewrites import PASSES, Surgeon
+from rung.rewrites import PASSES, RewriteBackend
 from rung.rewrites.graph.writes import aliases, storage
 
 ROWS, HEADS, LENGTH, WIDTH = 2, 2, 6, 8
@@ -112,20 +112,20 @@ def told(tensor: torch.Tensor) -> list[int]:
     return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
 
 
-def rewritten(source: str, steps: list[str]) -> Surgeon:
+def rewritten(source: str, steps: list[str]) -> RewriteBackend:
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, given = Program(source, steps).eval(), (torch.randn(ROWS, LENGTH, ALL), torch.randn(ROWS, 3, 8, 8))
-    surgeon = Surgeon(PASSES, "eager")
+    backend = RewriteBackend(PASSES, "eager")
     with torch.no_grad():
         want, plain = model(*given), torch.compile(model, backend="eager", dynamic=False)(*given)
         torch._dynamo.reset()
-        got = torch.compile(model, backend=surgeon, dynamic=False)(*given)
+        got = torch.compile(model, backend=backend, dynamic=False)(*given)
     torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
     if told(plain) == told(want):
         assert told(got) == told(want)
-    assert not [reason for reason in surgeon.skipped if "the pass failed" in reason]
-    return surgeon
+    assert not [reason for reason in backend.skipped if "the pass failed" in reason]
+    return backend
 
 
 PROGRAMS: Any = {"source": st.sampled_from(list(SOURCES)), "steps": st.lists(st.sampled_from(list(STEPS)), max_size=4)}

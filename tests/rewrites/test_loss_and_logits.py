@@ -14,7 +14,7 @@ from rung import Workload
 from rung.engine.step import Step
 from rung.hardware import pick
 from rung.plan import Plan
-from rung.rewrites import Surgeon, chunked, cross_entropy
+from rung.rewrites import RewriteBackend, chunked, cross_entropy
 from rung.verify.verify import verify
 from rung.workload import seeded_model
 
@@ -41,8 +41,8 @@ NARROW = {
 @pytest.mark.parametrize("spelling", NARROW)
 def test_rows_are_taken_before_the_layer(spelling):
     layer = nn.Linear(WIDTH, CLASSES)
-    surgeon = Surgeon(["narrow-logits"], "eager")
-    run = torch.compile(lambda x: NARROW[spelling](layer(x.relu())), backend=surgeon, dynamic=False)
+    backend = RewriteBackend(["narrow-logits"], "eager")
+    run = torch.compile(lambda x: NARROW[spelling](layer(x.relu())), backend=backend, dynamic=False)
     want = NARROW[spelling](layer(X.relu()))
     got = run(X)
     assert got.shape == want.shape
@@ -50,8 +50,8 @@ def test_rows_are_taken_before_the_layer(spelling):
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
     slopes = [torch.autograd.grad(y.square().sum(), layer.weight)[0] for y in (want, got)]
     torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-4, atol=1e-4)
-    assert surgeon.rewritten == {"narrow-logits": 1}
-    assert surgeon.after["layer_flop"] == 2 * WIDTH * want.numel() < surgeon.before["layer_flop"]
+    assert backend.rewritten == {"narrow-logits": 1}
+    assert backend.after["layer_flop"] == 2 * WIDTH * want.numel() < backend.before["layer_flop"]
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_rows_are_taken_before_the_layer(spelling):
 )
 def test_other_readers_keep_the_whole(read, says):
     layer = nn.Linear(WIDTH, CLASSES)
-    surgeon = Surgeon(["narrow-logits"], "eager")
+    backend = RewriteBackend(["narrow-logits"], "eager")
     with torch.no_grad():
-        got = torch.compile(lambda x: read(layer(x)), backend=surgeon, dynamic=False)(X)
+        got = torch.compile(lambda x: read(layer(x)), backend=backend, dynamic=False)(X)
         torch.testing.assert_close(got, read(layer(X)))
-    assert surgeon.rewritten == {}
-    assert (says in surgeon.skipped[0]) if says else not surgeon.skipped
+    assert backend.rewritten == {}
+    assert (says in backend.skipped[0]) if says else not backend.skipped
 
 
 class Language(nn.Module):
@@ -104,16 +104,16 @@ def small(monkeypatch):
     monkeypatch.setattr(cross_entropy, "LEAST_BYTES", 0)
 
 
-class Traced(Surgeon):
+class Traced(RewriteBackend):
     """Hands the graph to AOTAutograd, as Inductor does, and runs what that gives."""
 
     def compiled(self, gm, inputs):
         return aot_eager(gm, inputs)
 
 
-def trained(model, kind=Surgeon, amp=False):
-    other, surgeon = copy.deepcopy(model), kind(["fused-cross-entropy"], "eager")
-    run = torch.compile(other, backend=surgeon, dynamic=False)
+def trained(model, kind=RewriteBackend, amp=False):
+    other, backend = copy.deepcopy(model), kind(["fused-cross-entropy"], "eager")
+    run = torch.compile(other, backend=backend, dynamic=False)
     batch = tokens(model.options.get("ignore_index", -100))
     with torch.autocast("cpu", torch.bfloat16, enabled=amp):
         want, got = model(*batch), run(*batch)
@@ -127,7 +127,7 @@ def trained(model, kind=Surgeon, amp=False):
         assert (theirs.grad - mine.grad).norm() <= tol * mine.grad.norm()
     with torch.no_grad():
         torch.testing.assert_close(run(*batch), model(*batch), rtol=1e-4, atol=1e-4)
-    return surgeon
+    return backend
 
 
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"reduction": "sum"}, {"ignore_index": -1}], ids=str)
@@ -152,22 +152,22 @@ def test_a_chunked_loss_is_traced_with_its_gradients(small):
     ],
 )
 def test_a_loss_that_is_left_alone_says_why(options, says):
-    surgeon = trained(Language(**options))
-    assert surgeon.rewritten == {}
-    assert says in surgeon.skipped[0]
+    backend = trained(Language(**options))
+    assert backend.rewritten == {}
+    assert says in backend.skipped[0]
 
 
 def test_a_loss_in_float64_keeps_its_digits(small):
     model = nn.Linear(WIDTH, CLASSES).double()
-    surgeon = Surgeon(["fused-cross-entropy"], "eager")
+    backend = RewriteBackend(["fused-cross-entropy"], "eager")
     x, labels = torch.randn(ROWS, WIDTH, dtype=torch.float64), torch.randint(CLASSES, (ROWS,))
 
     def loss(x, labels):
         return F.cross_entropy(model(x), labels)
 
-    got = torch.compile(loss, backend=surgeon, dynamic=False)(x, labels)
+    got = torch.compile(loss, backend=backend, dynamic=False)(x, labels)
     torch.testing.assert_close(got, loss(x, labels), rtol=1e-12, atol=0)
-    assert "float64" in surgeon.skipped[0]
+    assert "float64" in backend.skipped[0]
 
 
 def test_returned_logits_must_be_made_anyway(small):
@@ -178,9 +178,9 @@ def test_returned_logits_must_be_made_anyway(small):
         logits = layer(x[:, 0])
         return F.cross_entropy(logits, labels), logits.detach()
 
-    surgeon = Surgeon(["fused-cross-entropy"], "eager")
-    torch.testing.assert_close(torch.compile(fn, backend=surgeon, dynamic=False)(X), fn(X))
-    assert "Workload(output=False)" in surgeon.skipped[0]
+    backend = RewriteBackend(["fused-cross-entropy"], "eager")
+    torch.testing.assert_close(torch.compile(fn, backend=backend, dynamic=False)(X), fn(X))
+    assert "Workload(output=False)" in backend.skipped[0]
 
 
 def test_a_step_that_is_asked_for_its_loss_alone_hands_out_no_output_and_makes_no_logits(small):
@@ -197,8 +197,8 @@ def test_a_step_that_is_asked_for_its_loss_alone_hands_out_no_output_and_makes_n
     loss, output = step(asked.inputs(1))
     assert output is None
     assert loss is not None
-    assert step.surgeon is not None
-    assert step.surgeon.rewritten == {"fused-cross-entropy": 1}
+    assert step.backend is not None
+    assert step.backend.rewritten == {"fused-cross-entropy": 1}
     found = verify(asked, plan, pick("cpu")).record()
     assert found.passed, found.failures
 
@@ -243,16 +243,16 @@ def test_a_scale_of_the_loss_is_not_rounded_before_it_reaches_the_gradients(dtyp
 
 def test_a_layer_that_is_trained_in_float16_is_left_to_its_loss_scale(small):
     model = Language()
-    surgeon = Surgeon(["fused-cross-entropy"], "eager")
-    run = torch.compile(model, backend=surgeon, dynamic=False)
+    backend = RewriteBackend(["fused-cross-entropy"], "eager")
+    run = torch.compile(model, backend=backend, dynamic=False)
     batch = tokens()
     with torch.autocast("cpu", torch.float16):
         torch.testing.assert_close(run(*batch), model(*batch))
-        assert surgeon.rewritten == {}
-        assert "before a scale of the loss" in surgeon.skipped[0]
+        assert backend.rewritten == {}
+        assert "before a scale of the loss" in backend.skipped[0]
         with torch.no_grad():
             torch.testing.assert_close(run(*batch), model(*batch), rtol=1e-3, atol=1e-3)
-    assert surgeon.rewritten == {"fused-cross-entropy": 1}
+    assert backend.rewritten == {"fused-cross-entropy": 1}
 
 
 def test_a_second_derivative_of_a_chunked_loss_is_an_error_and_not_a_part_of_it(small):
@@ -272,9 +272,9 @@ def test_a_chunked_loss_is_trained_through_compiled_autograd(small, backward):
     layer = nn.Linear(4, 6)
     other = copy.deepcopy(layer)
     F.cross_entropy(other(hidden), torch.arange(10) % 6).backward()
-    surgeon = Surgeon(["fused-cross-entropy"], "eager")
-    loss = torch.compile(lambda x: F.cross_entropy(layer(x), torch.arange(10) % 6), backend=surgeon, dynamic=False)
+    backend = RewriteBackend(["fused-cross-entropy"], "eager")
+    loss = torch.compile(lambda x: F.cross_entropy(layer(x), torch.arange(10) % 6), backend=backend, dynamic=False)
     with torch._dynamo.compiled_autograd._enable(torch.compile(backend=backward)):
         loss(hidden).backward()
-    assert surgeon.rewritten == {"fused-cross-entropy": 1}
+    assert backend.rewritten == {"fused-cross-entropy": 1}
     assert torch.allclose(layer.weight.grad, other.weight.grad, atol=1e-6)

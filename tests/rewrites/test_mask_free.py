@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rung.rewrites import Surgeon
-from rung.rewrites import surgeon as surgeon_module
+from rung.rewrites import RewriteBackend
+from rung.rewrites import backend as backend_module
 
 
 @pytest.fixture(autouse=True)
@@ -14,7 +14,7 @@ def _fresh_dynamo():
     torch.manual_seed(0)
 
 
-class Recorder(Surgeon):
+class Recorder(RewriteBackend):
     """Keeps the SDPA calls of the graphs it has rewritten."""
 
     calls: list
@@ -30,13 +30,13 @@ class Recorder(Surgeon):
 def check(fn, heads=(4, 4), lengths=(6, 6), extra=(), tol=1e-5):
     q = torch.randn(2, heads[0], lengths[0], 8, requires_grad=True)
     k, v = (torch.randn(2, heads[1], lengths[1], 8, requires_grad=True) for _ in range(2))
-    surgeon = Recorder(["sdpa-no-mask"], "eager")
-    compiled = torch.compile(fn, backend=surgeon, dynamic=False, fullgraph=True)
+    backend = Recorder(["sdpa-no-mask"], "eager")
+    compiled = torch.compile(fn, backend=backend, dynamic=False, fullgraph=True)
     want, got = fn(q, k, v, *extra), compiled(q, k, v, *extra)
     torch.testing.assert_close(got, want, rtol=tol, atol=tol)
     slopes = [torch.autograd.grad(out.square().sum(), (q, k, v)) for out in (want, got)]
     torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-4, atol=1e-4)
-    return surgeon
+    return backend
 
 
 def indices(q, k):
@@ -69,12 +69,12 @@ CAUSAL = {
 @pytest.mark.parametrize("spelling", CAUSAL)
 def test_a_provably_causal_mask_is_said_and_not_passed(spelling):
     mask = CAUSAL[spelling]
-    surgeon = check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask(q, k), scale=0.5))
-    assert surgeon.rewritten == {"sdpa-no-mask": 1}
-    assert surgeon.calls[0]["is_causal"] is True
-    assert surgeon.calls[0]["attn_mask"] is None
-    assert surgeon.calls[0]["scale"] == 0.5
-    assert (surgeon.before["masked_sdpa"], surgeon.after["masked_sdpa"]) == (1, 0)
+    backend = check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask(q, k), scale=0.5))
+    assert backend.rewritten == {"sdpa-no-mask": 1}
+    assert backend.calls[0]["is_causal"] is True
+    assert backend.calls[0]["attn_mask"] is None
+    assert backend.calls[0]["scale"] == 0.5
+    assert (backend.before["masked_sdpa"], backend.after["masked_sdpa"]) == (1, 0)
 
 
 OTHERS = {
@@ -87,15 +87,15 @@ OTHERS = {
 @pytest.mark.parametrize("spelling", OTHERS)
 def test_another_mask_stays(spelling):
     mask = OTHERS[spelling]
-    surgeon = check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask(q, k)))
-    assert surgeon.rewritten == {}
-    assert "not provably the causal one" in surgeon.skipped[0]
+    backend = check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask(q, k)))
+    assert backend.rewritten == {}
+    assert "not provably the causal one" in backend.skipped[0]
 
 
 def test_a_mask_from_the_caller_stays():
     mask = torch.ones(6, 6, dtype=torch.bool).tril()
-    surgeon = check(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), extra=(mask,))
-    assert surgeon.rewritten == {}
+    backend = check(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), extra=(mask,))
+    assert backend.rewritten == {}
 
 
 def test_with_unequal_lengths_no_mask_is_causal():
@@ -125,9 +125,9 @@ def test_grouped_heads_are_not_repeated():
     def fn(q, k, v):
         return F.scaled_dot_product_attention(q, repeated(k, 2), repeated(v, 2), attn_mask=CAUSAL["bool"](q, k))
 
-    surgeon = check(fn, heads=(4, 2))
-    assert surgeon.calls[0]["enable_gqa"] is True
-    assert surgeon.calls[0]["is_causal"] is True
+    backend = check(fn, heads=(4, 2))
+    assert backend.calls[0]["enable_gqa"] is True
+    assert backend.calls[0]["is_causal"] is True
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -140,9 +140,9 @@ def test_with_one_query_a_head_the_queries_of_a_group_are_rows_of_one(masked, mo
         out = F.scaled_dot_product_attention(q, repeated(k, 2), repeated(v, 2), attn_mask=mask)
         return out.transpose(1, 2).reshape(2, 1, -1)
 
-    surgeon = check(fn, heads=(4, 2), lengths=(1, 6), extra=(torch.tensor([3]),))
-    assert surgeon.rewritten == {"sdpa-no-mask": 1}
-    assert surgeon.shapes == [(2, 2, 2, 8)]
+    backend = check(fn, heads=(4, 2), lengths=(1, 6), extra=(torch.tensor([3]),))
+    assert backend.rewritten == {"sdpa-no-mask": 1}
+    assert backend.shapes == [(2, 2, 2, 8)]
 
 
 def test_a_mask_of_its_own_for_each_head_keeps_the_repeat(monkeypatch):
@@ -151,8 +151,8 @@ def test_a_mask_of_its_own_for_each_head_keeps_the_repeat(monkeypatch):
     def fn(q, k, v, bias):
         return F.scaled_dot_product_attention(q, repeated(k, 2), repeated(v, 2), attn_mask=bias)
 
-    surgeon = check(fn, heads=(4, 2), lengths=(1, 6), extra=(torch.randn(1, 4, 1, 6),))
-    assert surgeon.rewritten == {}
+    backend = check(fn, heads=(4, 2), lengths=(1, 6), extra=(torch.randn(1, 4, 1, 6),))
+    assert backend.rewritten == {}
 
 
 def test_a_cache_is_not_repeated_and_what_was_written_into_it_is_read(monkeypatch):
@@ -166,13 +166,13 @@ def test_a_cache_is_not_repeated_and_what_was_written_into_it_is_read(monkeypatc
         return F.scaled_dot_product_attention(q, repeated(keys, 2), repeated(values, 2), attn_mask=mask)
 
     q, k, v = torch.randn(2, 4, 1, 8), torch.randn(2, 2, 1, 8), torch.randn(2, 2, 1, 8)
-    surgeon = Surgeon(["sdpa-no-mask"], "eager")
-    run = torch.compile(fn, backend=surgeon, dynamic=False)
+    backend = RewriteBackend(["sdpa-no-mask"], "eager")
+    run = torch.compile(fn, backend=backend, dynamic=False)
     for place in (torch.tensor([2]), torch.tensor([3])):
         mine, theirs = (keys.clone(), values.clone()), (keys.clone(), values.clone())
         torch.testing.assert_close(run(q, k, v, *theirs, place), fn(q, k, v, *mine, place))
         assert torch.equal(mine[0], theirs[0])
-    assert surgeon.rewritten == {"sdpa-no-mask": 1}
+    assert backend.rewritten == {"sdpa-no-mask": 1}
 
 
 def test_keys_written_after_they_were_repeated_stay_repeated():
@@ -182,8 +182,8 @@ def test_keys_written_after_they_were_repeated_stay_repeated():
         k.add_(1.0)
         return F.scaled_dot_product_attention(q, wide, repeated(v, 2)) + k.sum()
 
-    surgeon = check(fn, heads=(4, 2))
-    assert surgeon.rewritten == {}
+    backend = check(fn, heads=(4, 2))
+    assert backend.rewritten == {}
 
 
 def test_one_key_head_for_all_query_heads_is_read_as_a_group():
@@ -193,15 +193,15 @@ def test_one_key_head_for_all_query_heads_is_read_as_a_group():
     q, k, v = torch.randn(2, 4, 6, 8), torch.randn(2, 1, 6, 8), torch.randn(2, 1, 6, 8)
     for groups in (True, False):
         torch._dynamo.reset()
-        surgeon = Recorder(["sdpa"], "eager")
+        backend = Recorder(["sdpa"], "eager")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("rung.rewrites.attention.sdpa.takes_groups", lambda *a, groups=groups: groups)
-            got = torch.compile(fn, backend=surgeon, dynamic=False)(q, k, v)
+            got = torch.compile(fn, backend=backend, dynamic=False)(q, k, v)
         torch.testing.assert_close(got, fn(q, k, v))
-        assert surgeon.rewritten == {"sdpa": 1}
-        assert surgeon.calls[0].get("enable_gqa", False) is groups
+        assert backend.rewritten == {"sdpa": 1}
+        assert backend.calls[0].get("enable_gqa", False) is groups
 
 
 def test_passes_run_in_one_order_however_they_were_chosen():
-    assert Surgeon(["fused-qkv", "sdpa-no-mask", "sdpa"]).passes == ("sdpa", "sdpa-no-mask", "fused-qkv")
-    assert set(surgeon_module.PASSES) >= {"sdpa", "sdpa-no-mask", "fused-qkv"}
+    assert RewriteBackend(["fused-qkv", "sdpa-no-mask", "sdpa"]).passes == ("sdpa", "sdpa-no-mask", "fused-qkv")
+    assert set(backend_module.PASSES) >= {"sdpa", "sdpa-no-mask", "fused-qkv"}

@@ -8,7 +8,7 @@ from attention_calls import Recorder, same_results
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from rung.rewrites import PASSES, Surgeon
+from rung.rewrites import PASSES, RewriteBackend
 from rung.rewrites.attention import multi_head
 from rung.rewrites.graph.normalize import kind, value
 from rung.rewrites.graph.writes import aliases
@@ -62,8 +62,8 @@ def compared(model, inputs, masks=None, dtype=torch.float64, passes=("sdpa",), i
     masks = {name: mask.to(dtype) if mask.is_floating_point() else mask for name, mask in (masks or {}).items()}
     model, inputs = model.to(dtype), [x.to(dtype) for x in inputs]
     model.train().zero_grad()
-    other, surgeon = copy.deepcopy(model), Recorder(passes, inner)
-    run = torch.compile(other, backend=surgeon, dynamic=False, fullgraph=True)
+    other, backend = copy.deepcopy(model), Recorder(passes, inner)
+    run = torch.compile(other, backend=backend, dynamic=False, fullgraph=True)
     pairs = zip(trained(run, other, inputs, masks), trained(model, model, inputs, masks), strict=True)
     for got, want in pairs:
         assert (got is None) == (want is None)
@@ -73,7 +73,7 @@ def compared(model, inputs, masks=None, dtype=torch.float64, passes=("sdpa",), i
     with torch.no_grad():
         for got, want in zip(run(*inputs, **masks), model(*inputs, **masks), strict=True):
             same_results(got, want, TOLERANCE[dtype])
-    return surgeon
+    return backend
 
 
 def drawn(length, batch_first, batched=True, width=WIDTH):
@@ -221,19 +221,19 @@ def test_weights_that_are_read_are_computed_by_hand_and_said(averaged):
 
 def test_dropout_is_that_of_training():
     model = Attention(batch_first=True, dropout=0.25)
-    surgeon, x = Recorder(["sdpa"], "eager"), drawn(QUERIES, True)
-    run = torch.compile(model, backend=surgeon, dynamic=False)
+    backend, x = Recorder(["sdpa"], "eager"), drawn(QUERIES, True)
+    run = torch.compile(model, backend=backend, dynamic=False)
     run(x, x, x)
     model.eval()
     run(x, x, x)
-    assert [call["dropout_p"] for call in surgeon.calls] == [0.25, 0.0]
+    assert [call["dropout_p"] for call in backend.calls] == [0.25, 0.0]
 
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_without_a_rewrite_it_computes_what_it_did_dropout_included(asked):
     model = Attention((0, 1) if asked else (0,), {"need_weights": asked}, batch_first=True, dropout=0.25)
     other, x = copy.deepcopy(model), drawn(QUERIES, True)
-    run = torch.compile(other, backend=Surgeon([], "eager"), dynamic=False)
+    run = torch.compile(other, backend=RewriteBackend([], "eager"), dynamic=False)
     sides = []
     for each, called in ((model, model), (other, run)):
         torch.manual_seed(5)
@@ -250,13 +250,13 @@ def test_autocast(where):
                 return super().forward(x, x, x)
 
     model, x = (Cast if where == "inside" else Attention)(batch_first=True), drawn(QUERIES, True)
-    surgeon = Surgeon(["sdpa"], "eager")
-    run = torch.compile(model, backend=surgeon, dynamic=False, fullgraph=True)
+    backend = RewriteBackend(["sdpa"], "eager")
+    run = torch.compile(model, backend=backend, dynamic=False, fullgraph=True)
     with torch.autocast("cpu", torch.bfloat16, enabled=where == "outside"):
         inputs = [x] if where == "inside" else [x, x, x]
         [got], [want] = run(*inputs), model(*inputs)
     same_results(got, want, TOLERANCE[torch.bfloat16])
-    assert (surgeon.matches, surgeon.skipped) == ({"sdpa": 1}, [])
+    assert (backend.matches, backend.skipped) == ({"sdpa": 1}, [])
 
 
 @pytest.mark.usefixtures("_no_fast_path")
@@ -279,7 +279,7 @@ def test_nodes_are_known_as_those_of_dynamo_are(trains):
     """By their spelling, by the memory that they share with what comes after them, and by whether they are trained."""
     seen = []
 
-    class Looking(Surgeon):
+    class Looking(RewriteBackend):
         def compiled(self, gm, inputs):
             last = [node for node in gm.graph.nodes if kind(node) == "linear"][-1]
             seen.extend((kind(node), node.op, value(node).requires_grad) for node in aliases(last))
@@ -353,7 +353,7 @@ def test_transformer_encoder():
 
 
 def test_attention_that_is_the_fast_path_is_said():
-    surgeon = Recorder(["sdpa"], "eager")
+    backend = Recorder(["sdpa"], "eager")
 
     def run(x, attention):
         in_bias, out = attention.in_proj_bias, attention.out_proj
@@ -363,9 +363,9 @@ def test_attention_that_is_the_fast_path_is_said():
 
     x, attention = drawn(QUERIES, True), nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval()
     with torch.no_grad():
-        torch.compile(run, backend=surgeon, fullgraph=True)(x, attention)
-    assert surgeon.matches == {"sdpa": 0}
-    [reason] = surgeon.skipped
+        torch.compile(run, backend=backend, fullgraph=True)(x, attention)
+    assert backend.matches == {"sdpa": 0}
+    [reason] = backend.skipped
     assert reason.startswith("sdpa: attention at ")
     assert "fast path" in reason
-    assert (surgeon.before["gemm"], surgeon.before["sdpa"]) == (2, 1)  # as on a GPU
+    assert (backend.before["gemm"], backend.before["sdpa"]) == (2, 1)  # as on a GPU

@@ -14,7 +14,7 @@ from torch import nn
 
 import rung
 from rung.plan import Plan
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.rungs import BY_NAME, Context
 
 LAYERS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -25,11 +25,11 @@ def _told(tensor: torch.Tensor) -> list[int]:
     return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
 
 
-def rewritten(model: nn.Module, *inputs: torch.Tensor, passes: tuple[str, ...] = ("patch-matmul",)) -> Surgeon:
+def rewritten(model: nn.Module, *inputs: torch.Tensor, passes: tuple[str, ...] = ("patch-matmul",)) -> RewriteBackend:
     """Compares results, their strides and all gradients with those of the model as it is."""
     torch._dynamo.reset()
-    surgeon, other = Surgeon(passes, "eager"), copy.deepcopy(model)
-    run = torch.compile(other, backend=surgeon, dynamic=False, fullgraph=True)
+    backend, other = RewriteBackend(passes, "eager"), copy.deepcopy(model)
+    run = torch.compile(other, backend=backend, dynamic=False, fullgraph=True)
     mine, theirs = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
     want, got = model(*mine), run(*theirs)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
@@ -38,7 +38,7 @@ def rewritten(model: nn.Module, *inputs: torch.Tensor, passes: tuple[str, ...] =
     got.square().sum().backward()
     for one, its in zip([*model.parameters(), *mine], [*other.parameters(), *theirs], strict=True):
         torch.testing.assert_close(its.grad, one.grad, rtol=1e-3, atol=1e-3)
-    return surgeon
+    return backend
 
 
 @given(
@@ -51,8 +51,8 @@ def test_any_window_gives_what_the_convolution_gives(
 ) -> None:
     size = window * places + min(over, window - 1)
     layer = LAYERS[rank](channels, 4, window, stride=window, bias=bias)
-    surgeon = rewritten(layer, torch.randn(2, channels, *(size,) * rank))
-    assert surgeon.matches == {"patch-matmul": int(window > 1)}
+    backend = rewritten(layer, torch.randn(2, channels, *(size,) * rank))
+    assert backend.matches == {"patch-matmul": int(window > 1)}
 
 
 def test_windows_of_two_sizes_are_told_apart() -> None:
@@ -117,9 +117,9 @@ FOLLOWING: dict[str, Callable[[Follows, torch.Tensor], torch.Tensor]] = {
 def test_what_is_computed_of_it_lies_as_it_did(name: str, apart: bool) -> None:
     torch._dynamo.reset()
     model, x = Follows(FOLLOWING[name], apart), torch.randn(2, 3, 8, 8)
-    surgeon = Surgeon(["patch-matmul"], "eager")
-    torch.testing.assert_close(torch.compile(model, backend=surgeon, dynamic=False)(x), model(x), rtol=1e-4, atol=1e-5)
-    assert surgeon.matches == {"patch-matmul": 1}
+    backend = RewriteBackend(["patch-matmul"], "eager")
+    torch.testing.assert_close(torch.compile(model, backend=backend, dynamic=False)(x), model(x), rtol=1e-4, atol=1e-5)
+    assert backend.matches == {"patch-matmul": 1}
 
 
 def test_inductor_returns_it_as_it_lay() -> None:
@@ -136,8 +136,8 @@ def test_inductor_returns_it_as_it_lay() -> None:
 
 def test_one_whose_input_lies_otherwise_is_returned_as_it_lay() -> None:
     """Conv1d over tokens that a transformer made: its channels lie next to one another."""
-    surgeon = rewritten(Turned(), torch.randn(2, 8, 3))
-    assert surgeon.matches == {"patch-matmul": 1}
+    backend = rewritten(Turned(), torch.randn(2, 8, 3))
+    assert backend.matches == {"patch-matmul": 1}
 
 
 class Turned(nn.Module):
@@ -151,8 +151,8 @@ class Turned(nn.Module):
 
 def test_a_batch_norm_that_was_folded_into_one_goes_with_it() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 4, stride=4), nn.BatchNorm2d(8)).eval()
-    surgeon = rewritten(model, torch.randn(2, 3, 8, 8), passes=("folded-batch-norm", "patch-matmul"))
-    assert surgeon.matches == {"folded-batch-norm": 1, "patch-matmul": 1}
+    backend = rewritten(model, torch.randn(2, 3, 8, 8), passes=("folded-batch-norm", "patch-matmul"))
+    assert backend.matches == {"folded-batch-norm": 1, "patch-matmul": 1}
 
 
 def test_an_empty_one_is_left_and_the_others_are_not() -> None:
@@ -164,9 +164,9 @@ def test_an_empty_one_is_left_and_the_others_are_not() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.layer(x).sum() + self.layer(x[:0]).sum()
 
-    surgeon = rewritten(Two(), torch.randn(2, 3, 4, 4))
-    assert surgeon.matches == {"patch-matmul": 1}
-    assert "its result is empty" in surgeon.skipped[0]
+    backend = rewritten(Two(), torch.randn(2, 3, 4, 4))
+    assert backend.matches == {"patch-matmul": 1}
+    assert "its result is empty" in backend.skipped[0]
 
 
 def test_its_product_is_no_linear_layer_that_the_model_has() -> None:
@@ -179,17 +179,17 @@ def test_its_product_is_no_linear_layer_that_the_model_has() -> None:
             return self.out(self.patches(x).flatten(2).transpose(1, 2))[:, -1]
 
     torch._dynamo.reset()
-    model, x, surgeon = Last(), torch.randn(2, 3, 8, 8), Surgeon(["narrow-logits", "patch-matmul"], "eager")
-    torch.testing.assert_close(torch.compile(model, backend=surgeon, dynamic=False)(x), model(x), rtol=1e-4, atol=1e-5)
-    assert surgeon.matches == {"narrow-logits": 1, "patch-matmul": 1}
-    assert surgeon.after["layer_flop"] * 4 == surgeon.before["layer_flop"]  # one of four tokens
+    model, x, backend = Last(), torch.randn(2, 3, 8, 8), RewriteBackend(["narrow-logits", "patch-matmul"], "eager")
+    torch.testing.assert_close(torch.compile(model, backend=backend, dynamic=False)(x), model(x), rtol=1e-4, atol=1e-5)
+    assert backend.matches == {"narrow-logits": 1, "patch-matmul": 1}
+    assert backend.after["layer_flop"] * 4 == backend.before["layer_flop"]  # one of four tokens
 
 
 @pytest.mark.parametrize(("others", "best"), [(0, 0.1), (1, 0.5)])
 def test_a_gain_is_predicted_by_the_convolutions_of_any_rank(others: int, best: float) -> None:
     model = nn.Sequential(nn.Conv1d(2, 4, 4, stride=4), *(nn.Conv1d(4, 4, 3, padding=1) for _ in range(others)))
-    surgeon = rewritten(model, torch.randn(2, 2, 16))
-    facts = facts_of({"matches": surgeon.matches, "captured": surgeon.before})
+    backend = rewritten(model, torch.randn(2, 2, 16))
+    facts = facts_of({"matches": backend.matches, "captured": backend.before})
     found = BY_NAME["patch-matmul"].shrinks(Context(Plan(), "exact", facts, {"convolution": 100.0}, {}))
     assert found["convolution"][0] == best
 
@@ -203,23 +203,23 @@ def test_a_gain_is_predicted_by_the_convolutions_of_any_rank(others: int, best: 
     ],
 )
 def test_others_are_left_with_a_reason(layer: nn.Module, why: str) -> None:
-    surgeon = rewritten(layer, torch.randn(2, 4, 8, 8))
-    assert surgeon.rewritten == {}
-    assert why in surgeon.skipped[0]
+    backend = rewritten(layer, torch.randn(2, 4, 8, 8))
+    assert backend.rewritten == {}
+    assert why in backend.skipped[0]
 
 
 def test_one_without_a_batch_is_left() -> None:
-    surgeon = rewritten(nn.Conv2d(3, 4, 2, stride=2), torch.randn(3, 4, 4))
-    assert surgeon.rewritten == {}
-    assert "no batch" in surgeon.skipped[0]
+    backend = rewritten(nn.Conv2d(3, 4, 2, stride=2), torch.randn(3, 4, 4))
+    assert backend.rewritten == {}
+    assert "no batch" in backend.skipped[0]
 
 
 @pytest.mark.parametrize(
     "layer", [nn.Conv2d(3, 4, 3, stride=2), nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 3, padding="same")]
 )
 def test_windows_that_overlap_and_single_points_are_none_of_its_business(layer: nn.Module) -> None:
-    surgeon = rewritten(layer, torch.randn(2, 3, 9, 9))
-    assert (surgeon.rewritten, surgeon.skipped) == ({}, [])
+    backend = rewritten(layer, torch.randn(2, 3, 9, 9))
+    assert (backend.rewritten, backend.skipped) == ({}, [])
 
 
 def test_a_weight_kept_in_bfloat16_is_multiplied_as_it_is_kept() -> None:

@@ -5,7 +5,7 @@ import torch
 from known_facts import facts_of
 
 from rung.plan import Plan
-from rung.rewrites import PASSES, Surgeon
+from rung.rewrites import PASSES, RewriteBackend
 from rung.rungs import BY_NAME, Context
 
 
@@ -18,14 +18,14 @@ def why(rung: str, skipped: list[str]) -> str:
 
 def test_attention_that_was_found_and_left_alone_is_said_by_its_rung_alone() -> None:
     torch._dynamo.reset()
-    surgeon = Surgeon(PASSES, "eager")
+    backend = RewriteBackend(PASSES, "eager")
     q = torch.randn(2, 3, 6, 8)
-    torch.compile(lambda q: (q @ q.mT).softmax(-2) @ q, backend=surgeon, dynamic=False)(q)
-    assert [reason.partition(":")[0] for reason in surgeon.skipped] == ["sdpa"]
-    said = why("sdpa", surgeon.skipped)
+    torch.compile(lambda q: (q @ q.mT).softmax(-2) @ q, backend=backend, dynamic=False)(q)
+    assert [reason.partition(":")[0] for reason in backend.skipped] == ["sdpa"]
+    said = why("sdpa", backend.skipped)
     assert "none that can be rewritten: softmax at" in said
     assert "last dimension" in said
-    assert why("fused-qkv", surgeon.skipped) == "no sibling projections found in the captured graph."
+    assert why("fused-qkv", backend.skipped) == "no sibling projections found in the captured graph."
 
 
 def test_siblings_left_alone_are_said_with_how_many_more() -> None:
@@ -65,9 +65,9 @@ def test_flexattention_is_for_a_gpu_and_for_compiled_code() -> None:
 
 def test_torchs_fast_path_is_said_where_no_attention_was_found() -> None:
     torch._dynamo.reset()
-    surgeon = Surgeon(PASSES, "eager")
+    backend = RewriteBackend(PASSES, "eager")
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     with torch.no_grad():
-        torch.compile(layer, backend=surgeon, dynamic=False)(torch.randn(2, 6, 8))
-    assert "torch's fast path in evaluation is one operator" in why("sdpa", surgeon.skipped)
-    assert why("fused-qkv", surgeon.skipped) == "no sibling projections found in the captured graph."
+        torch.compile(layer, backend=backend, dynamic=False)(torch.randn(2, 6, 8))
+    assert "torch's fast path in evaluation is one operator" in why("sdpa", backend.skipped)
+    assert why("fused-qkv", backend.skipped) == "no sibling projections found in the captured graph."

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 from rung.plan import Plan
-from rung.rewrites import Surgeon
-from rung.rewrites.aten import recompute
+from rung.rewrites import RewriteBackend
+from rung.rewrites.inductor_passes import recompute
 from rung.rungs import BY_NAME, Context, Evidence
 from rung.rungs.rung import Proof
 
@@ -69,7 +69,7 @@ def trained(model: nn.Module, x: torch.Tensor, again: bool) -> tuple[torch.Tenso
 
     def partition(joint: torch.fx.GraphModule, inputs: object, **options: object) -> object:
         if again:
-            recompute.keep_apart(joint.graph)
+            recompute.copy_saved_parts(joint.graph)
             COUNTS.append(recompute.mark_inputs(joint.graph))
         return min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **options)
 
@@ -157,8 +157,8 @@ class Unbound(Attended):
 
 def test_parts_that_are_the_whole_together_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[int] = []
-    keep = recompute.keep_apart
-    monkeypatch.setattr(recompute, "keep_apart", lambda graph: copied.append(keep(graph)))
+    keep = recompute.copy_saved_parts
+    monkeypatch.setattr(recompute, "copy_saved_parts", lambda graph: copied.append(keep(graph)))
     trained(AllAttended(), sample(), again=True)
     trained(Attended(), sample(), again=True)
     trained(Unbound(), sample(), again=True)
@@ -196,7 +196,7 @@ def test_many_paths_through_elementwise_operations_take_no_time() -> None:
     for node in graph.nodes:
         node.meta["val"] = torch.empty(8, 8)
     part.meta["val"] = torch.empty(8, 8)[:, :2]
-    assert recompute.keep_apart(graph) == 1
+    assert recompute.copy_saved_parts(graph) == 1
     graph.lint()
 
 
@@ -223,8 +223,8 @@ def test_what_is_computed_of_a_buffer_that_is_written_is_kept() -> None:
     want = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
     model.moved.fill_(2.0)
-    surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, within=["recompute"])
-    torch.compile(model, backend=surgeon)(sample()).pow(2).sum().backward()
+    backend = RewriteBackend([], inductor_options={"force_disable_caches": True}, inductor_passes=["recompute"])
+    torch.compile(model, backend=backend)(sample()).pow(2).sum().backward()
     for grad, right in zip([p.grad for p in model.parameters() if p.grad is not None], want, strict=True):
         torch.testing.assert_close(grad, right, rtol=1e-4, atol=1e-4)
 
@@ -235,11 +235,12 @@ def test_inductor_runs_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recompute, "mark_inputs", lambda graph: seen.append(graph))
     model = nn.Linear(4, 4, bias=False)
     run = torch.compile(
-        model, backend=Surgeon([], inductor_options={"force_disable_caches": True}, within=["recompute"])
+        model,
+        backend=RewriteBackend([], inductor_options={"force_disable_caches": True}, inductor_passes=["recompute"]),
     )
     run(torch.randn(3, 4)).sum().backward()
     assert len(seen) == 1
-    assert recompute.Recomputed().uuid() == recompute.Recomputed().uuid()
+    assert recompute.Recompute().uuid() == recompute.Recompute().uuid()
 
 
 def test_the_users_own_checkpoints_hold() -> None:
@@ -281,7 +282,7 @@ def test_it_is_for_compiled_training_on_a_gpu_and_shows_in_the_peak() -> None:
     for other in (Context(Plan(), "exact", facts_of(facts), {}, {}), Context(Plan(compile=True), "exact", facts_of(facts, gpu=False), {}, {}),
                   Context(Plan(compile=True), "exact", facts_of(facts, mode="infer"), {}, {})):  # fmt: skip
         assert rung.applies(other)
-    assert rung.change(Plan()).within == ("recompute",)
+    assert rung.change(Plan()).inductor_passes == ("recompute",)
 
     def proof(best: int, candidate: int) -> Proof:
         memory = {"best": {"allocated": best}, "candidate": {"allocated": candidate}}

@@ -11,8 +11,8 @@ from torch import nn
 from rung.engine.step import Step
 from rung.hardware import pick
 from rung.plan import Plan
-from rung.rewrites import Surgeon, stream
-from rung.rewrites import surgeon as surgeon_module
+from rung.rewrites import RewriteBackend, residual_dtype
+from rung.rewrites import backend as backend_module
 from rung.rungs import BY_NAME, Context
 from rung.verify import verify as verifying
 from rung.workload import seeded_model
@@ -55,7 +55,7 @@ class Scaled(Layer):
         return torch.add(x, self.first(self.norm(x)), alpha=0.5)
 
 
-class Recorder(Surgeon):
+class Recorder(RewriteBackend):
     """Keeps the dtypes of the sums of the graph that it has rewritten, as it runs."""
 
     def compiled(self, gm, inputs):
@@ -77,42 +77,42 @@ class Recorder(Surgeon):
 
 
 def ran(model, x=X, amp=True):
-    """Outputs and gradients of a model under autocast, as it is and rewritten; the surgeon."""
+    """Outputs and gradients of a model under autocast, as it is and rewritten; the backend."""
     torch._dynamo.reset()
-    surgeon, found = Recorder(["bf16-stream"], "eager"), []
+    backend, found = Recorder(["bf16-stream"], "eager"), []
     other = copy.deepcopy(model)
-    for one, run in ((model, model), (other, torch.compile(other, backend=surgeon, dynamic=False))):
+    for one, run in ((model, model), (other, torch.compile(other, backend=backend, dynamic=False))):
         given = x.clone().requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=amp):
             out = run(given)
         (out.float() * SLOPE).sum().backward()
         found.append([out.detach(), given.grad, *(p.grad for p in one.parameters() if p.grad is not None)])
-    return found[0], found[1], surgeon
+    return found[0], found[1], backend
 
 
 @pytest.mark.parametrize("model", [PreNorm, PostNorm, InPlace], ids=lambda m: m.__name__)
 def test_sums_with_a_branch_are_taken_in_bfloat16(model):
-    want, got, surgeon = ran(model())
-    assert surgeon.rewritten == {"bf16-stream": 2}
-    assert surgeon.sums == [torch.bfloat16] * 2
-    assert (surgeon.before["wide_sum"], surgeon.after["wide_sum"]) == (2, 0)
+    want, got, backend = ran(model())
+    assert backend.rewritten == {"bf16-stream": 2}
+    assert backend.sums == [torch.bfloat16] * 2
+    assert (backend.before["wide_sum"], backend.after["wide_sum"]) == (2, 0)
     for mine, theirs in zip(want, got, strict=True):
         assert theirs.dtype == mine.dtype
         assert float((theirs - mine).norm() / mine.norm()) < 0.02
 
 
 def test_a_result_that_leaves_the_graph_keeps_its_dtype_and_the_factor_of_an_addition_stays():
-    want, got, surgeon = ran(Scaled())
-    assert surgeon.rewritten == {"bf16-stream": 1}
+    want, got, backend = ran(Scaled())
+    assert backend.rewritten == {"bf16-stream": 1}
     assert got[0].dtype == want[0].dtype == torch.float32
     torch.testing.assert_close(got[0], want[0], rtol=0.01, atol=0.02)
 
 
 def test_without_autocast_nothing_is_rewritten_and_the_survey_counts_the_sums():
-    want, got, surgeon = ran(PreNorm(), amp=False)
-    assert surgeon.rewritten == {}
+    want, got, backend = ran(PreNorm(), amp=False)
+    assert backend.rewritten == {}
     assert torch.equal(got[0], want[0])
-    assert surgeon.before["sum"] == 2
+    assert backend.before["sum"] == 2
 
 
 def overwritten(model, x):
@@ -145,14 +145,14 @@ def changes_its_input(model, x):
 )
 def test_sums_that_are_written_to_are_left_alone(function, says):
     torch._dynamo.reset()
-    model, surgeon = PreNorm(), Surgeon(["bf16-stream"], "eager")
-    run = torch.compile(function, backend=surgeon, dynamic=False)
+    model, backend = PreNorm(), RewriteBackend(["bf16-stream"], "eager")
+    run = torch.compile(function, backend=backend, dynamic=False)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         mine, theirs = X.clone(), X.clone()
         torch.testing.assert_close(run(model, theirs), function(model, mine))
         assert torch.equal(mine, theirs)
-    assert surgeon.rewritten == {}
-    assert any(says in reason for reason in surgeon.skipped)
+    assert backend.rewritten == {}
+    assert any(says in reason for reason in backend.skipped)
 
 
 def workload(layers=2):
@@ -170,12 +170,12 @@ def test_a_transformer_with_the_stream_in_bfloat16_is_verified_gradients_and_ste
 
 def test_a_residual_that_is_lost_is_refused(monkeypatch):
     def wrong(graph):
-        count, skipped = stream.narrow_stream(graph)
+        count, skipped = residual_dtype.narrow_residuals(graph)
         for last in graph.find_nodes(op="call_function", target=torch.add)[-1:]:
             last.args = (last.args[1], last.args[1])
         return count, skipped
 
-    monkeypatch.setitem(surgeon_module._RUNNERS, "bf16-stream", wrong)
+    monkeypatch.setitem(backend_module._PASS_FUNCTIONS, "bf16-stream", wrong)
     monkeypatch.setattr(verifying, "SEEDS", (12, 13))
     found = verifying.verify(workload(1), Plan(bf16=True, passes=("bf16-stream",)), CPU, precisions=["bf16"]).record()
     assert not found.passed

@@ -13,8 +13,8 @@ from rung import Workload
 from rung.hardware import pick
 from rung.kernels import reference
 from rung.plan import Plan
-from rung.rewrites import added, chunked, cross_entropy, gemv, joined
-from rung.rewrites import surgeon as surgeon_module
+from rung.rewrites import added_inputs, chunked, cross_entropy, gemv, packed_weights
+from rung.rewrites import backend as backend_module
 from rung.rewrites.attention import flex, float32_attention
 from rung.rewrites.attention import sdpa as sdpa_module
 from rung.rewrites.attention.biased import attention_with_bias
@@ -633,7 +633,7 @@ def table(what, *rest):
 
     def change(graph):
         inputs = graph.find_nodes(op="placeholder")
-        node = next((n for n in inputs if added.VALUE in n.meta), None)
+        node = next((n for n in inputs if added_inputs.VALUE in n.meta), None)
         if node is not None:
             with graph.inserting_after(inputs[-1]):
                 other = graph.call_function(what, (node, *rest))
@@ -771,7 +771,7 @@ MUTATIONS = {
 def test_a_rewrite_gone_wrong_is_refused(name, monkeypatch):
     workload, which, change = MUTATIONS[name]
     monkeypatch.setattr(verifying, "shapes", lambda workload: [workload.inputs])  # refusing needs no second shape
-    right = surgeon_module._RUNNERS[which]
+    right = backend_module._PASS_FUNCTIONS[which]
     broken = []
 
     def wrong(graph):
@@ -781,20 +781,20 @@ def test_a_rewrite_gone_wrong_is_refused(name, monkeypatch):
         broken.append(found[0] and str(graph) != before)
         return found
 
-    monkeypatch.setitem(surgeon_module._RUNNERS, which, wrong)
+    monkeypatch.setitem(backend_module._PASS_FUNCTIONS, which, wrong)
     found = verifying.verify(workload, Plan(passes=(which,)), pick("cpu"), precisions=["exact"]).record()
     assert any(broken)
     assert not found.passed
     assert found.failures
 
 
-# Where the mistakes of the others are refused: test_residual_stream.py, test_kept_weights.py, test_folded_weights.py, test_copies.py,
+# Where the mistakes of the others are refused: test_residual_stream.py, test_weight_cache.py, test_folded_weights.py, test_copies.py,
 # test_routed.py.
 ELSEWHERE = {"bf16-stream", "bf16-weights", "folded-weights", "strided-sdpa-inputs", "aiter-gemm"}
 
 
 def test_no_rewrite_is_without_a_mistake():
-    assert {which for _, which, _ in MUTATIONS.values()} | ELSEWHERE == set(surgeon_module.PASSES)
+    assert {which for _, which, _ in MUTATIONS.values()} | ELSEWHERE == set(backend_module.PASSES)
 
 
 def test_joined_weights_that_are_a_stale_copy_are_refused(monkeypatch):
@@ -803,7 +803,7 @@ def test_joined_weights_that_are_a_stale_copy_are_refused(monkeypatch):
     def stale(self, arguments):
         return kept.setdefault(self.spots, torch.cat([arguments[spot].detach() for spot in self.spots]))
 
-    monkeypatch.setattr(joined.Joined, "__call__", stale)
+    monkeypatch.setattr(packed_weights.PackedWeights, "__call__", stale)
     monkeypatch.setattr(verifying, "SEEDS", (11, 12))  # matrices are others in faint weights than in sharp ones
     found = verifying.verify(LAST, Plan(passes=("fused-gate-up",)), pick("cpu"), precisions=["exact"]).record()
     assert kept
@@ -850,7 +850,7 @@ OPENINGS = {
 @pytest.mark.parametrize("name", OPENINGS)
 def test_torchs_attention_written_out_wrongly_is_refused(name, monkeypatch):
     monkeypatch.setattr(verifying, "shapes", lambda workload: [workload.inputs])
-    right, broken = surgeon_module.write_out, []
+    right, broken = backend_module.write_out, []
 
     def wrong(graph):
         found, before = right(graph), str(graph)
@@ -858,7 +858,7 @@ def test_torchs_attention_written_out_wrongly_is_refused(name, monkeypatch):
         broken.append(str(graph) != before)
         return found
 
-    monkeypatch.setattr(surgeon_module, "write_out", wrong)
+    monkeypatch.setattr(backend_module, "write_out", wrong)
     found = verifying.verify(OPENED, Plan(passes=("sdpa",)), pick("cpu"), precisions=["exact"]).record()
     assert all(broken)
     assert found.failures
@@ -883,7 +883,7 @@ def test_torchs_attention_written_out_wrongly_is_refused(name, monkeypatch):
     ],
 )
 def test_the_same_rewrites_done_right_pass(workload):
-    passes = tuple(surgeon_module.PASSES)
+    passes = tuple(backend_module.PASSES)
     found = verifying.verify(workload, Plan(passes=passes), pick("cpu"), precisions=["exact"]).record()
     assert found.passed, found.failures
 

@@ -12,9 +12,9 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from rung.rewrites import Surgeon
-from rung.rewrites.aten import rotated_joins
+from rung.rewrites import RewriteBackend
 from rung.rewrites.graph import kernel_ops
+from rung.rewrites.inductor_passes import rotated_joins
 from rung.workload.tiny_transformer import Attention
 
 pytestmark = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
@@ -165,8 +165,8 @@ def test_a_compiled_step_has_the_gradients_of_the_model_as_it_is_written(monkeyp
     monkeypatch.setattr(rotated_joins, "place_rotated", lambda graph: counts.append(place(graph)))
     want = torch.autograd.grad(model(x).square().sum(), leaves)
     passes, uncached = ["fused-qkv", "sdpa", "triton-rope"], {"force_disable_caches": True}
-    surgeon = Surgeon(passes, inductor_options=uncached, within=["fused-dgrad"])
-    compiled = torch.compile(model, backend=surgeon, dynamic=False)
+    backend = RewriteBackend(passes, inductor_options=uncached, inductor_passes=["fused-dgrad"])
+    compiled = torch.compile(model, backend=backend, dynamic=False)
     for got, right in zip(torch.autograd.grad(compiled(x).square().sum(), leaves), want, strict=True):
         torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-5)
     assert counts == [0, 1]

@@ -18,7 +18,7 @@ from rung.hardware import aiter
 from rung.hardware.device import cpu
 from rung.plan import Plan
 from rung.records.record import plain
-from rung.rewrites import PASSES, Surgeon, routed
+from rung.rewrites import PASSES, RewriteBackend, routed
 from rung.rungs import BY_NAME, Context
 from rung.rungs.aiter import BEST
 
@@ -67,15 +67,15 @@ ALL = [row(10, 64, 64, "asm"), row(10, 128, 64, "hipblaslt"), row(10, 48, 64, "a
 def test_what_is_tuned_goes_to_aiter_and_the_rest_stays(tables: Any) -> None:
     module = tables(ALL)
     model, x = Block().bfloat16(), torch.randn(2, 5, 64).bfloat16()
-    surgeon = Surgeon(["aiter-gemm"], "eager")
-    run = torch.compile(copy.deepcopy(model), backend=surgeon, dynamic=False)
+    backend = RewriteBackend(["aiter-gemm"], "eager")
+    run = torch.compile(copy.deepcopy(model), backend=backend, dynamic=False)
     with torch.no_grad():
         torch.testing.assert_close(run(x), model(x), rtol=0, atol=0)
     assert module.calls == [((10, 64), 64, "asm"), ((10, 64), 48, "asm")]
-    assert surgeon.matches == {"aiter-gemm": 2}
-    assert surgeon.before["gemm"] == surgeon.after["gemm"] == 4
-    assert surgeon.before["layer_flop"] == surgeon.after["layer_flop"]
-    (left,) = surgeon.skipped  # k and v stand on one line
+    assert backend.matches == {"aiter-gemm": 2}
+    assert backend.before["gemm"] == backend.after["gemm"] == 4
+    assert backend.before["layer_flop"] == backend.after["layer_flop"]
+    (left,) = backend.skipped  # k and v stand on one line
     assert "self.k(x)" in left
     assert left.endswith("10 x 64 x 32: it has no row")
 
@@ -83,19 +83,19 @@ def test_what_is_tuned_goes_to_aiter_and_the_rest_stays(tables: Any) -> None:
 def test_joined_projections_are_looked_up_at_their_joined_width(tables: Any) -> None:
     module = tables(ALL)
     model, x = Block().bfloat16(), torch.randn(2, 5, 64).bfloat16()
-    surgeon = Surgeon(PASSES, "eager")
-    run = torch.compile(copy.deepcopy(model), backend=surgeon, dynamic=False)
+    backend = RewriteBackend(PASSES, "eager")
+    run = torch.compile(copy.deepcopy(model), backend=backend, dynamic=False)
     with torch.no_grad():
         torch.testing.assert_close(run(x), model(x), rtol=2e-2, atol=2e-2)
     assert [call[1:] for call in module.calls] == [(128, "hipblaslt"), (48, "asm")]
     # The tuner is offered the layers as they were and as the other rewrites leave them.
-    assert {p.n: count for p, count in surgeon.products.items()} == {64: (1, 0), 32: (2, 0), 128: (0, 1), 48: (1, 1)}
+    assert {p.n: count for p, count in backend.products.items()} == {64: (1, 0), 32: (2, 0), 128: (0, 1), 48: (1, 1)}
 
 
 def test_compiled_weights_are_not_written_and_a_change_of_them_is_seen(tables: Any) -> None:
     tables(ALL)
     model, x = Block().bfloat16(), torch.randn(2, 5, 64).bfloat16()
-    run = torch.compile(model, backend=Surgeon(["aiter-gemm"], "inductor"), dynamic=False)
+    run = torch.compile(model, backend=RewriteBackend(["aiter-gemm"], "inductor"), dynamic=False)
     versions = [p._version for p in model.parameters()]
     with torch.no_grad():
         for _ in range(2):
@@ -114,7 +114,7 @@ def test_under_autocast_the_product_is_the_one_in_bfloat16(tables: Any) -> None:
             return model(x)
 
     with torch.no_grad():
-        run = torch.compile(forward, backend=Surgeon(["aiter-gemm"], "eager"), dynamic=False)
+        run = torch.compile(forward, backend=RewriteBackend(["aiter-gemm"], "eager"), dynamic=False)
         torch.testing.assert_close(run(x), forward(x), rtol=0, atol=0)
     assert len(module.calls) == 2
 
@@ -122,12 +122,12 @@ def test_under_autocast_the_product_is_the_one_in_bfloat16(tables: Any) -> None:
 def test_training_full_precision_and_weights_made_in_the_graph_are_left_alone(tables: Any) -> None:
     module = tables(ALL)
     x = torch.randn(2, 5, 64)
-    run = torch.compile(Block().bfloat16(), backend=Surgeon(["aiter-gemm"], "eager"), dynamic=False)
+    run = torch.compile(Block().bfloat16(), backend=RewriteBackend(["aiter-gemm"], "eager"), dynamic=False)
     run(x.bfloat16()).sum().backward()
     widened = torch.randint(-9, 9, (64, 64), dtype=torch.int8)
     for other, given in ((Block(), x), (lambda x: x @ widened.to(x.dtype).T, x.bfloat16())):
         with torch.no_grad():
-            torch.compile(other, backend=Surgeon(["aiter-gemm"], "eager"), dynamic=False)(given)
+            torch.compile(other, backend=RewriteBackend(["aiter-gemm"], "eager"), dynamic=False)(given)
     assert module.calls == []
 
 
@@ -173,10 +173,10 @@ def test_every_layer_counts_and_one_that_is_joined_counts_once(tables: Any) -> N
     """Many layers of a tuned shape beside one that is larger, as a model's head is."""
     tables([row(10, 64, 64, "asm")])
     model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(6)), nn.Linear(64, 384, bias=False)).bfloat16()
-    surgeon = Surgeon(["aiter-gemm"], "eager")
+    backend = RewriteBackend(["aiter-gemm"], "eager")
     with torch.no_grad():
-        torch.compile(model, backend=surgeon, dynamic=False)(torch.randn(2, 5, 64).bfloat16())
-    found = aiter.looked_up(MI300X, surgeon.products)
+        torch.compile(model, backend=backend, dynamic=False)(torch.randn(2, 5, 64).bfloat16())
+    found = aiter.looked_up(MI300X, backend.products)
     assert found.tuned
     assert found.left
     assert [(shape.sizes[1], shape.layers) for shape in (*found.tuned, *found.left)] == [(64, (6, 6)), (384, (1, 1))]

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend
 
 from rung.plan import Plan
-from rung.rewrites import PASSES, Surgeon
+from rung.rewrites import PASSES, RewriteBackend
 from rung.rewrites.attention import short
 from rung.rungs import BY_NAME, Context, plan_of
 
@@ -31,15 +31,15 @@ class Windows(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, mask, **self.options).transpose(1, 2).flatten(2)
 
 
-def captured(model: nn.Module, *inputs: torch.Tensor) -> Surgeon:
+def captured(model: nn.Module, *inputs: torch.Tensor) -> RewriteBackend:
     torch._dynamo.reset()
-    surgeon = Surgeon(["short-attention"], "eager")
-    run = torch.compile(model, backend=surgeon, dynamic=False, fullgraph=True)
+    backend = RewriteBackend(["short-attention"], "eager")
+    run = torch.compile(model, backend=backend, dynamic=False, fullgraph=True)
     want, got = model(*inputs), run(*inputs)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
     slopes = [torch.autograd.grad(out.square().sum(), list(model.parameters())) for out in (want, got)]
     torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-4, atol=1e-4)
-    return surgeon
+    return backend
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_a_short_call_keeps_its_mask_and_its_options(masked: str, options: dict[
     ("length", "why"), [(short.LONGEST, ""), (short.LONGEST + 1, "65 queries and 65 keys"), (1, "1 queries and 1 keys")]
 )
 def test_others_are_left_with_a_reason(length: int, why: str) -> None:
-    surgeon = captured(Windows(), torch.randn(2, length, 16))
-    assert bool(surgeon.rewritten) == (not why)
-    assert why in "".join(surgeon.skipped)
+    backend = captured(Windows(), torch.randn(2, length, 16))
+    assert bool(backend.rewritten) == (not why)
+    assert why in "".join(backend.skipped)
 
 
 def test_those_that_are_written_by_hand_are_calls_first() -> None:
@@ -69,9 +69,9 @@ def test_it_is_found_where_all_rewrites_are_looked_for() -> None:
     """FlexAttention takes such a call, too, and the survey runs all of them."""
     torch._dynamo.reset()
     q = torch.randn(2, 2, 9, 16)
-    surgeon = Surgeon(PASSES, "eager")
-    torch.compile(lambda q: F.scaled_dot_product_attention(q, q, q) * 1, backend=surgeon, dynamic=False)(q)
-    assert surgeon.rewritten == {"short-attention": 1, "flex-for-sdpa": 1}
+    backend = RewriteBackend(PASSES, "eager")
+    torch.compile(lambda q: F.scaled_dot_product_attention(q, q, q) * 1, backend=backend, dynamic=False)(q)
+    assert backend.rewritten == {"short-attention": 1, "flex-for-sdpa": 1}
 
 
 def test_a_copy_in_front_of_it_goes_all_the_same() -> None:
@@ -80,9 +80,9 @@ def test_a_copy_in_front_of_it_goes_all_the_same() -> None:
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 9, 16)
 
     torch._dynamo.reset()
-    surgeon, x = Surgeon(["short-attention", "strided-sdpa-inputs"], "eager"), torch.randn(2, 9, 48)
-    torch.testing.assert_close(torch.compile(call, backend=surgeon, dynamic=False)(x), call(x))
-    assert surgeon.matches == {"short-attention": 1, "strided-sdpa-inputs": 3}
+    backend, x = RewriteBackend(["short-attention", "strided-sdpa-inputs"], "eager"), torch.randn(2, 9, 48)
+    torch.testing.assert_close(torch.compile(call, backend=backend, dynamic=False)(x), call(x))
+    assert backend.matches == {"short-attention": 1, "strided-sdpa-inputs": 3}
 
 
 class Returned(Windows):
@@ -106,10 +106,10 @@ class Returned(Windows):
 def test_a_result_that_the_graph_returns_lies_as_it_did(inner: Any, apart: bool) -> None:
     torch._dynamo.reset()
     model, x = Returned(apart), torch.randn(2, 9, 16)
-    surgeon = Surgeon(["short-attention"], inner)
+    backend = RewriteBackend(["short-attention"], inner)
     with torch.no_grad():
-        got, want = torch.compile(model, backend=surgeon, dynamic=False)(x), model(x)
-    assert surgeon.rewritten
+        got, want = torch.compile(model, backend=backend, dynamic=False)(x), model(x)
+    assert backend.rewritten
     assert got.stride() == want.stride()
     torch.testing.assert_close(got, want)
 

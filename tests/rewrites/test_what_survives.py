@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import rung
-from rung.rewrites import PASSES, Surgeon, chunked, cross_entropy
+from rung.rewrites import PASSES, RewriteBackend, chunked, cross_entropy
 
 
 @pytest.fixture(autouse=True)
@@ -60,8 +60,8 @@ class Model(nn.Module):
 def same(model, other=None):
     """Trains and infers, rewritten and not: one's loss and gradients are the other's. Returns what was rewritten."""
     other = other or copy.deepcopy(model)
-    keys, surgeon = list(model.state_dict()), Surgeon(PASSES, "eager")
-    run = torch.compile(other, backend=surgeon, dynamic=False)
+    keys, backend = list(model.state_dict()), RewriteBackend(PASSES, "eager")
+    run = torch.compile(other, backend=backend, dynamic=False)
     want, got = model(TOKENS), run(TOKENS)
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
     want.backward()
@@ -76,7 +76,7 @@ def same(model, other=None):
             parameter.mul_(1.1)
         torch.testing.assert_close(run(TOKENS), model(TOKENS), rtol=1e-5, atol=1e-6)
     assert list(other.state_dict()) == keys
-    return surgeon
+    return backend
 
 
 ALL = {
@@ -116,10 +116,10 @@ def test_hooks_run_and_what_they_change_counts():
 def test_a_parametrized_weight_keeps_its_own_product():
     model = Model()
     nn.utils.parametrizations.weight_norm(model.attention.q)
-    surgeon = same(model)
+    backend = same(model)
     # k and v are still siblings; in inference the weight is normalized once.
-    assert surgeon.rewritten == {**ALL, "folded-weights": 1}
-    assert surgeon.before["gemm"] - surgeon.after["gemm"] == 2 + 1 + 1 + 1  # attention, k and v, gate and up, the loss
+    assert backend.rewritten == {**ALL, "folded-weights": 1}
+    assert backend.before["gemm"] - backend.after["gemm"] == 2 + 1 + 1 + 1  # attention, k and v, gate and up, the loss
 
 
 def test_adapters_of_peft_train_and_the_weights_under_them_stay_frozen():
@@ -128,9 +128,9 @@ def test_adapters_of_peft_train_and_the_weights_under_them_stay_frozen():
     adapted = peft.get_peft_model(
         model, peft.LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False, lora_dropout=0.0)
     )
-    surgeon = same(adapted)
+    backend = same(adapted)
     # q, k and v under the adapters are frozen and joined; so are both adapters' first halves, which are trained.
-    assert surgeon.rewritten["fused-qkv"] == 2
+    assert backend.rewritten["fused-qkv"] == 2
     assert adapted.base_model.model.attention.k.weight.grad is None
 
 
@@ -138,7 +138,7 @@ def test_an_adapter_merged_into_joined_weights_is_seen():
     peft = pytest.importorskip("peft", reason="peft is not installed")
     adapted = peft.get_peft_model(Model(), peft.LoraConfig(r=2, target_modules=["q", "v"], init_lora_weights=False))
     adapted.eval()
-    run = torch.compile(adapted, backend=Surgeon(PASSES, "eager"), dynamic=False)
+    run = torch.compile(adapted, backend=RewriteBackend(PASSES, "eager"), dynamic=False)
     with torch.no_grad():
         want = run(TOKENS)
         adapted.merge_adapter()
@@ -158,12 +158,12 @@ def test_weights_that_are_not_plain_tensors_are_left_alone_with_a_reason():
         def forward(self, x):
             return sum(F.linear(x, weight).sum(-1) for weight in self.weights)
 
-    surgeon, model, x = Surgeon(PASSES, "eager"), Wrapped(), torch.randn(2, WIDTH)
+    backend, model, x = RewriteBackend(PASSES, "eager"), Wrapped(), torch.randn(2, WIDTH)
     with torch.no_grad():
-        got, want = torch.compile(model, backend=surgeon, dynamic=False)(x), model(x)
+        got, want = torch.compile(model, backend=backend, dynamic=False)(x), model(x)
     torch.testing.assert_close(got.a, want.a)
-    assert surgeon.rewritten == {}
-    assert "its weight is a TwoTensor, not a plain tensor" in surgeon.skipped[0]
+    assert backend.rewritten == {}
+    assert "its weight is a TwoTensor, not a plain tensor" in backend.skipped[0]
 
 
 def for_adapters(rungs):
@@ -251,7 +251,7 @@ def test_parameters_of_torchs_own_attention_can_be_swapped_too(passes, checkpoin
         return model(x, x, x, need_weights=False)[0]
 
     x = torch.randn(2, 5, WIDTH)
-    torch.compile(run, backend=Surgeon(passes, "eager"), dynamic=False)(x)
+    torch.compile(run, backend=RewriteBackend(passes, "eager"), dynamic=False)(x)
     for _ in range(3):
         gc.collect()
     for parameter in list(model.parameters()):
@@ -267,11 +267,11 @@ def test_parameters_can_be_swapped_after_a_graph_was_rewritten(passes, checkpoin
     def run(x):
         return checkpoint(model, x, use_reentrant=False) if checkpointed else model(x)
 
-    surgeon = Surgeon(passes, "eager")
-    compiled = torch.compile(run, backend=surgeon, dynamic=False)
+    backend = RewriteBackend(passes, "eager")
+    compiled = torch.compile(run, backend=backend, dynamic=False)
     x = torch.randn(2, 5, WIDTH)
     compiled(x)
-    assert surgeon.rewritten == dict.fromkeys(passes, 1)
+    assert backend.rewritten == dict.fromkeys(passes, 1)
     for _ in range(3):  # of cycles, one after the other
         gc.collect()
     other = nn.Parameter(torch.randn(WIDTH, WIDTH), requires_grad=checkpointed)
@@ -296,10 +296,10 @@ def test_dropout_in_a_checkpointed_region_has_one_mask(how):
         torch.manual_seed(3)
         return torch.autograd.grad(run(x).square().sum(), x)[0]
 
-    surgeon = Surgeon(["fused-qkv", "sdpa"], "eager")
-    compiled = torch.compile(lambda x: checkpoint(model, x, **how), backend=surgeon, dynamic=False)
+    backend = RewriteBackend(["fused-qkv", "sdpa"], "eager")
+    compiled = torch.compile(lambda x: checkpoint(model, x, **how), backend=backend, dynamic=False)
     torch.testing.assert_close(gradient(compiled), gradient(model))
-    assert surgeon.rewritten["sdpa"] == 1
+    assert backend.rewritten["sdpa"] == 1
 
 
 class Branching(nn.Module):
@@ -315,7 +315,7 @@ class Branching(nn.Module):
 def test_both_branches_of_a_cond_are_there(passes):
     """Inputs of its branches share with Dynamo's own graph what these say of themselves."""
     model = Branching()
-    run = torch.compile(model, backend=Surgeon(passes, "eager"), dynamic=False)
+    run = torch.compile(model, backend=RewriteBackend(passes, "eager"), dynamic=False)
     for sign in (1, -1):
         x = sign * torch.ones(3, WIDTH)
         torch.testing.assert_close(run(x), model(x))

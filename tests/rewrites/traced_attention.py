@@ -13,7 +13,7 @@ from triton.backends.compiler import GPUTarget
 
 from rung import kernels
 from rung.kernels import functional
-from rung.rewrites.aten.rotated_joins import place_rotated
+from rung.rewrites.inductor_passes.rotated_joins import place_rotated
 
 BATCH, HEADS, GROUPS, TOKENS, DIM = 2, 4, 2, 6, 16
 

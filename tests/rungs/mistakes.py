@@ -20,7 +20,7 @@ from rung.engine import compiled, step
 from rung.engine.linears import EightBits
 from rung.engine.step import Step
 from rung.plan import Numerics
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.workload import Workload
 
 Patch = pytest.MonkeyPatch
@@ -46,20 +46,20 @@ class Mistake:
 def graph(change: Callable[[fx.Graph], Any]) -> Callable[[Patch], None]:
     """Hands back the captured graph, changed."""
 
-    def compile_(surgeon: Any, gm: fx.GraphModule, inputs: Any) -> Any:
+    def compile_(backend: Any, gm: fx.GraphModule, inputs: Any) -> Any:
         before = str(gm.graph)
         change(gm.graph)
         assert str(gm.graph) != before
         gm.recompile()
         return gm.forward
 
-    return lambda patch: patch.setattr(Surgeon, "compiled", compile_)
+    return lambda patch: patch.setattr(RewriteBackend, "compiled", compile_)
 
 
 def called(change: Callable[[Any, list[Any]], Any]) -> Callable[[Patch], None]:
     """Hands back what calls the captured graph otherwise: `(run, arguments) -> results`."""
     return lambda patch: patch.setattr(
-        Surgeon, "compiled", lambda surgeon, gm, inputs: lambda *given: change(gm.forward, list(given))
+        RewriteBackend, "compiled", lambda backend, gm, inputs: lambda *given: change(gm.forward, list(given))
     )
 
 

@@ -23,7 +23,7 @@ from rung.plan import Numerics, Plan
 from rung.records import measured
 from rung.records.climb import OverShapes
 from rung.records.record import take
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.rungs import BY_NAME, LADDER, Counters
 from rung.rungs.attention import SHORT_ATTENTION, TF32_ATTENTION
 from rung.rungs.convolutions import PATCH_MATMUL
@@ -42,7 +42,7 @@ CPU = pick("cpu")
 def _quick(monkeypatch: pytest.MonkeyPatch) -> Any:
     """No Inductor: what is captured runs as it is, or as a slip says. A faint and a sharp set of weights."""
     torch._dynamo.reset()
-    monkeypatch.setattr(Surgeon, "compiled", lambda surgeon, gm, inputs: gm.forward)
+    monkeypatch.setattr(RewriteBackend, "compiled", lambda backend, gm, inputs: gm.forward)
     monkeypatch.setattr(stepping, "GraphedStep", small.Recorded)
     monkeypatch.setattr(verifying, "SEEDS", (11, 12))
     eight_bits(lambda layer, right: right)(monkeypatch)

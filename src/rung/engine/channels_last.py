@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 
 from rung.engine.parts import on_tensors
-from rung.rewrites.joined import held
+from rung.rewrites.packed_weights import shares_storage
 
 KINDS = (nn.Conv2d, nn.ConvTranspose2d, nn.Conv3d, nn.ConvTranspose3d)
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the dimensions of a weight
@@ -133,7 +133,7 @@ def _weights(model: nn.Module) -> list[nn.Parameter]:
 
 def _lies_usual(weight: nn.Parameter) -> bool:
     """In the usual layout. One that others hold stays where they see it."""
-    return weight.is_contiguous() and not held(weight)
+    return weight.is_contiguous() and not shares_storage(weight)
 
 
 def outputs_as_without(output: Any, inputs: Any) -> Any:

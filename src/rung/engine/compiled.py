@@ -31,8 +31,8 @@ from rung.engine.regions import blocks
 from rung.engine.switches import Switched, switches
 from rung.plan import Plan
 from rung.records.workload import Break
-from rung.rewrites import Surgeon
-from rung.rewrites.kept import step_taken, steps_taken
+from rung.rewrites import RewriteBackend
+from rung.rewrites.weight_cache import count_step, step_count
 
 
 class Renewed(enum.Enum):
@@ -62,13 +62,13 @@ class _Graphs:
     def __init__(
         self,
         function: Callable[..., Any],
-        surgeon: Surgeon,
+        backend: RewriteBackend,
         on_symbolic: Callable[[], Any] = tuple,
         *,
         fixed_numbers: bool = False,
     ) -> None:
         self._fixed_numbers = fixed_numbers
-        self.surgeon, self.watched = surgeon, WatchedBackend(surgeon, on_symbolic)
+        self.backend, self.watched = backend, WatchedBackend(backend, on_symbolic)
         self.run = torch.compile(function, backend=self.watched)
 
     def compile(self, *args: Any, **kwargs: Any) -> Any:
@@ -114,7 +114,7 @@ class Compiled:
         self._switched = Switched(model, plan.switches)
         self._channels_last = ChannelsLast(model) if plan.channels_last else None
         self._eight_bits: EightBits | None = None
-        self.surgeon: Surgeon | None = None
+        self.backend: RewriteBackend | None = None
         self._regions: list[torch.nn.Module] = []
         self._seen: list[tuple[Any, ...]] = []
         self._adapters = _Adapters()
@@ -135,10 +135,10 @@ class Compiled:
         if self._copies_weights:
             self._see_merges()
         renewed = Renewed.NOTHING
-        if self._plan.capture and self.surgeon:
-            if self.surgeon.renew():
+        if self._plan.capture and self.backend:
+            if self.backend.renew():
                 renewed = Renewed.COPIES
-            if self.surgeon.outdated():
+            if self.backend.outdated():
                 return Renewed.STEP
         if not self._plan.keeps_weights:
             return renewed
@@ -158,13 +158,13 @@ class Compiled:
 
     def applied(self) -> dict[str, Any]:
         """What is in effect: plain values."""
-        inductor = self.surgeon is not None and self.surgeon.inner == "inductor"
+        inductor = self.backend is not None and self.backend.inner == "inductor"
         return {
-            "matches": dict(self.surgeon.matches) if self.surgeon else {},
-            "skipped": list(self.surgeon.skipped) if self.surgeon else [],
-            "copied_joins": self.surgeon.copied if self.surgeon else 0,
-            "compiled_graphs": self.surgeon.graphs + (self._shared.surgeon.graphs if self._shared else 0)
-            if self.surgeon and inductor
+            "matches": dict(self.backend.matches) if self.backend else {},
+            "skipped": list(self.backend.skipped) if self.backend else [],
+            "copied_joins": self.backend.copied if self.backend else 0,
+            "compiled_graphs": self.backend.graphs + (self._shared.backend.graphs if self._shared else 0)
+            if self.backend and inductor
             else 0,
             "graph_breaks": sum(found.count for found in self.breaks),
             "regions": len(self._regions),
@@ -173,8 +173,8 @@ class Compiled:
             **{f"switch {name}": value for name, value in switches(self._model).items()},
             **({"replays_skipped": skipped_replays()} if self._plan.replays else {}),
             **({"one graph under DDP": self._graphs is not None} if self._plan.exchange.one_graph else {}),
-            **{f"pass {name}": inductor for name in self._plan.within},
-            **({f"inductor {k}": v for k, v in self.surgeon.inductor_options.items()} if self.surgeon else {}),
+            **{f"pass {name}": inductor for name in self._plan.inductor_passes},
+            **({f"inductor {k}": v for k, v in self.backend.inductor_options.items()} if self.backend else {}),
         }
 
     @contextlib.contextmanager
@@ -202,8 +202,8 @@ class Compiled:
             self._channels_last.follow(optimizer)
 
     def undo(self) -> None:
-        if self.surgeon:
-            self.surgeon.undo()
+        if self.backend:
+            self.backend.undo()
         for block in self._regions:
             BLOCK_CALLS.take(block, self)
         if self._channels_last:
@@ -212,13 +212,13 @@ class Compiled:
 
     def _see_merges(self) -> None:
         """Merging an adapter writes to the weight under it through `.data`, as an optimizer's fused step does unseen."""
-        graphs = self.surgeon.graphs if self.surgeon else -1
+        graphs = self.backend.graphs if self.backend else -1
         # Not at every call, for a model has hundreds of modules; with 8 bits each of them is looked at anyway.
         if graphs != self._adapted or self._eight_bits:
             self._adapted = graphs
             self._adapters.find(self._model)
         if self._adapters.changed():
-            step_taken()
+            count_step()
 
     def _rounded(self) -> EightBits:
         """The layers in 8 bits, which are bound to the model while it is called by this way and not beside it: not made before the first call
@@ -239,7 +239,7 @@ class Compiled:
         if self._graphs and self._graphs.watched.symbolic and not self._careful and not self._plan.dynamic:
             # A call of the short way was compiled anew, and Dynamo took for a variable what has one value in these calls.
             self._careful = True
-            self._run = self._whole(self._graphs.surgeon)
+            self._run = self._whole(self._graphs.backend)
         kind = (*key[:2], ranks(key[2:]))
         first = self._first.setdefault(kind, key[2:])
         if first != key[2:]:
@@ -254,7 +254,7 @@ class Compiled:
         return result
 
     def _shared_call(self, key: Hashable, dimensions: list[set[int]], args: Any, kwargs: Any) -> Any:
-        shared = self._shared = self._shared or _Graphs(self._function, self._surgeon(rewrites=False))
+        shared = self._shared = self._shared or _Graphs(self._function, self._backend(rewrites=False))
         with dynamic_dimensions(tensors_of((args, kwargs)), dimensions) as marked:
             result = self._in_context(shared.compile, opens_sizes=False)(*args, **kwargs)
         if marked and not shared.watched.symbolic:
@@ -308,13 +308,13 @@ class Compiled:
 
         return call
 
-    def _surgeon(self, rewrites: bool) -> Surgeon:
+    def _backend(self, rewrites: bool) -> RewriteBackend:
         plan = self._plan
         inner: Literal["inductor", "eager"] = "inductor" if plan.compiles else "eager"
-        passes, within = (plan.passes, plan.within) if rewrites else ((), ())
-        return Surgeon(passes, inner, dict(plan.inductor), within, self._model)
+        passes, inductor_passes = (plan.passes, plan.inductor_passes) if rewrites else ((), ())
+        return RewriteBackend(passes, inner, dict(plan.inductor), inductor_passes, self._model)
 
-    def _whole(self, surgeon: Surgeon) -> Callable[..., Any]:
+    def _whole(self, backend: RewriteBackend) -> Callable[..., Any]:
         self._known.clear()
         this = weakref.ref(self)  # Dynamo keeps its backend, which must not keep this object, and with it the model
 
@@ -323,7 +323,7 @@ class Compiled:
                 compiled._known.clear()
 
         fixed_numbers = self._new_shapes is None
-        self._graphs = _Graphs(self._function, surgeon, forget_short_ways, fixed_numbers=fixed_numbers)
+        self._graphs = _Graphs(self._function, backend, forget_short_ways, fixed_numbers=fixed_numbers)
         return self._in_context(self._graphs.compile)
 
     def _prepared(self) -> Callable[..., Any]:
@@ -332,10 +332,10 @@ class Compiled:
         self._known.clear()
         if not plan.compiles and not plan.passes:
             return self._in_context(self._function)
-        if self.surgeon:
-            self.surgeon.undo()  # what it moved, only it can give memory of its own
-        self.surgeon = self._surgeon(rewrites=True)
-        run = self._whole(self.surgeon)
+        if self.backend:
+            self.backend.undo()  # what it moved, only it can give memory of its own
+        self.backend = self._backend(rewrites=True)
+        run = self._whole(self.backend)
         if plan.regions and self._graphs:
             self._regions = blocks(self._model)
             for block in self._regions:  # as `Module.compile` does
@@ -348,7 +348,7 @@ class Compiled:
         """Of all parameters, with their names: what is pruned goes on as `weight_orig`, the same object. Asked before every call:
         `named_parameters` takes half as long again."""
         parameters = (item for module in self._model.modules() for item in module._parameters.items())
-        return [(steps_taken(),), *((n, id(p), _version(p), _place(p)) for n, p in parameters if p is not None)]
+        return [(step_count(),), *((n, id(p), _version(p), _place(p)) for n, p in parameters if p is not None)]
 
 
 class _Adapters:

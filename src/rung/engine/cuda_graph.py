@@ -27,7 +27,7 @@ from rung.engine.outside_memory import OutsideMemory
 from rung.engine.results import Result, own_objects
 from rung.errors import WorkloadError
 from rung.hardware.device import Device, recording
-from rung.rewrites.kept import step_taken
+from rung.rewrites.weight_cache import count_step
 
 WARM_CALLS = 2  # real steps before capture: lazy initialisation and compilation must not happen while capturing
 OFTEN = 8  # changes of an optimizer, from which on they are worth a word
@@ -368,7 +368,7 @@ class GraphedStep:
                 parameter.grad = total
         if self._optimizer:
             captured.graph.replay()
-            step_taken()
+            count_step()
         elif captured.harmless is None or captured.harmless == PROOFS:
             captured.graph.replay()
         else:
@@ -376,7 +376,7 @@ class GraphedStep:
             captured.graph.replay()
             captured.harmless = captured.harmless + 1 if outside.unchanged() else None
         if captured.learns:
-            step_taken()
+            count_step()
         for parameter, gradient in zip(self._parameters, captured.gradients, strict=True):
             if parameter.grad is not gradient:
                 parameter.grad = gradient

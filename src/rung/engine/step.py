@@ -22,7 +22,7 @@ from rung.engine.process_wide import CONVOLUTION_SEARCH, TF32
 from rung.hardware.device import Device, autocast, matmul_precision_name
 from rung.plan import Plan
 from rung.records.workload import Break
-from rung.rewrites import Surgeon
+from rung.rewrites import RewriteBackend
 from rung.workload import Workload
 from rung.workload.base import refuse_no_scalar
 
@@ -107,9 +107,9 @@ class Step:
         return self._forward.unlike()
 
     @property
-    def surgeon(self) -> Surgeon | None:
+    def backend(self) -> RewriteBackend | None:
         """What rewrites and compiles the captured graphs, where anything does."""
-        return self._forward.surgeon
+        return self._forward.backend
 
     @property
     def breaks(self) -> list[Break]:

@@ -177,16 +177,16 @@ def captured_graphs(workload: Workload, device: Device) -> Graphs:
     passes = tuple(name for name in PASSES if name != EXPERTS)
     try:
         step, logged, failed = _run_by_rewrites(workload, model, device, passes)
-        assert step.surgeon is not None
-        found, skipped = dict(step.surgeon.matches), [*failed, *step.surgeon.skipped]
+        assert step.backend is not None
+        found, skipped = dict(step.backend.matches), [*failed, *step.backend.skipped]
         if others := hidden(found):
             alone = Step(workload, model, Plan(passes=others), device)
             alone(to_device(workload.inputs(0), device))
-            assert alone.surgeon is not None
-            found |= alone.surgeon.matches
-            skipped = list(dict.fromkeys([*skipped, *alone.surgeon.skipped]))
+            assert alone.backend is not None
+            found |= alone.backend.matches
+            skipped = list(dict.fromkeys([*skipped, *alone.backend.skipped]))
         if step.breaks:
-            step.surgeon.undo()  # weights that lie next to one another already are not laid otherwise
+            step.backend.undo()  # weights that lie next to one another already are not laid otherwise
             grouped, left = loops_over_experts(workload, model, device)
             found, skipped = {**found, **grouped}, [*skipped, *left]
         breaks = [*logged.uncompiled, *step.breaks]
@@ -195,14 +195,14 @@ def captured_graphs(workload: Workload, device: Device) -> Graphs:
     return Graphs(
         matches=found,
         skipped=skipped,
-        captured=dict(step.surgeon.before),
-        rewritten=dict(step.surgeon.after),
-        written_out=dict(step.surgeon.written_out),
-        graphs=step.surgeon.graphs,
+        captured=dict(step.backend.before),
+        rewritten=dict(step.backend.after),
+        written_out=dict(step.backend.written_out),
+        graphs=step.backend.graphs,
         graph_breaks=[sentence(found) for found in breaks],
         breaks=breaks,
         recompilations=logged.again,
-        aiter=looked_up(device, step.surgeon.products),
+        aiter=looked_up(device, step.backend.products),
     )
 
 
@@ -222,9 +222,9 @@ def _run_by_rewrites(
                 for seed in (0, 1):
                     step(to_device(workload.inputs(seed), device))
         except Exception:
-            if step.surgeon:
-                step.surgeon.undo()
-                rewritten.extend(name for name in step.surgeon.rewritten if name not in rewritten)
+            if step.backend:
+                step.backend.undo()
+                rewritten.extend(name for name in step.backend.rewritten if name not in rewritten)
             raise
         return step, logged
 
@@ -258,7 +258,7 @@ def loops_over_experts(workload: Workload, model: torch.nn.Module, device: Devic
         alone(to_device(workload.inputs(0), device))
     except Exception:  # a size that is not a loop's over experts
         return {}, []
-    return (dict(alone.surgeon.matches), alone.surgeon.skipped) if alone.surgeon else ({}, [])
+    return (dict(alone.backend.matches), alone.backend.skipped) if alone.backend else ({}, [])
 
 
 def sentence(found: Break) -> str:

@@ -264,7 +264,7 @@ def _hooked(model: torch.nn.Module) -> str:
 
 
 def found_nothing(name: str, skipped: Iterable[str]) -> str:
-    """What to say of a rewrite that found nothing in the graph; skipped: what was left alone, and why, as a surgeon tells it."""
+    """What to say of a rewrite that found nothing in the graph; skipped: what was left alone, and why, as the backend tells it."""
     why = next((f": {s[len(name) + 2 :]}" for s in skipped if s.startswith(f"{name}: ")), "")
     return f"{name} rewrote nothing{why}"
 

@@ -3,6 +3,6 @@
 The user's model, its class, its state dict and its hooks stay as they are: only the captured graph changes.
 """
 
-from rung.rewrites.surgeon import PASSES, Surgeon, hidden, inductor_patches
+from rung.rewrites.backend import PASSES, RewriteBackend, hidden, inductor_patches
 
-__all__ = ["PASSES", "Surgeon", "hidden", "inductor_patches"]
+__all__ = ["PASSES", "RewriteBackend", "hidden", "inductor_patches"]

@@ -23,7 +23,7 @@ from rung.rewrites.graph.normalize import (
     value,
 )
 from rung.rewrites.graph.writes import storage
-from rung.rewrites.siblings import plain, projection
+from rung.rewrites.horizontal_fusion import is_dense_input, projection
 
 LONGEST = 16  # operations of an activation; GELU written out has ten at most
 
@@ -65,7 +65,7 @@ def product_with_bias(node: fx.Node) -> tuple[Any, Any, Any] | None:
     if getattr(node.target, "spells", ""):
         return None  # it has an epilogue
     if read := projection(node):
-        return read if read[2] is not None and plain(read[1]) else None
+        return read if read[2] is not None and is_dense_input(read[1]) else None
     if kind(node) == "conv2d":
         x, weight, bias = (argument(node, k, name) for k, name in enumerate(("input", "weight", "bias")))
         return (x, weight, bias) if bias is not None and _pointwise(node, value(weight)) else None

@@ -32,12 +32,12 @@ def write_in_place(graph: fx.Graph) -> tuple[int, list[str]]:
     """Rewrite every such write; how many, and why not others."""
     count, skipped = 0, []
     for node in list(graph.nodes):
-        found = _write(node)
-        if isinstance(found, _Write):
-            _rewrite(graph, node, found)
+        write = _write(node)
+        if isinstance(write, _Write):
+            _rewrite(graph, node, write)
             count += 1
-        elif found:
-            skipped.append(f"write at {source_line(node)}: {found}")
+        elif write:
+            skipped.append(f"write at {source_line(node)}: {write}")
     return count, skipped
 
 
@@ -87,23 +87,23 @@ def _plain(cut: slice) -> bool:
     return cut.step in (None, 1) and all(end is None or isinstance(end, int) for end in (cut.start, cut.stop))
 
 
-def _rewrite(graph: fx.Graph, node: fx.Node, found: _Write) -> None:
-    whole = value(found.base)
+def _rewrite(graph: fx.Graph, node: fx.Node, write: _Write) -> None:
+    whole = value(write.base)
     assert whole is not None
     before = node.prev
     with graph.inserting_before(node):
         places: list[fx.Node] = []
-        for k, part in enumerate(found.window):
-            spread = [1] * len(found.window)
+        for k, part in enumerate(write.window):
+            spread = [1] * len(write.window)
             spread[k] = -1
-            if k != found.dim:
+            if k != write.dim:
                 place = graph.call_function(torch.arange, (part.start, part.stop), {"device": whole.device})
             elif part.start:
-                place = graph.call_function(torch.add, (found.index, part.start))
+                place = graph.call_function(torch.add, (write.index, part.start))
             else:
-                place = found.index
+                place = write.index
             places.append(graph.call_method("reshape", (place, *spread)))
-        made = graph.call_method("index_put_", (found.base, tuple(places), found.rows))
+        made = graph.call_method("index_put_", (write.base, tuple(places), write.rows))
     while made is not before:
         made.meta["stack_trace"] = node.meta.get("stack_trace")
         made = made.prev

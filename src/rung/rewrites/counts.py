@@ -13,9 +13,9 @@ from rung.rewrites.attention.multi_head import FAST_PATHS
 from rung.rewrites.gelu_between import BETWEEN
 from rung.rewrites.graph import kernel_ops
 from rung.rewrites.graph.normalize import argument, kind, per_dimension, value
+from rung.rewrites.horizontal_fusion import projection
+from rung.rewrites.residual_dtype import summands, wide_sum
 from rung.rewrites.routed import ROUTED, linear_product
-from rung.rewrites.siblings import projection
-from rung.rewrites.stream import summands, wide_sum
 
 # gemm: matrix products, by weights and inside hand-written attention; masked_sdpa: SDPA calls with a mask tensor;
 # triton: calls of our own kernels; flex: calls of FlexAttention; layer_flop: floating-point operations of the linear
@@ -41,28 +41,28 @@ _KINDS = {
 
 def count(parts: Iterable[fx.GraphModule]) -> Counter[str]:
     """Occurrences by `NAMES`."""
-    found: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
     for node in (node for part in parts for node in part.graph.nodes):
         what = "triton" if kernel_ops.called(node) else _KINDS.get(kind(node))
         what = "gemm" if node.target is ROUTED else "flex" if node.target is flex_attention else what
         if what:
-            found[what] += 1
-            found["masked_sdpa"] += what == "sdpa" and argument(node, 3, "attn_mask") is not None
-            found["layer_flop"] += _flop(node)
-            found["depthwise"] += kind(node) == "conv2d" and _each_channel_alone(node)
+            counted[what] += 1
+            counted["masked_sdpa"] += what == "sdpa" and argument(node, 3, "attn_mask") is not None
+            counted["layer_flop"] += _flop(node)
+            counted["depthwise"] += kind(node) == "conv2d" and _each_channel_alone(node)
             if what == "gemm":
-                found.update(_product_flop(node))
+                counted.update(_product_flop(node))
         elif node.target in BETWEEN.values():
-            found.update(_both_products(node))
+            counted.update(_both_products(node))
         elif node.target in FAST_PATHS:  # as on a GPU
             layer = FAST_PATHS[node.target] == "layer"
             by_hand = argument(node, 18 if layer else 9, "mask") is not None
             by_hand = by_hand or (not layer and bool(argument(node, 10, "need_weights", default=True)))
-            found.update(gemm=(4 if layer else 2) + 2 * by_hand, sdpa=not by_hand)
+            counted.update(gemm=(4 if layer else 2) + 2 * by_hand, sdpa=not by_hand)
         elif summands(node):
-            found["sum"] += 1
-            found["wide_sum"] += wide_sum(node)
-    return found
+            counted["sum"] += 1
+            counted["wide_sum"] += wide_sum(node)
+    return counted
 
 
 def _each_channel_alone(node: fx.Node) -> bool:
@@ -91,12 +91,12 @@ def _both_products(node: fx.Node) -> Counter[str]:
     x, bias, made = value(node.args[0]), value(node.args[2]), value(node)
     if x is None or bias is None or made is None:
         return Counter(gemm=2)
-    found, rows, inner = Counter(gemm=2), made.numel() // made.shape[-1], bias.numel()
+    counted, rows, inner = Counter(gemm=2), made.numel() // made.shape[-1], bias.numel()
     for size, turned in zip((x.shape[-1], made.shape[-1]), node.args[5], strict=True):
         flop = 2 * rows * size * inner
         unaligned = flop * any(each % ALIGNED for each in (rows, size, inner))
-        found.update(gemm_flop=flop, layer_flop=flop * (not turned), unaligned_flop=unaligned)
-    return found
+        counted.update(gemm_flop=flop, layer_flop=flop * (not turned), unaligned_flop=unaligned)
+    return counted
 
 
 def _flop(node: fx.Node) -> int:
@@ -108,14 +108,14 @@ def _flop(node: fx.Node) -> int:
 def attention(part: fx.GraphModule) -> Counter[str]:
     """Of the SDPA calls, going forward and without regard to a mask: `scores`, the elements of their score matrices, and
     `flop`, the operations of the products on both sides of these."""
-    found: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
     for node in part.graph.nodes:
         if _KINDS.get(kind(node)) == "sdpa":
             query, key, values = (value(argument(node, i, name)) for i, name in enumerate(("query", "key", "value")))
             if query is not None and key is not None and values is not None and query.shape[-1]:
                 scores = query.numel() // query.shape[-1] * key.shape[-2]
-                found.update(scores=scores, flop=2 * scores * (query.shape[-1] + values.shape[-1]))
-    return found
+                sizes.update(scores=scores, flop=2 * scores * (query.shape[-1] + values.shape[-1]))
+    return sizes
 
 
 def products(parts: Iterable[fx.GraphModule]) -> Counter[Product]:

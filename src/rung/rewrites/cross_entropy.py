@@ -11,8 +11,8 @@ from torch import fx
 from rung.rewrites.chunked import linear_cross_entropy
 from rung.rewrites.graph.normalize import argument, cast_source, in_place, kind, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
+from rung.rewrites.horizontal_fusion import projection
 from rung.rewrites.logits import index_of
-from rung.rewrites.siblings import projection
 
 LEAST_BYTES = 2**27  # of float32 logits: below, holding them all costs little
 
@@ -63,12 +63,12 @@ def _path(loss: fx.Node) -> _Path | str | None:
 
 def _followers(node: fx.Node) -> list[fx.Node]:
     """The users, through views and detached copies."""
-    found = []
+    followers = []
     for user in node.users:
-        found.append(user)
+        followers.append(user)
         if kind(user) in ("detach", "view", "reshape", "float", "to"):
-            found += _followers(user)
-    return found
+            followers += _followers(user)
+    return followers
 
 
 def regroups(node: fx.Node) -> bool:

@@ -18,7 +18,7 @@ from torch.fx.node import map_aggregate
 
 from rung.rewrites.graph.normalize import ELEMENTWISE, argument, in_place, kind, names, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode, written
-from rung.rewrites.siblings import plain, projection
+from rung.rewrites.horizontal_fusion import is_dense_input, projection
 
 # What computes every row by itself: the rows of all experts may then go through it together.
 _BY_ROW = ELEMENTWISE - names("dropout type_as")
@@ -243,7 +243,7 @@ def _body(turn: Turn) -> list[fx.Node]:
         if node in found or node is turn.rows:
             continue
         layer = projection(node) if kind(node) == "linear" else None
-        if layer and plain(layer[1]) and (layer[2] is None or plain(layer[2])):
+        if layer and is_dense_input(layer[1]) and (layer[2] is None or is_dense_input(layer[2])):
             todo.append(layer[0])
         elif _by_row(node):
             todo += node.all_input_nodes

@@ -17,8 +17,8 @@ from rung.rewrites.expert_loops import Left, Turn, read_loop, turn_of
 from rung.rewrites.graph.normalize import source_line, value
 from rung.rewrites.graph.writes import between
 from rung.rewrites.grouped_mm import combine, expert_linear, sort_rows
-from rung.rewrites.joined import joined_input
-from rung.rewrites.siblings import projection
+from rung.rewrites.horizontal_fusion import projection
+from rung.rewrites.packed_weights import packed_input
 
 
 def group_experts(graph: fx.Graph) -> tuple[int, list[str]]:
@@ -71,7 +71,7 @@ def _joined(graph: fx.Graph, layers: list[fx.Node], dtype: torch.dtype) -> tuple
         raise Left("its experts are not alike")
     if given[0] is None or given[0].dtype != dtype:
         raise Left("its rows and weights have different dtypes")
-    weight, bias = joined_input(graph, weights), joined_input(graph, biases) if biases else None
+    weight, bias = packed_input(graph, weights), packed_input(graph, biases) if biases else None
     if weight is None or (biases and bias is None):
         raise Left("the weights of its experts cannot be packed into one tensor")
     return weight, bias

@@ -1,7 +1,7 @@
 """What is computed of weights alone is computed once (constant folding), and again once a weight is another.
 
 Folded batch norms are such, weights that are standardized or normalized, and biases of attention that a table holds. The compiler computes them in
-every call, each in a kernel of its own, for most are read by kernels of libraries. Their values are kept as those of casts are (`kept.py`), and as
+every call, each in a kernel of its own, for most are read by kernels of libraries. Their values are kept as those of casts are (`weight_cache.py`), and as
 autocast casts them.
 """
 
@@ -15,14 +15,14 @@ from torch import fx, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from rung.rewrites.batch_norm import STATISTIC
+from rung.rewrites.cast_cache import NARROW, PRODUCTS
 from rung.rewrites.graph.captured import without_numbers
 from rung.rewrites.graph.constants import COMPUTED, COSTLY, sweep
 from rung.rewrites.graph.normalize import argument, kind, names, source_line, value
 from rung.rewrites.graph.writes import storage, switches_mode, written
-from rung.rewrites.hoist import VIEWS
-from rung.rewrites.joined import HOME
-from rung.rewrites.kept import add_kept, viewed
-from rung.rewrites.kept_casts import NARROW, PRODUCTS
+from rung.rewrites.hoisted_constants import VIEWS
+from rung.rewrites.packed_weights import PLACEMENT
+from rung.rewrites.weight_cache import add_cached, replay_views
 
 # What a compiler cannot compute as part of whatever reads it.
 HEAVY = names(
@@ -93,9 +93,9 @@ def fold_weights(graph: fx.Graph) -> tuple[int, list[str]]:
                 skipped.append(f"weight of {source_line(node)}: its value takes more memory than what it is made of")
                 continue
             if (inner, dtype) not in made:
-                made[inner, dtype] = _kept(graph, inner, dtype, sources)
+                made[inner, dtype] = _cached(graph, inner, dtype, sources)
                 count += 1
-            node.replace_input_with(read, viewed(graph, views, made[inner, dtype]))
+            node.replace_input_with(read, replay_views(graph, views, made[inner, dtype]))
             sweep([read])
     return count, skipped
 
@@ -105,12 +105,12 @@ def _weights(graph: fx.Graph, touched: set[int | None]) -> tuple[dict[fx.Node, N
     found: dict[fx.Node, None] = {}
     skipped = []
     for node in graph.find_nodes(op="placeholder"):
-        home = node.meta.get(HOME)
-        if home is None:
+        placement = node.meta.get(PLACEMENT)
+        if placement is None:
             continue
-        alone = home.alone and not home.shared
-        seen = home.writes_seen and not (home.parameter and STATISTIC in node.meta)
-        if seen and alone and storage(node) not in touched:
+        fills_storage = placement.fills_storage and not placement.shared
+        seen = placement.writes_seen and not (placement.parameter and STATISTIC in node.meta)
+        if seen and fills_storage and storage(node) not in touched:
             found[node] = None
         elif not seen and STATISTIC in node.meta:
             skipped.append(f"statistics {node.name}: no counter says when batch norm writes them")
@@ -209,7 +209,9 @@ def _as_read(node: fx.Node, inner: fx.Node) -> torch.dtype:
     return made.dtype if cast else held.dtype
 
 
-def _kept(graph: fx.Graph, inner: fx.Node, dtype: torch.dtype, sources: dict[fx.Node, dict[fx.Node, None]]) -> fx.Node:
+def _cached(
+    graph: fx.Graph, inner: fx.Node, dtype: torch.dtype, sources: dict[fx.Node, dict[fx.Node, None]]
+) -> fx.Node:
     members, held = list(sources[inner]), value(inner)
     assert held is not None
     needed, todo = set(), [inner]
@@ -230,4 +232,4 @@ def _kept(graph: fx.Graph, inner: fx.Node, dtype: torch.dtype, sources: dict[fx.
         example = held.detach().to(dtype)
         if 0 in example.stride():  # one element may be read as many, and not written as such
             example = example.contiguous()
-    return add_kept(graph, example, members, Folded(program, example))
+    return add_cached(graph, example, members, Folded(program, example))

@@ -18,7 +18,7 @@ from rung.rewrites.activations import GELU, TANH_GELU, Activation, turned_layer,
 from rung.rewrites.graph.kernel_ops import cast
 from rung.rewrites.graph.normalize import VIEWS, argument, cast_source, kind, source_line, value
 from rung.rewrites.graph.writes import between, may_touch, storage, switches_mode
-from rung.rewrites.siblings import plain, projection
+from rung.rewrites.horizontal_fusion import is_dense_input, projection
 
 # Numbers in 16 bytes, which products on matrix units read at once. Inductor pads what is not aligned, and cannot pad what it does not see.
 ALIGNED = 8
@@ -131,7 +131,7 @@ def _linear(node: fx.Node, source: fx.Node) -> tuple[Any, Any] | None:
     if getattr(node.target, "spells", ""):
         return None
     read = projection(node) or turned_layer(node)
-    return read[1:] if read and read[0] is source and plain(read[1]) else None
+    return read[1:] if read and read[0] is source and is_dense_input(read[1]) else None
 
 
 def _obstacle(node: fx.Node, down: fx.Node, read: tuple[Any, ...]) -> str:

@@ -10,11 +10,11 @@ from torch import fx
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from rung.rewrites.activations import turned_layer
+from rung.rewrites.cast_cache import NARROW
 from rung.rewrites.graph import kernel_ops
 from rung.rewrites.graph.captured import transformed
 from rung.rewrites.graph.normalize import kind, source_line, value
-from rung.rewrites.kept_casts import NARROW
-from rung.rewrites.siblings import plain, projection
+from rung.rewrites.horizontal_fusion import is_dense_input, projection
 
 LEAST = 2**20  # elements of a weight: a smaller one is read in about the time that a launch takes
 
@@ -63,7 +63,7 @@ def _obstacle(node: fx.Node, x: Any, weight: Any, bias: Any) -> str:
     assert held is not None
     if is_traceable_wrapper_subclass(held):
         return f"its weight is a {type(held).__name__}, not a plain tensor"
-    if not plain(weight):
+    if not is_dense_input(weight):
         return "its weight is computed in the graph"
     if kind(node) == "addmm" or held.stride(1) != 1:
         return "its weight does not lie in rows of one output each"

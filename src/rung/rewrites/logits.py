@@ -14,7 +14,7 @@ from torch import fx
 from rung.rewrites.graph.layout import STRIDE_READERS
 from rung.rewrites.graph.normalize import argument, cast_source, in_place, kind, names, scaled, source_line, value
 from rung.rewrites.graph.writes import aliases, between, may_touch, opaque, storage, switches_mode
-from rung.rewrites.siblings import projection
+from rung.rewrites.horizontal_fusion import projection
 
 _POINTWISE = names("tanh sigmoid relu gelu silu dropout")
 
@@ -25,13 +25,13 @@ def narrow_logits(graph: fx.Graph) -> tuple[int, list[str]]:
     for node in list(graph.nodes):
         if node._erased or node.op not in ("call_function", "call_method") or projection(node) is None:
             continue
-        found = _chain(node)
-        if found is None:
+        chain = _chain(node)
+        if chain is None:
             continue
-        if isinstance(found, str):
-            skipped.append(f"linear at {source_line(node)}: {found}")
+        if isinstance(chain, str):
+            skipped.append(f"linear at {source_line(node)}: {chain}")
         else:
-            _rewrite(graph, node, *found)
+            _rewrite(graph, node, *chain)
             count += 1
     return count, skipped
 

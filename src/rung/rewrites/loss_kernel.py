@@ -100,8 +100,8 @@ def _rewrite(graph: fx.Graph, loss: fx.Node) -> None:
             source = graph.call_method("movedim", (source, 1, -1))
         rows = graph.call_method("reshape", (source, -1, classes))
         labels = graph.call_method("reshape", (target, -1))
-        found = graph.call_function(kernel_ops.operator("cross_entropy"), (rows, labels, ignored, smoothing))
-        total: Any = graph.call_method("__getitem__", (found, 0))
+        outputs = graph.call_function(kernel_ops.operator("cross_entropy"), (rows, labels, ignored, smoothing))
+        total: Any = graph.call_method("__getitem__", (outputs, 0))
         if reduction == "none":
             total = graph.call_method("reshape", (total, tuple(result.shape)))
         else:

@@ -14,7 +14,7 @@ from torch import fx
 from rung.hardware import pick
 from rung.hardware.aiter import Product, Tuned, tuned
 from rung.rewrites.graph.normalize import source_line, value
-from rung.rewrites.siblings import plain, projection
+from rung.rewrites.horizontal_fusion import is_dense_input, projection
 
 
 @torch.library.custom_op("rung::aiter_linear", mutates_args=())
@@ -43,7 +43,7 @@ def linear_product(node: fx.Node) -> Product | None:
     """The matrix product of a linear layer, where its weight is a plain tensor that exists before the graph runs."""
     read = projection(node) if node.users and node.target is not ROUTED else None
     made = value(node)
-    if read is None or made is None or not plain(read[1]) or value(read[0]) is None or not made.numel():
+    if read is None or made is None or not is_dense_input(read[1]) or value(read[0]) is None or not made.numel():
         return None
     n, k = value(read[1]).shape  # type: ignore[union-attr]
     return Product(made.numel() // n, n, k, read[2] is not None)

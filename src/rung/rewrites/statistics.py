@@ -42,15 +42,15 @@ class Statistics:
 
     def look(self) -> None:
         """Reads the model as it is now."""
-        model, found = self._model(), dict[int, tuple[weakref.ref[torch.Tensor], list[Count]]]()
+        model, counts = self._model(), dict[int, tuple[weakref.ref[torch.Tensor], list[Count]]]()
         for layer in model.modules() if model is not None else ():
             if not isinstance(layer, _NormBase):
                 continue
             count = Count(layer)
             for name in ("running_mean", "running_var"):
                 if (statistic := layer._buffers.get(name)) is not None:  # it may be several layers'
-                    found.setdefault(id(statistic), (weakref.ref(statistic), []))[1].append(count)
-        self._counts = found
+                    counts.setdefault(id(statistic), (weakref.ref(statistic), []))[1].append(count)
+        self._counts = counts
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether it was a statistic when the model was looked at."""
@@ -58,5 +58,5 @@ class Statistics:
 
     def counts(self, tensor: torch.Tensor) -> list[Count]:
         """What goes up when a batch norm writes to this tensor; nothing where that is not known."""
-        found = self._counts[id(tensor)][1] if self.knows(tensor) else []
-        return found if all(count.now() is not None for count in found) else []
+        counted = self._counts[id(tensor)][1] if self.knows(tensor) else []
+        return counted if all(count.now() is not None for count in counted) else []

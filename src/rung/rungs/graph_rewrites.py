@@ -67,7 +67,7 @@ def inductor_rewrite(
     return Rung(
         name=name,
         requires=(WHOLE_WEIGHTS, BACKWARD_BY_INDUCTOR, *requires),
-        change=lambda p: replace(p, within=(*p.within, name)),
+        change=lambda p: replace(p, inductor_passes=(*p.inductor_passes, name)),
         proof=proof,
         **declared,
     )

@@ -267,7 +267,7 @@ COMPILED_BACKWARD = Rung(
         WHOLE,
         unless(
             "no rewrite of what Inductor compiles",
-            lambda c: not c.plan.within,
+            lambda c: not c.plan.inductor_passes,
             "it compiles backward anew, where rewrites of Inductor's graphs would not be in effect.",
         ),
     ),

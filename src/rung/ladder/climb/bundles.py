@@ -116,5 +116,5 @@ def _changed_nothing(rung: Rung, e: Evidence) -> bool:
     """Whether the rung only adds graph passes, none of which found anything. Then the step without it is the one that was timed."""
     change = rung.change(Plan())
     found = e.worker.get("matches", {})
-    passes_alone = change == Plan(passes=change.passes, within=change.within)
+    passes_alone = change == Plan(passes=change.passes, inductor_passes=change.inductor_passes)
     return passes_alone and not any(found.get(name) for name in change.passes if name != rung.name)

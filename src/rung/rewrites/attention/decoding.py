@@ -53,7 +53,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node, alike: dict[fx.Node, fx.Node]) -> s
     copied = free_readers(node)
     with graph.inserting_before(node):
         keep = graph.call_method("reshape", (alike.get(mask, mask), sizes[0], sizes[3]))
-        told = (query, key, values, keep, float(q.shape[-1] ** -0.5 if scale is None else scale))
-        made = graph.call_function(kernel_ops.operator("decode_attention"), told)
+        arguments = (query, key, values, keep, float(q.shape[-1] ** -0.5 if scale is None else scale))
+        made = graph.call_function(kernel_ops.operator("decode_attention"), arguments)
     take_place(node, made, mask, dense=copied)
     return None

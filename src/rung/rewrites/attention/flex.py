@@ -48,8 +48,8 @@ def flex_attention(
     from torch.nn.attention import flex_attention as flex
 
     # Without annotations: tracing keeps them with the graph, as text here, and Inductor could not keep compiled code then.
-    def score(found, b, h, i, j):  # type: ignore[no-untyped-def]
-        return found if cap is None else cap * torch.tanh(found)
+    def score(raw, b, h, i, j):  # type: ignore[no-untyped-def]
+        return raw if cap is None else cap * torch.tanh(raw)
 
     def seen(b, h, i, j):  # type: ignore[no-untyped-def]
         return i >= j if window is None else (i >= j) & (i - j < window)
@@ -174,12 +174,12 @@ def _rewrite(graph: fx.Graph, node: fx.Node, every: bool) -> str | None:
     if reason := obstacle(q, rate, trained):
         return reason
     key, values = unrepeated(node, key, values, q) or (key, values)
-    told = {
+    score_options = {
         "scale": float(q.shape[-1] ** -0.5 if scale is None else scale),
         "causal": causal and window is None,
         "window": window,
     }
     with graph.inserting_before(node):
-        made = graph.call_function(flex_attention, (query, key, values), told)
+        made = graph.call_function(flex_attention, (query, key, values), score_options)
     take_place(node, made, mask, dense=free_readers(node))
     return None

@@ -57,9 +57,9 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> str | None:
     # Read while the graph is compiled: where products are to be exact, the kernel's are.
     tf32 = matmul_precision_name() != "highest"
     with graph.inserting_before(node):
-        told = (query, key, values, causal, float(q.shape[3] ** -0.5 if scale is None else scale), tf32)
-        found = graph.call_function(kernel_ops.operator("float32_attention"), told)
-        made = graph.call_function(operator.getitem, (found, 0))
+        arguments = (query, key, values, causal, float(q.shape[3] ** -0.5 if scale is None else scale), tf32)
+        outputs = graph.call_function(kernel_ops.operator("float32_attention"), arguments)
+        made = graph.call_function(operator.getitem, (outputs, 0))
     take_place(node, made, mask, dense=free_readers(node))
     return None
 

@@ -107,18 +107,18 @@ _DEFAULTS = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": N
 
 
 def sdpa_options(node: fx.Node) -> dict[str, Any] | None:
-    found = dict(_DEFAULTS)
-    found.update(zip(("attn_mask", "dropout_p", "is_causal"), node.args[3:], strict=False))
-    found.update({name: item for name, item in node.kwargs.items() if name not in ("query", "key", "value")})
-    return found if set(found) == set(_DEFAULTS) and len(node.args) <= 6 else None
+    options = dict(_DEFAULTS)
+    options.update(zip(("attn_mask", "dropout_p", "is_causal"), node.args[3:], strict=False))
+    options.update({name: item for name, item in node.kwargs.items() if name not in ("query", "key", "value")})
+    return options if set(options) == set(_DEFAULTS) and len(node.args) <= 6 else None
 
 
 def unrepeated(node: fx.Node, key: fx.Node, values: fx.Node, q: torch.Tensor) -> tuple[fx.Node, fx.Node] | None:
     """Key and value without their repeat, where nothing changes them in between."""
-    found = repeated_from(key, 1), repeated_from(values, 1)
-    if not found[0] or not found[1] or found[0][1] != found[1][1] or found[0][1] <= 1 or q.shape[1] % found[0][1]:
+    groups = repeated_from(key, 1), repeated_from(values, 1)
+    if not groups[0] or not groups[1] or groups[0][1] != groups[1][1] or groups[0][1] <= 1 or q.shape[1] % groups[0][1]:
         return None
-    for repeated, (source, _) in ((key, found[0]), (values, found[1])):
+    for repeated, (source, _) in ((key, groups[0]), (values, groups[1])):
         if any(may_touch(item, {storage(source)}) or switches_mode(item) for item in between(repeated, node)):
             return None
-    return found[0][0], found[1][0]
+    return groups[0][0], groups[1][0]

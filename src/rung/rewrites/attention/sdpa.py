@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from rung.rewrites.attention.chain import Chain, Skip, compute_dtype, read_chain, scaling
+from rung.rewrites.attention.canonicalize import canonicalize
 from rung.rewrites.attention.flex import flex_attention, fuse_windows, obstacle
 from rung.rewrites.attention.grouped import repeated_from, takes_groups
 from rung.rewrites.attention.masks import as_argument, closed_rows, is_causal, is_open, window_of
-from rung.rewrites.attention.plain import plain_copy
-from rung.rewrites.attention.spellings import respell
+from rung.rewrites.attention.normalized_copy import normalized_copy
+from rung.rewrites.attention.pattern import AttentionPattern, Skip, compute_dtype, match_attention, scaling
 from rung.rewrites.graph.constants import sweep
 from rung.rewrites.graph.layout import free_readers
 from rung.rewrites.graph.normalize import called, computed, in_place, kind, peel_permutations, source_line, value
@@ -37,23 +37,23 @@ def fuse_flex(graph: fx.Graph) -> tuple[int, list[str]]:
 def _fuse(graph: fx.Graph, flex: bool) -> tuple[int, list[str]]:
     if not any(kind(node) == "softmax" for node in graph.nodes):
         return 0, []
-    respell(graph)
+    canonicalize(graph)
     count, skipped = 0, []
     for node in list(graph.nodes):
         if node._erased or kind(node) != "softmax":
             continue
-        chain = plain = None
+        pattern = normalized = None
         done = False
         try:
-            plain = plain_copy(node)
-            chain = read_chain(plain.softmax if plain else node)
-            done = chain is not None and _rewrite(graph, chain, flex)
+            normalized = normalized_copy(node)
+            pattern = match_attention(normalized.softmax if normalized else node)
+            done = pattern is not None and _rewrite(graph, pattern, flex)
             count += done
         except Skip as reason:
-            if not flex or (chain is not None and chain.beyond_sdpa):  # what it is not for, sdpa speaks of
+            if not flex or (pattern is not None and pattern.beyond_sdpa):  # what it is not for, sdpa speaks of
                 skipped.append(f"softmax at {source_line(node)}: {reason}")
-        if plain:
-            plain.take_place() if done else plain.drop()
+        if normalized:
+            normalized.replace_original() if done else normalized.erase()
     return count, skipped
 
 
@@ -89,33 +89,33 @@ def _shape(node: fx.Node, rank: int) -> tuple[int, ...]:
     return (*(1,) * (4 - rank), *tensor.shape)
 
 
-def _rewrite(graph: fx.Graph, chain: Chain, flex: bool) -> bool:
+def _rewrite(graph: fx.Graph, pattern: AttentionPattern, flex: bool) -> bool:
     """Whether it is rewritten; what scaled_dot_product_attention can do is left to it where flex is asked for."""
-    attention = _read(chain, flex)
-    if flex and not chain.beyond_sdpa and attention.window is None:
+    attention = _read(pattern, flex)
+    if flex and not pattern.beyond_sdpa and attention.window is None:
         return False
-    attention = _with_chosen_heads(chain, attention, flex)
-    _refuse_writes(chain, _reads(chain, attention))
-    before = chain.output.prev
-    with graph.inserting_before(chain.output):
-        fused = _call(graph, chain, attention, flex)
-        fused = _as_by_hand(graph, chain, attention, fused)
-    for node in between(before, chain.output):
-        node.meta["stack_trace"] = chain.output.meta.get("stack_trace")
-    _replace(graph, chain, fused)
+    attention = _with_chosen_heads(pattern, attention, flex)
+    _refuse_writes(pattern, _reads(pattern, attention))
+    before = pattern.output.prev
+    with graph.inserting_before(pattern.output):
+        fused = _call(graph, pattern, attention, flex)
+        fused = _as_by_hand(graph, pattern, attention, fused)
+    for node in between(before, pattern.output):
+        node.meta["stack_trace"] = pattern.output.meta.get("stack_trace")
+    _replace(graph, pattern, fused)
     return True
 
 
-def _read(chain: Chain, flex: bool) -> _Attention:
-    """What a chain computes, in the terms of one call. Raises Skip where none computes it."""
-    if chain.cap is not None and not flex:
+def _read(pattern: AttentionPattern, flex: bool) -> _Attention:
+    """What a pattern computes, in the terms of one call. Raises Skip where none computes it."""
+    if pattern.cap is not None and not flex:
         raise Skip("the scores are capped (`tanh`), which scaled_dot_product_attention cannot do")
-    if chain.sink is not None and not flex:
+    if pattern.sink is not None and not flex:
         raise Skip("each row has a score without a key (a sink), which scaled_dot_product_attention cannot do")
-    dtype = compute_dtype(chain)
-    rank = len(tensor.shape) if (tensor := value(chain.scores)) is not None else 0
-    query, key_t, values = _shape(chain.query, rank), _shape(chain.key, rank), _shape(chain.value, rank)
-    scores, output = _shape(chain.scores, rank), _shape(chain.output, rank)
+    dtype = compute_dtype(pattern)
+    rank = len(tensor.shape) if (tensor := value(pattern.scores)) is not None else 0
+    query, key_t, values = _shape(pattern.query, rank), _shape(pattern.key, rank), _shape(pattern.value, rank)
+    scores, output = _shape(pattern.scores, rank), _shape(pattern.output, rank)
     # One key head for all query heads: the matmul broadcasts it.
     single = key_t[1] == values[1] == 1 < query[1]
     heads = [shape[:1] if single else shape[:2] for shape in (query, key_t, values)]
@@ -124,34 +124,34 @@ def _read(chain: Chain, flex: bool) -> _Attention:
     if tuple(output) != (*query[:3], values[3]):
         raise RuntimeError("the rewritten attention would have another shape")
 
-    q, q_scale = _unscaled(chain.query)
-    k_t, k_scale = _unscaled(chain.key)
-    scale = chain.scale * q_scale * k_scale
+    q, q_scale = _unscaled(pattern.query)
+    k_t, k_scale = _unscaled(pattern.key)
+    scale = pattern.scale * q_scale * k_scale
     if not scale > 0:
         raise Skip("the scale is not positive")
     k, k_order = peel_permutations(k_t)
     k_order = [*k_order[:-2], k_order[-1], k_order[-2]]
-    v, v_order = peel_permutations(chain.value)
-    chain.masks = [mask for mask in chain.masks if not is_open(mask)]
-    square = len(chain.masks) == 1 and scores[2] == scores[3]
-    causal = square and is_causal(chain.masks[0], scores[2])
-    window = window_of(chain.masks[0], scores[2]) if flex and square else None
+    v, v_order = peel_permutations(pattern.value)
+    pattern.masks = [mask for mask in pattern.masks if not is_open(mask)]
+    square = len(pattern.masks) == 1 and scores[2] == scores[3]
+    causal = square and is_causal(pattern.masks[0], scores[2])
+    window = window_of(pattern.masks[0], scores[2]) if flex and square else None
     return _Attention(q, k, v, k_order, v_order, rank, scores, output, dtype, scale, causal, window, single)
 
 
-def _with_chosen_heads(chain: Chain, attention: _Attention, flex: bool) -> _Attention:
+def _with_chosen_heads(pattern: AttentionPattern, attention: _Attention, flex: bool) -> _Attention:
     """With keys and values before they are repeated for groups of query heads, where the call takes those. Raises Skip where flex cannot do it."""
     q, k, v = attention.query, attention.key, attention.value
-    if flex and chain.masks and not attention.causal and attention.window is None:
+    if flex and pattern.masks and not attention.causal and attention.window is None:
         raise Skip("its mask is neither the causal one nor a sliding window")
     k_group, v_group = repeated_from(k, attention.key_order[1]), repeated_from(v, attention.value_order[1])
     tensor = value(q)
-    tensors = map(value, (q, k, v, *(mask.node for mask in chain.masks)))
+    tensors = map(value, (q, k, v, *(mask.node for mask in pattern.masks)))
     trained = any(item is not None and item.requires_grad for item in tensors)
-    sink = chain.sink is not None
-    if flex and tensor is not None and (reason := obstacle(tensor, chain.dropout, trained, sink)):
+    sink = pattern.sink is not None
+    if flex and tensor is not None and (reason := obstacle(tensor, pattern.dropout, trained, sink)):
         raise Skip(reason)
-    masked = bool(chain.masks) and not attention.causal
+    masked = bool(pattern.masks) and not attention.causal
     grouped = flex or (tensor is not None and takes_groups(tensor, attention.dtype, attention.output[3], masked))
     if grouped and not attention.single:
         heads = attention.scores[1]
@@ -161,22 +161,22 @@ def _with_chosen_heads(chain: Chain, attention: _Attention, flex: bool) -> _Atte
     return replace(attention, key=k, value=v, grouped=grouped, trained=trained)
 
 
-def _reads(chain: Chain, attention: _Attention) -> list[tuple[fx.Node, fx.Node, fx.Node]]:
+def _reads(pattern: AttentionPattern, attention: _Attention) -> list[tuple[fx.Node, fx.Node, fx.Node]]:
     """What the form by hand used, the node behind it that is read now, and who used it."""
     reads = [
-        (chain.query, attention.query, chain.scores),
-        (chain.key, attention.key, chain.scores),
-        (chain.value, attention.value, chain.output),
+        (pattern.query, attention.query, pattern.scores),
+        (pattern.key, attention.key, pattern.scores),
+        (pattern.value, attention.value, pattern.output),
     ]
-    for node in (mask.node for mask in chain.masks):
-        reads.append((node, node, next(user for user in reversed(chain.inner) if user in node.users)))
-    if chain.sink is not None:
-        joined = next(node for node in chain.inner if node in chain.sink.users)
-        reads.append((chain.sink, chain.sink, joined))
+    for node in (mask.node for mask in pattern.masks):
+        reads.append((node, node, next(user for user in reversed(pattern.inner) if user in node.users)))
+    if pattern.sink is not None:
+        joined = next(node for node in pattern.inner if node in pattern.sink.users)
+        reads.append((pattern.sink, pattern.sink, joined))
     return reads
 
 
-def _call(graph: fx.Graph, chain: Chain, attention: _Attention, flex: bool) -> fx.Node:
+def _call(graph: fx.Graph, pattern: AttentionPattern, attention: _Attention, flex: bool) -> fx.Node:
     """The call, with four dimensions, in its own dtype."""
     dtype, scale, causal = attention.dtype, attention.scale, attention.causal
     q = _ready(graph, attention.query, None, dtype)
@@ -187,13 +187,13 @@ def _call(graph: fx.Graph, chain: Chain, attention: _Attention, flex: bool) -> f
     if attention.single and not attention.grouped:
         k, v = (called(graph, "expand", item, -1, attention.scores[1], -1, -1) for item in (k, v))
     if flex:
-        score = {"scale": scale, "cap": chain.cap, "causal": causal, "window": attention.window, "sink": chain.sink}
+        score = {"scale": scale, "cap": pattern.cap, "causal": causal, "window": attention.window, "sink": pattern.sink}
         return graph.call_function(flex_attention, (q, k, v), score)
-    options: dict[str, Any] = {"dropout_p": chain.dropout, "is_causal": causal, "scale": scale}
-    if chain.masks and not causal:
-        mask = as_argument(graph, chain.masks, dtype, attention.scores)
-        summed = any(mask.form in ("add", "sub") for mask in chain.masks)  # which tells filled keys apart
-        if (attention.trained or summed) and (closed := closed_rows(graph, chain.masks)) is not None:
+    options: dict[str, Any] = {"dropout_p": pattern.dropout, "is_causal": causal, "scale": scale}
+    if pattern.masks and not causal:
+        mask = as_argument(graph, pattern.masks, dtype, attention.scores)
+        summed = any(mask.form in ("add", "sub") for mask in pattern.masks)  # which tells filled keys apart
+        if (attention.trained or summed) and (closed := closed_rows(graph, pattern.masks)) is not None:
             q, mask = (computed(graph, torch.masked_fill, item, closed, 0.0) for item in (q, mask))
         options["attn_mask"] = mask
     if attention.grouped:
@@ -201,51 +201,51 @@ def _call(graph: fx.Graph, chain: Chain, attention: _Attention, flex: bool) -> f
     return graph.call_function(F.scaled_dot_product_attention, (q, k, v), options)
 
 
-def _as_by_hand(graph: fx.Graph, chain: Chain, attention: _Attention, fused: fx.Node) -> fx.Node:
+def _as_by_hand(graph: fx.Graph, pattern: AttentionPattern, attention: _Attention, fused: fx.Node) -> fx.Node:
     """The call's output with the rank, dtype and layout of the second matmul's."""
     if attention.rank == 3:
         fused = graph.call_method("squeeze", (fused, 0))
-    output = value(chain.output)
+    output = value(pattern.output)
     if output is not None and output.dtype != attention.dtype:
         fused = graph.call_method("to", (fused, output.dtype))
     # The kernels return the heads transposed, where a matmul returns them dense.
-    if free_readers(chain.output):
+    if free_readers(pattern.output):
         fused = graph.call_method("contiguous", (fused,))
     return fused
 
 
-def _replace(graph: fx.Graph, chain: Chain, fused: fx.Node) -> None:
-    fused.meta = dict(chain.output.meta)
-    chain.output.replace_all_uses_with(fused)
-    dead = (chain.output, *chain.inner, chain.scores)
+def _replace(graph: fx.Graph, pattern: AttentionPattern, fused: fx.Node) -> None:
+    fused.meta = dict(pattern.output.meta)
+    pattern.output.replace_all_uses_with(fused)
+    dead = (pattern.output, *pattern.inner, pattern.scores)
     read = [item for node in dead for item in node.all_input_nodes]
     for node in dead:
         graph.erase_node(node)
     sweep(read)
 
 
-def _refuse_writes(chain: Chain, reads: list[tuple[fx.Node, fx.Node, fx.Node]]) -> None:
+def _refuse_writes(pattern: AttentionPattern, reads: list[tuple[fx.Node, fx.Node, fx.Node]]) -> None:
     """All is read at the second matmul now: nothing on the way may change what is read, or how it runs."""
-    if any(switches_mode(node) for node in between(chain.scores, chain.output)):
+    if any(switches_mode(node) for node in between(pattern.scores, pattern.output)):
         raise Skip("autocast or grad mode changes inside the attention")
-    own = {chain.scores, chain.output, *chain.inner}
+    own = {pattern.scores, pattern.output, *pattern.inner}
     for used, source, reader in reads:
         first = [reader, *_path(used, source)][-1]  # the earliest node that read the source
-        for node in between(first, chain.output) if first is not chain.output else ():
+        for node in between(first, pattern.output) if first is not pattern.output else ():
             if node not in own and may_touch(node, {storage(source)}):
                 raise Skip("a tensor is written in place inside the attention")
 
 
 def _path(used: fx.Node, source: fx.Node) -> list[fx.Node]:
     """The folded nodes from ``used`` up to ``source``, which is not among them."""
-    found = []
+    path = []
     while used is not source:
-        found.append(used)
+        path.append(used)
         inputs = used.all_input_nodes
         if not inputs:
             raise RuntimeError("a folded node does not lead to its source")
         used = step[0] if (step := scaling(used)) else inputs[0]
-    return found
+    return path
 
 
 def _unscaled(node: fx.Node) -> tuple[fx.Node, float]:

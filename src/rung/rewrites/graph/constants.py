@@ -128,15 +128,15 @@ def first_alike(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
     whose memory is written anywhere are left out."""
     touched = {storage(item) for node in graph.nodes for item in written(node)}
     known: dict[str, fx.Node] = {}
-    found: dict[fx.Node, fx.Node] = {}
+    firsts: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         tensor = value(node)
         if kind(node) not in COMPUTED or tensor is None:
             continue
         if touched & {storage(item) for item in (node, *node.all_input_nodes)}:
             continue
-        found[node] = known.setdefault(f"{tensor.dtype} {_spelled(node, found)}", node)
-    return found
+        firsts[node] = known.setdefault(f"{tensor.dtype} {_spelled(node, firsts)}", node)
+    return firsts
 
 
 def _spelled(node: fx.Node, known: Mapping[fx.Node, fx.Node]) -> str:

@@ -10,8 +10,8 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rung.plan import Plan
-from rung.rewrites import Surgeon
-from rung.rewrites.aten.casts import CastTogether, cast_together, gather
+from rung.rewrites import RewriteBackend
+from rung.rewrites.inductor_passes.foreach_casts import ForeachWeightCasts, cast_together, gather
 from rung.rungs import BY_NAME, Context, Evidence
 from rung.rungs.rung import Counters
 
@@ -124,10 +124,14 @@ def test_inductor_trains_with_it_as_without(monkeypatch: pytest.MonkeyPatch) -> 
         out.float().pow(2).sum().backward()
         return [out.detach(), *(p.grad.clone() for p in model.parameters())]
 
-    monkeypatch.setattr("rung.rewrites.aten.casts.gather", lambda graph: counts.append(gather(graph)))
+    monkeypatch.setattr(
+        "rung.rewrites.inductor_passes.foreach_casts.gather", lambda graph: counts.append(gather(graph))
+    )
     want = stepped(model)
-    surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, within=["foreach-weight-casts"])
-    for got, right in zip(stepped(torch.compile(model, backend=surgeon)), want, strict=True):
+    backend = RewriteBackend(
+        [], inductor_options={"force_disable_caches": True}, inductor_passes=["foreach-weight-casts"]
+    )
+    for got, right in zip(stepped(torch.compile(model, backend=backend)), want, strict=True):
         torch.testing.assert_close(got, right, rtol=0.02, atol=0.02)
     assert counts == [3, 0]  # the batch is an input that a product reads, too
-    assert CastTogether().uuid() == CastTogether().uuid()
+    assert ForeachWeightCasts().uuid() == ForeachWeightCasts().uuid()

@@ -20,7 +20,7 @@ from rung.rewrites.graph.writes import storage, written
 NARROW, WIDE = torch.bfloat16, torch.float32
 
 
-def narrow_stream(graph: fx.Graph) -> tuple[int, list[str]]:
+def narrow_residuals(graph: fx.Graph) -> tuple[int, list[str]]:
     """Take every sum of float32 and bfloat16 in bfloat16; how many, and why not others."""
     sums, skipped = [node for node in graph.nodes if wide_sum(node)], []
     memory: dict[int | None, list[fx.Node]] = defaultdict(list)
@@ -83,10 +83,10 @@ def _narrow(graph: fx.Graph, node: fx.Node, narrow: dict[fx.Node, fx.Node]) -> N
     with graph.inserting_before(node):
         for item in pair:
             if item not in narrow and item.meta["example_value"].dtype == WIDE:
-                narrow[item] = _noted(graph.call_method("to", (item, NARROW)), item, NARROW)
+                narrow[item] = _with_meta_of(graph.call_method("to", (item, NARROW)), item, NARROW)
         options = {"alpha": node.kwargs["alpha"]} if "alpha" in node.kwargs else {}
         made = graph.call_function(torch.add, tuple(narrow.get(item, item) for item in pair), options)
-    narrow[node] = _noted(made, node, NARROW)
+    narrow[node] = _with_meta_of(made, node, NARROW)
 
 
 def _widen(graph: fx.Graph, node: fx.Node, made: fx.Node) -> None:
@@ -98,6 +98,6 @@ def _widen(graph: fx.Graph, node: fx.Node, made: fx.Node) -> None:
     graph.erase_node(node)
 
 
-def _noted(made: fx.Node, like: fx.Node, dtype: torch.dtype) -> fx.Node:
+def _with_meta_of(made: fx.Node, like: fx.Node, dtype: torch.dtype) -> fx.Node:
     made.meta = {**like.meta, "example_value": like.meta["example_value"].to(dtype)}
     return made

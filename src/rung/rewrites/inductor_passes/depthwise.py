@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from rung.rewrites.aten.lowered import Pass, aten, is_item
 from rung.rewrites.graph.normalize import per_dimension
+from rung.rewrites.inductor_passes.base import InductorPass, aten, is_item
 
 SCHEMA = "(Tensor slope, Tensor weight, int[] padding, int[] dilation, bool channels_last) -> Tensor"
 
@@ -46,7 +46,7 @@ def _(
     )
 
 
-class DepthwiseDgrad(Pass):
+class DepthwiseDgrad(InductorPass):
     """For `torch._inductor.config.post_grad_custom_pre_pass`."""
 
     def __call__(self, graph: fx.Graph) -> None:

@@ -11,8 +11,8 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rung.plan import Plan
-from rung.rewrites import Surgeon
-from rung.rewrites.aten.joins import join, place
+from rung.rewrites import RewriteBackend
+from rung.rewrites.inductor_passes.fused_dgrad import join, place
 from rung.rungs import BY_NAME, Context, Evidence
 from rung.rungs.rung import Counters
 
@@ -85,14 +85,16 @@ def test_inductor_computes_all_parts_of_a_gradient_in_one_kernel(more, monkeypat
     torch.manual_seed(0)
     leaves = [torch.randn(*shape, requires_grad=True) for shape in ((6, 8), (32, 8), (8, 16))]
     counts: list[int] = []
-    monkeypatch.setattr("rung.rewrites.aten.joins.place", lambda graph: counts.append(place(graph)))
+    monkeypatch.setattr("rung.rewrites.inductor_passes.fused_dgrad.place", lambda graph: counts.append(place(graph)))
 
     def gradients(run) -> tuple[torch.Tensor, ...]:
         return torch.autograd.grad(run(*leaves).sum(), leaves)
 
     want = gradients(feed_forward)
-    surgeon = Surgeon([], inductor_options={"force_disable_caches": True}, within=["fused-dgrad", *more])
-    compiled = torch.compile(feed_forward, backend=surgeon)
+    backend = RewriteBackend(
+        [], inductor_options={"force_disable_caches": True}, inductor_passes=["fused-dgrad", *more]
+    )
+    compiled = torch.compile(feed_forward, backend=backend)
     metrics.reset()
     for got, right in zip(gradients(compiled), want, strict=True):
         torch.testing.assert_close(got, right)

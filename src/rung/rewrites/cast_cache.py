@@ -2,7 +2,7 @@
 
 Under autocast a float32 weight is read, and its copy in 16 bits written, before each product that reads the copy: eight bytes an
 element in the place of two, most of what a step moves where few tokens are multiplied. In inference the copy of the call before is as good
-(`kept.py`).
+(`weight_cache.py`).
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from torch import fx
 from rung.rewrites.graph.captured import without_numbers
 from rung.rewrites.graph.normalize import kind, permutation, source_line, value
 from rung.rewrites.graph.writes import storage, written
-from rung.rewrites.joined import HOME, MEMBERS, Home
-from rung.rewrites.kept import add_kept, viewed
+from rung.rewrites.packed_weights import MEMBERS, PLACEMENT, Placement
+from rung.rewrites.weight_cache import add_cached, replay_views
 
 PRODUCTS = ("linear", "matmul", "addmm", "conv1d", "conv2d", "conv3d")
 NARROW = (torch.bfloat16, torch.float16)
 
 
-def keep_casts(graph: fx.Graph) -> tuple[int, list[str]]:
+def cache_casts(graph: fx.Graph) -> tuple[int, list[str]]:
     """Gives every product under autocast an input that holds its weight, and its bias, as autocast casts them; how many, and
     why not others."""
     if torch.is_grad_enabled():  # autograd holds what it read to the backward pass: no other value may be written there
         return 0, []
     inputs = {node.name: node for node in graph.find_nodes(op="placeholder")}
     touched = {storage(item) for node in graph.nodes for item in written(node)}
-    made: dict[tuple[str, torch.dtype], fx.Node] = {}
+    cached: dict[tuple[str, torch.dtype], fx.Node] = {}
     count, skipped = 0, []
     for node in list(graph.nodes):
         result = value(node)
@@ -40,16 +40,16 @@ def keep_casts(graph: fx.Graph) -> tuple[int, list[str]]:
             turned = permutation(read)
             weight = turned[0] if turned else read
             wide = value(weight)
-            if wide is None or wide.dtype != torch.float32 or not {HOME, MEMBERS} & set(weight.meta):
+            if wide is None or wide.dtype != torch.float32 or not {PLACEMENT, MEMBERS} & set(weight.meta):
                 continue
             members = [inputs[name] for name in weight.meta.get(MEMBERS, (weight.name,))]
             if reason := _obstacle(members, touched):
                 skipped.append(f"weight of {source_line(node)}: {reason}")
                 continue
             key = weight.name, result.dtype
-            if key not in made:
-                made[key] = _kept(graph, weight, members, result.dtype)
-            node.replace_input_with(read, viewed(graph, [read] if turned else [], made[key]))
+            if key not in cached:
+                cached[key] = _cached(graph, weight, members, result.dtype)
+            node.replace_input_with(read, replay_views(graph, [read] if turned else [], cached[key]))
             count += 1
     for node in inputs.values():
         if MEMBERS in node.meta and not node.users:
@@ -58,10 +58,10 @@ def keep_casts(graph: fx.Graph) -> tuple[int, list[str]]:
 
 
 def _obstacle(members: Sequence[fx.Node], touched: set[int | None]) -> str:
-    homes: list[Home] = [node.meta[HOME] for node in members]
-    if not all(home.parameter for home in homes):
+    placements: list[Placement] = [node.meta[PLACEMENT] for node in members]
+    if not all(placement.parameter for placement in placements):
         return "it is not a parameter with a version counter"
-    apart = all(home.alone and not home.shared for home in homes)
+    apart = all(placement.fills_storage and not placement.shared for placement in placements)
     if not apart or any(node.meta["example_value"].dim() == 0 for node in members):
         return "it shares its memory with another tensor, or is a single number"
     if touched & {storage(node) for node in members}:
@@ -69,12 +69,12 @@ def _obstacle(members: Sequence[fx.Node], touched: set[int | None]) -> str:
     return ""
 
 
-def _kept(graph: fx.Graph, weight: fx.Node, members: Sequence[fx.Node], dtype: torch.dtype) -> fx.Node:
+def _cached(graph: fx.Graph, weight: fx.Node, members: Sequence[fx.Node], dtype: torch.dtype) -> fx.Node:
     wide = value(weight)
     assert wide is not None
     with without_numbers(wide), torch.no_grad():
         example = wide.detach().to(dtype)
-    return add_kept(graph, example, members, Cast(dtype))
+    return add_cached(graph, example, members, Cast(dtype))
 
 
 @dataclass(frozen=True)

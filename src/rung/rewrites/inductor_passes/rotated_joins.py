@@ -15,8 +15,8 @@ from torch import fx
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
 
 from rung import kernels
-from rung.rewrites.aten.lowered import VIEWS, aten, dimension, for_products, is_item
 from rung.rewrites.graph import kernel_ops
+from rung.rewrites.inductor_passes.base import VIEWS, aten, dimension, for_products, is_item
 
 RESHAPES = {aten.view.default, aten.reshape.default, aten._unsafe_view.default}
 THROUGH = VIEWS | {aten.clone.default}

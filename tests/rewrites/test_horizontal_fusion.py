@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from rung import rewrites
-from rung.rewrites import Surgeon
-from rung.rewrites import surgeon as surgeon_module
+from rung.rewrites import RewriteBackend
+from rung.rewrites import backend as backend_module
 
 
 @pytest.fixture(autouse=True)
@@ -20,10 +20,10 @@ def _fresh_dynamo():
 PASSES = tuple(name for name in rewrites.PASSES if not name.startswith(("triton-", "flex-", "tf32-", "bf16-")))
 
 
-def check(model, x, passes=PASSES, inner="eager", tol=1e-5, surgeon=None):
-    surgeon = surgeon or Surgeon(passes, inner)
+def check(model, x, passes=PASSES, inner="eager", tol=1e-5, backend=None):
+    backend = backend or RewriteBackend(passes, inner)
     keys = list(model.state_dict())
-    compiled = torch.compile(model, backend=surgeon, dynamic=False, fullgraph=True)
+    compiled = torch.compile(model, backend=backend, dynamic=False, fullgraph=True)
     want = model(x)
     want.float().square().mean().backward()
     grads = {name: p.grad for name, p in model.named_parameters()}
@@ -39,7 +39,7 @@ def check(model, x, passes=PASSES, inner="eager", tol=1e-5, surgeon=None):
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), want, rtol=tol, atol=tol)
     assert list(model.state_dict()) == keys
-    return surgeon
+    return backend
 
 
 class Projections(nn.Module):
@@ -84,12 +84,12 @@ def test_views_of_the_parts(combine):
 
 
 def test_returned_part_keeps_its_strides():
-    surgeon = Surgeon(["fused-qkv"], "eager")
+    backend = RewriteBackend(["fused-qkv"], "eager")
     model = Projections(combine=tuple)
-    for got, want in zip(torch.compile(model, backend=surgeon, dynamic=False)(X), model(X), strict=True):
+    for got, want in zip(torch.compile(model, backend=backend, dynamic=False)(X), model(X), strict=True):
         torch.testing.assert_close(got, want)
         assert got.stride() == want.stride()
-    assert surgeon.rewritten == {"fused-qkv": 1}
+    assert backend.rewritten == {"fused-qkv": 1}
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_returned_part_keeps_its_strides():
     ],
 )
 def test_gate_up(combine):
-    surgeon = check(Projections((8, 8), (False, True), combine), X)
-    assert surgeon.rewritten == {"fused-gate-up": 1}
+    backend = check(Projections((8, 8), (False, True), combine), X)
+    assert backend.rewritten == {"fused-gate-up": 1}
 
 
 def test_two_that_do_not_meet_are_not_gate_up():
@@ -124,17 +124,17 @@ def test_input_written_between():
             x.add_(1.0)
             return one + self.layers[2](x)
 
-    surgeon = Surgeon(["fused-qkv"], "eager")
+    backend = RewriteBackend(["fused-qkv"], "eager")
     model = Model()
     with torch.no_grad():
-        torch.testing.assert_close(torch.compile(model, backend=surgeon, dynamic=False)(X), model(X))
-    assert surgeon.rewritten == {}
-    assert "written in place" in surgeon.skipped[0]
+        torch.testing.assert_close(torch.compile(model, backend=backend, dynamic=False)(X), model(X))
+    assert backend.rewritten == {}
+    assert "written in place" in backend.skipped[0]
 
 
 def test_output_written_in_place():
-    surgeon = check(Projections((8, 8), (True, False), lambda p: p[0].add_(1.0) - p[1].relu()), X)
-    assert surgeon.matches["fused-qkv"] == 0
+    backend = check(Projections((8, 8), (True, False), lambda p: p[0].add_(1.0) - p[1].relu()), X)
+    assert backend.matches["fused-qkv"] == 0
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -149,8 +149,8 @@ def test_autocast(inside):
 
     model = Model()
     with torch.autocast("cpu", torch.bfloat16, enabled=not inside):
-        surgeon = check(model, X, tol=0.02)
-    assert surgeon.matches["fused-qkv"] == 1
+        backend = check(model, X, tol=0.02)
+    assert backend.matches["fused-qkv"] == 1
 
 
 def test_autocast_boundary_keeps_layers_apart():
@@ -227,19 +227,19 @@ class Llama(nn.Module):
 
 
 def test_llama():
-    surgeon = check(Llama(), torch.randint(50, (2, 7)), tol=2e-5)
-    assert surgeon.rewritten == {"sdpa": 2, "fused-qkv": 2, "fused-gate-up": 2}
-    assert {reason.partition(":")[0] for reason in surgeon.skipped} == {"short-attention"}  # its heads share keys
+    backend = check(Llama(), torch.randint(50, (2, 7)), tol=2e-5)
+    assert backend.rewritten == {"sdpa": 2, "fused-qkv": 2, "fused-gate-up": 2}
+    assert {reason.partition(":")[0] for reason in backend.skipped} == {"short-attention"}  # its heads share keys
 
 
 def test_llama_under_inductor():
     # Inference only: compiling C++ code is most of the time here, and the other tests cover gradients.
-    model, surgeon = Llama(1), Surgeon(PASSES, "inductor", {"epilogue_fusion": True})
+    model, backend = Llama(1), RewriteBackend(PASSES, "inductor", {"epilogue_fusion": True})
     tokens = torch.randint(50, (2, 7))
     with torch.no_grad():
-        got = torch.compile(model, backend=surgeon, dynamic=False, fullgraph=True)(tokens)
+        got = torch.compile(model, backend=backend, dynamic=False, fullgraph=True)(tokens)
         torch.testing.assert_close(got, model(tokens), rtol=2e-5, atol=2e-5)
-    assert surgeon.rewritten == {"sdpa": 1, "fused-qkv": 1, "fused-gate-up": 1}
+    assert backend.rewritten == {"sdpa": 1, "fused-qkv": 1, "fused-gate-up": 1}
 
 
 def test_unread_member_gets_no_gradient():
@@ -269,9 +269,9 @@ LOOKS = {
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
 def test_member_whose_result_is_detached_gets_no_gradient(look):
-    model, surgeon = Apart(look), Surgeon(["fused-qkv"], "eager")
-    torch.compile(model, backend=surgeon, dynamic=False)(X)[0].sum().backward()
-    assert surgeon.after["gemm"] == 2
+    model, backend = Apart(look), RewriteBackend(["fused-qkv"], "eager")
+    torch.compile(model, backend=backend, dynamic=False)(X)[0].sum().backward()
+    assert backend.after["gemm"] == 2
     assert model.layers[0].weight.grad is not None
     assert model.layers[2].weight.grad is None
 
@@ -284,10 +284,10 @@ def test_member_that_is_written_to_what_is_returned_is_joined():
             whole[..., 4:] = c
             return whole + a + b
 
-    surgeon = Surgeon(["fused-qkv"], "eager")
+    backend = RewriteBackend(["fused-qkv"], "eager")
     model = Written(None)
-    torch.compile(model, backend=surgeon, dynamic=False)(X).sum().backward()
-    assert surgeon.after["gemm"] == 1
+    torch.compile(model, backend=backend, dynamic=False)(X).sum().backward()
+    assert backend.after["gemm"] == 1
     assert model.layers[2].weight.grad is not None
 
 
@@ -295,22 +295,22 @@ def test_member_that_is_written_to_what_is_returned_is_joined():
 def test_llama_bf16(whole):
     model, tokens = Llama(1), torch.randint(50, (2, 7))
     if whole:
-        surgeon = check(model.bfloat16(), tokens, tol=0.1)
+        backend = check(model.bfloat16(), tokens, tol=0.1)
     else:
         with torch.autocast("cpu", torch.bfloat16):
-            surgeon = check(model, tokens, tol=0.1)
-    assert surgeon.rewritten == {"sdpa": 1, "fused-qkv": 1, "fused-gate-up": 1}
+            backend = check(model, tokens, tol=0.1)
+    assert backend.rewritten == {"sdpa": 1, "fused-qkv": 1, "fused-gate-up": 1}
 
 
 def test_two_shapes_and_a_second_compilation():
-    model, surgeon = Llama(1), Surgeon(PASSES, "eager")
-    check(model, torch.randint(50, (2, 7)), surgeon=surgeon)
-    assert (surgeon.graphs, surgeon.matches["sdpa"]) == (1, 1)
-    check(model, torch.randint(50, (1, 4)), surgeon=surgeon)
-    assert (surgeon.graphs, surgeon.matches["sdpa"]) == (2, 2)
+    model, backend = Llama(1), RewriteBackend(PASSES, "eager")
+    check(model, torch.randint(50, (2, 7)), backend=backend)
+    assert (backend.graphs, backend.matches["sdpa"]) == (1, 1)
+    check(model, torch.randint(50, (1, 4)), backend=backend)
+    assert (backend.graphs, backend.matches["sdpa"]) == (2, 2)
     torch._dynamo.reset()
-    check(model, torch.randint(50, (1, 4)), surgeon=surgeon)
-    assert (surgeon.graphs, surgeon.matches["sdpa"]) == (2, 2)
+    check(model, torch.randint(50, (1, 4)), backend=backend)
+    assert (backend.graphs, backend.matches["sdpa"]) == (2, 2)
 
 
 def test_checkpointed_layers():
@@ -323,8 +323,8 @@ def test_checkpointed_layers():
                 x = checkpoint(layer, x, self.cos, self.sin, use_reentrant=False)
             return x
 
-    surgeon = check(Model(), torch.randint(50, (2, 7)), tol=2e-5)
-    assert surgeon.rewritten == {"sdpa": 2, "fused-qkv": 2, "fused-gate-up": 2}
+    backend = check(Model(), torch.randint(50, (2, 7)), tol=2e-5)
+    assert backend.rewritten == {"sdpa": 2, "fused-qkv": 2, "fused-gate-up": 2}
 
 
 def test_failing_pass_leaves_the_graph_alone(monkeypatch):
@@ -337,15 +337,15 @@ def test_failing_pass_leaves_the_graph_alone(monkeypatch):
     def broken_too(graph):
         return broken(graph) if any(node.args for node in graph.nodes if node.op == "call_function") else (0, [])
 
-    monkeypatch.setitem(surgeon_module._RUNNERS, "sdpa", broken)
-    monkeypatch.setitem(surgeon_module._RUNNERS, "fused-gate-up", broken_too)
-    surgeon = check(Llama(1), torch.randint(50, (2, 7)))
-    assert surgeon.rewritten == {"fused-qkv": 1}
-    assert ["half done" in reason for reason in surgeon.skipped] == [True, True]
+    monkeypatch.setitem(backend_module._PASS_FUNCTIONS, "sdpa", broken)
+    monkeypatch.setitem(backend_module._PASS_FUNCTIONS, "fused-gate-up", broken_too)
+    backend = check(Llama(1), torch.randint(50, (2, 7)))
+    assert backend.rewritten == {"fused-qkv": 1}
+    assert ["half done" in reason for reason in backend.skipped] == [True, True]
 
 
 def test_unknown_names():
     with pytest.raises(ValueError, match="unknown passes"):
-        Surgeon(["sdpa", "nonsense"])
+        RewriteBackend(["sdpa", "nonsense"])
     with pytest.raises(ValueError, match="inner"):
-        Surgeon(["sdpa"], "magic")
+        RewriteBackend(["sdpa"], "magic")

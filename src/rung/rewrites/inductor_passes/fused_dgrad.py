@@ -14,8 +14,8 @@ from torch import fx
 from torch._inductor import ir
 from torch._inductor.lowering import register_lowering
 
-from rung.rewrites.aten import rotated_joins
-from rung.rewrites.aten.lowered import VIEWS, Pass, aten, dimension, elementwise, for_products, size
+from rung.rewrites.inductor_passes import rotated_joins
+from rung.rewrites.inductor_passes.base import VIEWS, InductorPass, aten, dimension, elementwise, for_products, size
 
 SCHEMA = "(Tensor[] parts, int dim) -> Tensor"
 
@@ -36,7 +36,7 @@ def _in_place(parts: list[ir.TensorBox], dim: int) -> ir.TensorBox:
     return ir.TensorBox(ir.ConcatKernel.create(parts, dim))
 
 
-class Joins(Pass):
+class FusedDgrad(InductorPass):
     """For `torch._inductor.config.post_grad_custom_pre_pass`."""
 
     files = (rotated_joins.__file__,)

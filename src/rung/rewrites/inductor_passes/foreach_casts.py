@@ -13,7 +13,7 @@ import operator
 import torch
 from torch import fx
 
-from rung.rewrites.aten.lowered import HALF, Pass, aten, for_products, prims
+from rung.rewrites.inductor_passes.base import HALF, InductorPass, aten, for_products, prims
 
 FEWEST = 2  # casts, from which one kernel is fewer
 # torch 2.6 reads no schema from annotations of built-in lists.
@@ -36,7 +36,7 @@ def _(tensors: list[torch.Tensor], counts: list[int], dtype: torch.dtype) -> lis
     return [_empty(group, dtype) for group in _groups(tensors, counts)]
 
 
-class CastTogether(Pass):
+class ForeachWeightCasts(InductorPass):
     """For `torch._inductor.config.post_grad_custom_pre_pass`."""
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -56,17 +56,17 @@ def gather(graph: fx.Graph) -> int:
     }
     made = 0
     for dtype in HALF:
-        found = {c: s for c, s in casts.items() if c.args[1] == dtype}
-        if len(found) < FEWEST:
+        group = {c: s for c, s in casts.items() if c.args[1] == dtype}
+        if len(group) < FEWEST:
             continue
         with graph.inserting_after(inputs[-1]):
-            sources = [s for each in found.values() for s in each]
+            sources = [s for each in group.values() for s in each]
             whole = graph.call_function(
-                torch.ops.rung.cast_together.default, (sources, [len(s) for s in found.values()], dtype)
+                torch.ops.rung.cast_together.default, (sources, [len(s) for s in group.values()], dtype)
             )
-        whole.meta["val"] = [cast.meta["val"] for cast in found]
+        whole.meta["val"] = [cast.meta["val"] for cast in group]
         at = whole
-        for k, cast in enumerate(found):
+        for k, cast in enumerate(group):
             with graph.inserting_after(at):
                 at = graph.call_function(operator.getitem, (whole, k))
             at.meta = dict(cast.meta)
@@ -75,7 +75,7 @@ def gather(graph: fx.Graph) -> int:
             graph.erase_node(cast)
             if isinstance(joined, fx.Node) and joined.op != "placeholder" and not joined.users:
                 graph.erase_node(joined)
-        made += len(found)
+        made += len(group)
     return made
 
 

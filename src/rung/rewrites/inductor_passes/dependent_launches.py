@@ -17,12 +17,12 @@ from typing import Any
 
 from torch import fx
 
-from rung.rewrites.aten.lowered import Pass
+from rung.rewrites.inductor_passes.base import InductorPass
 
 SETTING = "triton.enable_pdl"
 
 
-class WaitFirst(Pass):
+class WaitFirst(InductorPass):
     """For `torch._inductor.config.post_grad_custom_post_pass`, which runs before code is generated. It changes no node. The cache of compiled
     code tells by it what was compiled with these waits."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from rung.rewrites.added import VALUE
+from rung.rewrites.added_inputs import VALUE
 from rung.rewrites.graph.captured import add_weight
 from rung.rewrites.graph.constants import COMPUTED, COSTLY, evaluate, first_alike, sweep
 from rung.rewrites.graph.normalize import kind, names, source_line, value
@@ -50,14 +50,14 @@ def _tables(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
             continue
         if all(source in costs for source in node.all_input_nodes):
             costs[node] = kind(node) in COSTLY or any(costs[source] for source in node.all_input_nodes)
-    found: dict[fx.Node, fx.Node] = {}
+    tables: dict[fx.Node, fx.Node] = {}
     for node, costly in costs.items():
         if costly and any(user not in costs for user in node.users):
             while kind(node) in VIEWS:
                 node = node.all_input_nodes[0]
             if costs[node]:
-                found[node] = alike.get(node, node)
-    return found
+                tables[node] = alike.get(node, node)
+    return tables
 
 
 def _table(graph: fx.Graph, node: fx.Node) -> fx.Node | str:
@@ -65,11 +65,11 @@ def _table(graph: fx.Graph, node: fx.Node) -> fx.Node | str:
     wanted = value(node)
     assert wanted is not None
     with torch.autocast(wanted.device.type, enabled=False):
-        found = evaluate(node, COMPUTED, there=True)
-    if found is None:
+        table = evaluate(node, COMPUTED, there=True)
+    if table is None:
         return "something writes to it"
-    if found.dtype != wanted.dtype or found.shape != wanted.shape:
-        return f"it is {found.dtype} outside of autocast"
+    if table.dtype != wanted.dtype or table.shape != wanted.shape:
+        return f"it is {table.dtype} outside of autocast"
     return add_weight(
-        graph, torch.empty_like(wanted, memory_format=torch.contiguous_format), {VALUE: found.contiguous()}
+        graph, torch.empty_like(wanted, memory_format=torch.contiguous_format), {VALUE: table.contiguous()}
     )

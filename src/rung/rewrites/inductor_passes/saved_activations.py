@@ -11,28 +11,28 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from rung.rewrites.aten import lowered
-from rung.rewrites.aten.lowered import VIEWS, aten, elementwise, is_item, size
+from rung.rewrites.inductor_passes import base
+from rung.rewrites.inductor_passes.base import VIEWS, aten, elementwise, is_item, size
 
 PARTS = {aten.slice.Tensor, aten.select.int}
-SPLITS = {*lowered.SPLITS, aten.unbind.int}
+SPLITS = {*base.SPLITS, aten.unbind.int}
 WHOLE = {*VIEWS, aten.expand.default, aten.unsqueeze.default, aten.squeeze.dim, aten.alias.default}
 WORTH = 2  # parts are copied where the whole is so many times as large as all of them, or more
 
 
-def late(graph: fx.Graph) -> dict[fx.Node, None]:
+def backward_nodes(graph: fx.Graph) -> dict[fx.Node, None]:
     """What depends on the gradients that come into a joint graph."""
-    found: dict[fx.Node, None] = {}
+    backward: dict[fx.Node, None] = {}
     for node in graph.nodes:
         comes_in = node.op == "placeholder" and node.name.startswith("tangents")
-        if node.op != "output" and (comes_in or any(n in found for n in node.all_input_nodes)):
-            found[node] = None
-    return found
+        if node.op != "output" and (comes_in or any(n in backward for n in node.all_input_nodes)):
+            backward[node] = None
+    return backward
 
 
-def keep_apart(graph: fx.Graph) -> int:
+def copy_saved_parts(graph: fx.Graph) -> int:
     """Copy the parts that attention keeps where nothing else is read of the rest; how many."""
-    backward = late(graph)
+    backward = backward_nodes(graph)
     parts = {
         part: None
         for node in graph.nodes
@@ -40,15 +40,15 @@ def keep_apart(graph: fx.Graph) -> int:
         for operand in node.all_input_nodes
         if any(user in backward for user in operand.users) and (part := _part(operand)) is not None
     }
-    found = [
+    copied = [
         part
         for part in parts
         if WORTH * sum(size(p) for p in parts if _whole(p) is _whole(part)) <= size(_whole(part))
         and not _kept_anyway(_whole(part), parts, backward)
     ]
-    for part in found:
+    for part in copied:
         _copy(graph, part)
-    return len(found)
+    return len(copied)
 
 
 def _part(node: fx.Node) -> fx.Node | None:
@@ -90,8 +90,8 @@ def _copy(graph: fx.Graph, part: fx.Node) -> None:
     todo = [copied]
     while todo:
         node = todo.pop()
-        told = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-        node.meta["val"] = node.target(*told[0], **told[1])
+        values = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+        node.meta["val"] = node.target(*values[0], **values[1])
         todo += [user for user in node.users if _is_view(user)]
 
 

@@ -1,4 +1,4 @@
-"""Attention that is plain but for its dimensions, or for a `baddbmm`: a plain copy of it, to be read in its place.
+"""Attention in unusual dimensions, or with a `baddbmm`, is copied to [B, H, T, S]; the copy is read in its place.
 
 Batch and heads may lie in one dimension, [N, T, S], be split from one another on the way, or be three: [B, Hk, G, T, S],
 where keys of [B, Hk, 1, S, D] are shared by the queries of a group. Views that keep the last two dimensions only name the
@@ -16,10 +16,10 @@ import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
-from rung.rewrites.attention.chain import Skip, near_matmul, only_user
-from rung.rewrites.attention.leads import Lead, cut, lead_of, lifted, shape_of
-from rung.rewrites.attention.spellings import ordered, read_einsum
-from rung.rewrites.attention.stretch import down, factor, sides, up
+from rung.rewrites.attention.batch_dims import Dims, batch_dims, shape_of, split_point, with_batch_dims
+from rung.rewrites.attention.canonicalize import ordered, read_einsum
+from rung.rewrites.attention.pattern import Skip, near_matmul, only_user
+from rung.rewrites.attention.score_path import baddbmm_factor, operands, path_to_scores, path_to_values
 from rung.rewrites.graph.constants import sweep
 from rung.rewrites.graph.layout import free_readers
 from rung.rewrites.graph.normalize import CASTS, VIEWS, argument, called, kind, value
@@ -27,7 +27,7 @@ from rung.rewrites.graph.writes import may_touch, storage
 
 
 @dataclass
-class Plain:
+class NormalizedCopy:
     """The copy: its softmax, and what stands in the place of the original's result."""
 
     graph: fx.Graph
@@ -37,12 +37,12 @@ class Plain:
     result: fx.Node  # the same in the original's order
     original: list[fx.Node]  # from the first product to the second
 
-    def take_place(self) -> None:
+    def replace_original(self) -> None:
         """The original goes."""
         old, source = self.original[-1], self.shaped.args[0]
         left = [item for node in self.original for item in node.all_input_nodes]
         if free_readers(old):
-            old.replace_all_uses_with(self._laid_out(old))
+            old.replace_all_uses_with(self._in_original_layout(old))
         else:
             old.replace_all_uses_with(self.result)
             for node in (*self.shaped.users, self.shaped):
@@ -53,7 +53,7 @@ class Plain:
             self.graph.erase_node(node)
         sweep([item for item in left if not item._erased])
 
-    def _laid_out(self, old: fx.Node) -> fx.Node:
+    def _in_original_layout(self, old: fx.Node) -> fx.Node:
         """The result as the original lay in memory."""
         tensor, made = value(old), self.result
         strides = () if tensor is None else tensor.stride()
@@ -66,24 +66,24 @@ class Plain:
         made.meta = dict(old.meta)
         return made
 
-    def drop(self) -> None:
+    def erase(self) -> None:
         """The copy goes."""
         for node in reversed(self.made):
             self.graph.erase_node(node)
 
 
-def plain_copy(softmax: fx.Node) -> Plain | None:
+def normalized_copy(softmax: fx.Node) -> NormalizedCopy | None:
     """A copy of the attention around a softmax, on [B, H, T, S] or [N, T, S]; None where it is plain already, or none is found."""
     probs = value(softmax)
     if probs is None or argument(softmax, 1, "dim") not in (-1, probs.dim() - 1):
         return None
-    above = up(softmax)
+    above = path_to_scores(softmax)
     if above is None:
         return None
-    below, product = down(softmax)
+    below, product = path_to_values(softmax)
     rows = [*reversed(above), *below[1:]]
-    target = _target(rows)
-    if target is None or not _unusual(rows, product):
+    target = _target_dims(rows)
+    if target is None or not _is_nonstandard(rows, product):
         return None
     last = rows[-1]
     if product is None and not near_matmul(last, up=False) and "einsum" not in map(kind, last.users):
@@ -99,50 +99,50 @@ def plain_copy(softmax: fx.Node) -> Plain | None:
         with softmax.graph.inserting_before(node):
             copies[node] = _copy(node, copies, target)
     with softmax.graph.inserting_before(product):
-        shaped, result = _result(product, copies, target)
+        shaped, result = _copied_result(product, copies, target)
     made = [node for node in softmax.graph.nodes if node not in before]
-    return Plain(softmax.graph, copies[softmax], made, shaped, result, [*rows, product])
+    return NormalizedCopy(softmax.graph, copies[softmax], made, shaped, result, [*rows, product])
 
 
-def _target(rows: list[fx.Node]) -> Lead | None:
+def _target_dims(rows: list[fx.Node]) -> Dims | None:
     """[B, H] as the scores have it somewhere; [B, Hk * G]; or [N] where they are of three dimensions all the way."""
-    leads = {lead_of(node) for node in rows}
-    split = [lead for lead in leads if len(lead) == 2]
-    grouped = [lead for lead in leads if len(lead) == 3]
-    if any(len(lead) > 3 for lead in leads) or len(split) > 1 or len(grouped) > 1:
+    dims_seen = {batch_dims(node) for node in rows}
+    split = [dims for dims in dims_seen if len(dims) == 2]
+    grouped = [dims for dims in dims_seen if len(dims) == 3]
+    if any(len(dims) > 3 for dims in dims_seen) or len(split) > 1 or len(grouped) > 1:
         return None
     if not grouped:
-        return split[0] if split else next(iter(leads))
+        return split[0] if split else next(iter(dims_seen))
     target = split[0] if split else (grouped[0][0], math.prod(grouped[0][1:]))
-    return target if cut(grouped[0], target) is not None else None
+    return target if split_point(grouped[0], target) is not None else None
 
 
-def _unusual(rows: list[fx.Node], product: fx.Node | None) -> bool:
-    plain = kind(rows[0]) == "matmul" and (product is None or kind(product) == "matmul")
-    viewed = any(kind(node) in VIEWS for node in rows) or len({lead_of(node) for node in rows}) > 1
-    return not plain or viewed or len(lead_of(rows[0])) > 2
+def _is_nonstandard(rows: list[fx.Node], product: fx.Node | None) -> bool:
+    standard = kind(rows[0]) == "matmul" and (product is None or kind(product) == "matmul")
+    viewed = any(kind(node) in VIEWS for node in rows) or len({batch_dims(node) for node in rows}) > 1
+    return not standard or viewed or len(batch_dims(rows[0])) > 2
 
 
-def _copy(node: fx.Node, copies: dict[fx.Node, fx.Node], target: Lead) -> fx.Node:
+def _copy(node: fx.Node, copies: dict[fx.Node, fx.Node], target: Dims) -> fx.Node:
     """What a node computes of the rows, computed of their copy."""
     if kind(node) in VIEWS:
         return copies[node.all_input_nodes[0]]
     if not copies:
-        return _scores(node, target)
-    lead = lead_of(node)
+        return _copied_scores(node, target)
+    dims = batch_dims(node)
 
     def taken(leaf: Any) -> Any:
         if not isinstance(leaf, fx.Node) or leaf in copies:
             return copies.get(leaf, leaf)
-        return leaf if kind(node) in CASTS else lifted(leaf, lead, target, node)
+        return leaf if kind(node) in CASTS else with_batch_dims(leaf, dims, target, node)
 
     args, kwargs = map_aggregate(node.args, taken), map_aggregate(node.kwargs, taken)
     if kind(node) == "softmax":
         args, kwargs = (args[:1], {**kwargs, "dim": -1}) if "dim" in kwargs else ((args[0], -1, *args[2:]), kwargs)
-    return _as(node, node.graph.create_node(node.op, node.target, args, kwargs), (*target, *_matrix(node)))
+    return _with_meta_of(node, node.graph.create_node(node.op, node.target, args, kwargs), (*target, *_matrix(node)))
 
 
-def _as(node: fx.Node, made: fx.Node, shape: Lead) -> fx.Node:
+def _with_meta_of(node: fx.Node, made: fx.Node, shape: Dims) -> fx.Node:
     """Known by what the original is known by, but for its shape."""
     made.meta, tensor = dict(node.meta), value(node)
     if tensor is not None:
@@ -150,25 +150,25 @@ def _as(node: fx.Node, made: fx.Node, shape: Lead) -> fx.Node:
     return made
 
 
-def _scores(node: fx.Node, target: Lead) -> fx.Node:
+def _copied_scores(node: fx.Node, target: Dims) -> fx.Node:
     """The first product, what it is scaled by and what is added to it."""
-    graph, lead, read = node.graph, lead_of(node), read_einsum(node)
-    factors = read.sides(graph) if read else sides(node)
+    graph, dims, read = node.graph, batch_dims(node), read_einsum(node)
+    factors = read.operands(graph) if read else operands(node)
     assert factors is not None
-    left, right = (lifted(side, lead, target, node) for side in factors)
+    left, right = (with_batch_dims(side, dims, target, node) for side in factors)
     shape = (*target, *_matrix(node))
-    made = _as(node, graph.call_function(torch.matmul, (left, right)), shape)
+    made = _with_meta_of(node, graph.call_function(torch.matmul, (left, right)), shape)
     if kind(node) != "baddbmm":
         return made
-    alpha, beta, added = factor(node, "alpha"), factor(node, "beta"), argument(node, 0, "input")
+    alpha, beta, added = baddbmm_factor(node, "alpha"), baddbmm_factor(node, "beta"), argument(node, 0, "input")
     if alpha != 1:
-        made = _as(node, graph.call_function(torch.mul, (made, alpha)), shape)
+        made = _with_meta_of(node, graph.call_function(torch.mul, (made, alpha)), shape)
     if beta == 0 or _zeros(added):  # where beta is 0, what is there counts for nothing, be it not a number
         return made
-    added = lifted(added, lead, target, node)
+    added = with_batch_dims(added, dims, target, node)
     if beta != 1:
         added = called(graph, "mul", added, beta)
-    return _as(node, graph.call_function(torch.add, (made, added)), shape)
+    return _with_meta_of(node, graph.call_function(torch.add, (made, added)), shape)
 
 
 def _zeros(node: fx.Node) -> bool:
@@ -179,22 +179,22 @@ def _zeros(node: fx.Node) -> bool:
     return not any(may_touch(other, {memory}) for other in node.graph.nodes)
 
 
-def _result(product: fx.Node, copies: dict[fx.Node, fx.Node], target: Lead) -> tuple[fx.Node, fx.Node]:
+def _copied_result(product: fx.Node, copies: dict[fx.Node, fx.Node], target: Dims) -> tuple[fx.Node, fx.Node]:
     """The second product of the copy: with the original's dimensions, and in the original's order."""
-    graph, read, factors = product.graph, read_einsum(product, left=True), sides(product, last=True)
+    graph, read, factors = product.graph, read_einsum(product, left=True), operands(product, last=True)
     assert factors is not None
     probs, values = factors
-    lead = lead_of(probs)
-    values = lifted(read.sides(graph)[1] if read else values, lead, target, product)
+    dims = batch_dims(probs)
+    values = with_batch_dims(read.operands(graph)[1] if read else values, dims, target, product)
     matrix = _matrix(probs)[0], _matrix(values)[1]
-    made = _as(product, graph.call_function(torch.matmul, (copies[probs], values)), (*target, *matrix))
-    shaped = result = called(graph, "reshape", made, *lead, *matrix)
+    made = _with_meta_of(product, graph.call_function(torch.matmul, (copies[probs], values)), (*target, *matrix))
+    shaped = result = called(graph, "reshape", made, *dims, *matrix)
     if read:
-        result = ordered(graph, shaped, read.plain, read.made)
+        result = ordered(graph, shaped, read.standard, read.made)
     result.meta = dict(product.meta)
     return shaped, result
 
 
-def _matrix(node: fx.Node) -> Lead:
+def _matrix(node: fx.Node) -> Dims:
     tensor = value(node)
     return () if tensor is None else tuple(tensor.shape[-2:])

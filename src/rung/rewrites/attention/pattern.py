@@ -33,7 +33,7 @@ class Skip(Exception):
 
 
 @dataclass
-class Chain:
+class AttentionPattern:
     scores: fx.Node  # the first matmul
     query: fx.Node
     key: fx.Node  # as the matmul takes it: [B, H, D, T]
@@ -52,7 +52,7 @@ class Chain:
         return self.cap is not None or self.sink is not None
 
 
-def read_chain(softmax: fx.Node) -> Chain | None:
+def match_attention(softmax: fx.Node) -> AttentionPattern | None:
     """The attention around a softmax; None where there is none, Skip where it is close to one."""
     probs = value(softmax)
     if probs is None or probs.dim() < 3 or kind(softmax) != "softmax":
@@ -78,7 +78,9 @@ def read_chain(softmax: fx.Node) -> Chain | None:
     if not isinstance(values, fx.Node):
         raise Skip("the values are not a tensor of this graph")
     inner = [*below, softmax, *above.seen]
-    return Chain(scores, query, key, values, output, above.scale, above.cap, dropout, above.masks, above.sink, inner)
+    return AttentionPattern(
+        scores, query, key, values, output, above.scale, above.cap, dropout, above.masks, above.sink, inner
+    )
 
 
 _CARRIERS = (*CASTS, "dropout")
@@ -103,46 +105,46 @@ class _Above:
 
 
 def _upward(softmax: fx.Node) -> _Above:
-    found = _Above()
+    above = _Above()
     twice: list[fx.Node] = []  # read by their own largest, too
     node: Any = softmax.args[0] if softmax.args else softmax.kwargs.get("input")
     while isinstance(node, fx.Node) and kind(node) != "matmul":
         step = scaling(node)
         between: list[fx.Node] = []
-        of_rows = not found.masks and found.cap is None and found.sink is None
+        of_rows = not above.masks and above.cap is None and above.sink is None
         if step is not None:
             upper, factor = step
-            found.scale *= factor
+            above.scale *= factor
         elif (source := cast_source(node)) is not None:
             upper = source
         elif of_rows and (less := less_its_largest(node)) is not None:
             upper, between = less
             twice.append(upper)
-        elif of_rows and found.scale == 1.0 and (more := with_a_sink(node)) is not None:
-            upper, found.sink = more
+        elif of_rows and above.scale == 1.0 and (more := with_a_sink(node)) is not None:
+            upper, above.sink = more
         elif (masked := read_mask(node)) is not None:
             upper, mask = masked
-            if found.cap is not None:
+            if above.cap is not None:
                 raise Skip("the mask is applied before the cap")
-            if found.scale != 1.0:
+            if above.scale != 1.0:
                 raise Skip("the scores are scaled after the mask")
-            found.masks.append(mask)
-        elif found.cap is None and kind(node) == "tanh" and near_matmul(node):
-            upper, found.cap, found.scale = node.all_input_nodes[0], found.scale, 1.0
+            above.masks.append(mask)
+        elif above.cap is None and kind(node) == "tanh" and near_matmul(node):
+            upper, above.cap, above.scale = node.all_input_nodes[0], above.scale, 1.0
         elif near_matmul(node):
             raise Skip(f"`{kind(node) or node.target}` lies between the scores and the softmax")
         else:
-            return found
+            return above
         if in_place(node) and node.args[:1] != (upper,):
             raise Skip("the mask is written in place")
-        found.seen += [node, *between]
+        above.seen += [node, *between]
         node = upper
     if isinstance(node, fx.Node):
-        for item in (*found.seen, node):
+        for item in (*above.seen, node):
             if item not in twice:
                 only_user(item, "attention scores")
-        found.scores = node
-    return found
+        above.scores = node
+    return above
 
 
 def scaling(node: fx.Node) -> tuple[fx.Node, float] | None:
@@ -213,13 +215,13 @@ def _dropout_rate(node: fx.Node) -> float:
     return rate if training else 0.0
 
 
-def compute_dtype(chain: Chain) -> torch.dtype:
+def compute_dtype(pattern: AttentionPattern) -> torch.dtype:
     """The dtype in which the hand-written form multiplied q and k, autocast included; the values are multiplied in it, too."""
-    scores, output = value(chain.scores), value(chain.output)
+    scores, output = value(pattern.scores), value(pattern.output)
     if scores is None or output is None or not scores.dtype.is_floating_point:
         raise Skip("the dtype of the scores is unknown")
-    if not _holds(scores.dtype, output.dtype) and not _rounded(chain.value, scores.dtype):
-        raise Skip(f"the values are {value(chain.value).dtype} and the scores {scores.dtype}")  # type: ignore[union-attr]
+    if not _holds(scores.dtype, output.dtype) and not _rounded(pattern.value, scores.dtype):
+        raise Skip(f"the values are {value(pattern.value).dtype} and the scores {scores.dtype}")  # type: ignore[union-attr]
     return scores.dtype
 
 

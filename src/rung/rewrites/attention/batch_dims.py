@@ -9,10 +9,10 @@ from torch import fx
 from rung.rewrites.graph.normalize import VIEWS, called, kind, peel_permutations, value
 from rung.rewrites.graph.writes import between, may_touch, storage
 
-Lead = tuple[int, ...]
+Dims = tuple[int, ...]
 
 
-def lead_of(node: fx.Node) -> Lead:
+def batch_dims(node: fx.Node) -> Dims:
     """All dimensions of a node's value but the last two."""
     tensor = value(node)
     if tensor is None:
@@ -20,41 +20,41 @@ def lead_of(node: fx.Node) -> Lead:
     return tuple(tensor.shape[:-2])
 
 
-def cut(lead: Lead, target: Lead) -> int | None:
+def split_point(dims: Dims, target: Dims) -> int | None:
     """How many of the first dimensions are the first of the target's two; the others are its second."""
-    return next((n for n in range(1, len(lead) + 1) if math.prod(lead[:n]) == target[0]), None)
+    return next((n for n in range(1, len(dims) + 1) if math.prod(dims[:n]) == target[0]), None)
 
 
-def lifted(node: fx.Node, lead: Lead, target: Lead, at: fx.Node) -> fx.Node:
+def with_batch_dims(node: fx.Node, dims: Dims, target: Dims, at: fx.Node) -> fx.Node:
     """What broadcasts over [*target, ...] as the node does over [*lead, ...], where both are the same rows; read at a place."""
     tensor = value(node)
-    if tensor is None or tensor.dim() < 3 or (lead == target and tensor.dim() == len(target) + 2):
+    if tensor is None or tensor.dim() < 3 or (dims == target and tensor.dim() == len(target) + 2):
         return node
     source, order = peel_permutations(node)
     inner = [d - tensor.dim() for d in order[-2:]]
     if order[:-2] != list(range(tensor.dim() - 2)) or sorted(inner) != [-2, -1]:
         source, inner = node, [-2, -1]
-    made = _regrouped(source, lead, target, at)
+    made = _regrouped(source, dims, target, at)
     return made if inner == [-2, -1] else called(node.graph, "transpose", made, -1, -2)
 
 
-def _regrouped(node: fx.Node, lead: Lead, target: Lead, at: fx.Node) -> fx.Node:
+def _regrouped(node: fx.Node, dims: Dims, target: Dims, at: fx.Node) -> fx.Node:
     tensor, graph = value(node), node.graph
     assert tensor is not None
     matrix = tuple(tensor.shape[-2:])
     thin = node.args[0] if kind(node) == "expand" else None
-    if isinstance(thin, fx.Node) and shape_of(thin) == (*lead[:-1], 1, *matrix):
-        return _regrouped(thin, lead, target, at)  # expanded for a group: shared as it was before
-    own = (*(1,) * (len(lead) - len(tensor.shape[:-2])), *tensor.shape[:-2])
+    if isinstance(thin, fx.Node) and shape_of(thin) == (*dims[:-1], 1, *matrix):
+        return _regrouped(thin, dims, target, at)  # expanded for a group: shared as it was before
+    own = (*(1,) * (len(dims) - len(tensor.shape[:-2])), *tensor.shape[:-2])
     if math.prod(own) == 1:
         return called(graph, "reshape", node, *(1,) * len(target), *matrix)
-    if own == lead:
-        return _before(node, (*target, *matrix), at) or called(graph, "reshape", node, *target, *matrix)
-    edge = cut(lead, target)
+    if own == dims:
+        return _viewed_source(node, (*target, *matrix), at) or called(graph, "reshape", node, *target, *matrix)
+    edge = split_point(dims, target)
     if edge is None:
-        raise RuntimeError(f"{own} does not broadcast over {lead} as it would over {target}")
+        raise RuntimeError(f"{own} does not broadcast over {dims} as it would over {target}")
     wide, sizes = list[int](), list[int]()
-    for have, whole in ((own[:edge], lead[:edge]), (own[edge:], lead[edge:])):
+    for have, whole in ((own[:edge], dims[:edge]), (own[edge:], dims[edge:])):
         shared = math.prod(have) == 1
         wide += have if shared else whole
         sizes.append(1 if shared else math.prod(whole))
@@ -71,7 +71,7 @@ def shape_of(node: fx.Node) -> tuple[int, ...] | None:
     return None if tensor is None else tuple(tensor.shape)
 
 
-def _before(node: fx.Node, shape: tuple[int, ...], at: fx.Node) -> fx.Node | None:
+def _viewed_source(node: fx.Node, shape: tuple[int, ...], at: fx.Node) -> fx.Node | None:
     """What a view was taken of, where that has the shape and was not written since."""
     source = node.args[0] if kind(node) in VIEWS and node.args else None
     before, after, memory = value(source), value(node), storage(source)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from rung.rewrites.aten.lowered import HALF, SPLITS, VIEWS, Pass, aten, is_item, prims
+from rung.rewrites.inductor_passes.base import HALF, SPLITS, VIEWS, InductorPass, aten, is_item, prims
 
 PARTS = {*VIEWS, *SPLITS, aten.slice.Tensor}
 
 
-class Float32Gradients(Pass):
+class Float32Gradients(InductorPass):
     """For `torch._inductor.config.post_grad_custom_post_pass`."""
 
     def __call__(self, graph: fx.Graph) -> None:

@@ -19,7 +19,7 @@ VIEWS = {
 SPLITS = {aten.split.Tensor, aten.split_with_sizes.default}
 
 
-class Pass(CustomGraphPass):
+class InductorPass(CustomGraphPass):
     """Compiled code is cached under the files of a pass: it changes with them. A pass names those beside its own."""
 
     files: tuple[str, ...] = ()
@@ -30,10 +30,10 @@ class Pass(CustomGraphPass):
         return hashed
 
 
-class Several(CustomGraphPass):
+class PassSequence(CustomGraphPass):
     """Passes one after another, where Inductor takes one."""
 
-    def __init__(self, passes: Sequence[Pass]) -> None:
+    def __init__(self, passes: Sequence[InductorPass]) -> None:
         self.passes = tuple(passes)
 
     def __call__(self, graph: fx.Graph) -> None:

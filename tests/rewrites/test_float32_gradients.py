@@ -14,8 +14,8 @@ from rung.engine.dynamo import products_widen
 from rung.hardware import pick
 from rung.ladder.survey import widening
 from rung.plan import Plan
-from rung.rewrites import Surgeon
-from rung.rewrites.aten.gradients import Float32Gradients, widen_products
+from rung.rewrites import RewriteBackend
+from rung.rewrites.inductor_passes.float32_gradients import Float32Gradients, widen_products
 from rung.rungs import BY_NAME, Context, Evidence
 from rung.rungs.rung import Counters
 
@@ -95,10 +95,15 @@ def test_other_devices_and_precisions_are_left_alone(device: str, dtype: torch.d
 def test_inductor_runs_the_pass_and_a_cpu_trains_on_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     seen = []
-    monkeypatch.setattr("rung.rewrites.aten.gradients.widen_products", lambda graph: seen.append(graph))
+    monkeypatch.setattr(
+        "rung.rewrites.inductor_passes.float32_gradients.widen_products", lambda graph: seen.append(graph)
+    )
     model, x = nn.Linear(4, 4, bias=False), torch.randn(3, 4)
     run = torch.compile(
-        model, backend=Surgeon([], inductor_options={"force_disable_caches": True}, within=["float32-gradients"])
+        model,
+        backend=RewriteBackend(
+            [], inductor_options={"force_disable_caches": True}, inductor_passes=["float32-gradients"]
+        ),
     )
     run(x).sum().backward()
     assert len(seen) == 2
@@ -115,7 +120,7 @@ def test_it_applies_where_autocast_trains_float32_weights_compiled_on_a_gpu() ->
         assert says in str(rung.applies(replace(here, facts=facts_of(facts, **change))))
     assert "autocast" in str(rung.applies(replace(here, plan=Plan(compile=True))))
     assert "torch.compile" in str(rung.applies(replace(here, plan=Plan(bf16=True))))
-    assert rung.change(here.plan).within == ("float32-gradients",)
+    assert rung.change(here.plan).inductor_passes == ("float32-gradients",)
     before, after = Counters(300, 300, 90, {}), Counters(220, 220, 90, {})
     assert rung.proof(Evidence(before, after, {"pass float32-gradients": True})).shown is True
     assert rung.proof(Evidence(before, before, {"pass float32-gradients": True})).shown is False

@@ -14,20 +14,20 @@ from torch import fx
 from rung.rewrites.graph.normalize import called, in_place, kind, value
 
 
-def respell(graph: fx.Graph) -> None:
+def canonicalize(graph: fx.Graph) -> None:
     """Write every einsum that is a batched matrix product as one and a cast to another tensor's dtype as one to that dtype,
     and read what was written in place from its writer."""
     for node in list(graph.nodes):
         if kind(node) == "einsum":
-            _as_product(graph, node)
+            _einsum_to_matmul(graph, node)
         elif kind(node) in ("type_as", "to") and len(node.args) == 2 and not node.kwargs:
-            _name_dtype(node)
+            _cast_by_dtype(node)
         # No attention adds by index; a loop over experts does, and is known by the one tensor that all its turns add to.
         elif node.op == "call_method" and in_place(node) and kind(node) != "index_add":
             _read_from_writer(node)
 
 
-def _name_dtype(node: fx.Node) -> None:
+def _cast_by_dtype(node: fx.Node) -> None:
     """``x.type_as(y)`` as ``x.to(y.dtype)``: y is read no more, and may be the scores."""
     before, like = value(node.args[0]), value(node.args[1])
     if before is not None and like is not None and before.device == like.device and node.op == "call_method":
@@ -56,7 +56,7 @@ class Einsum:
     column: str
 
     @property
-    def plain(self) -> str:
+    def standard(self) -> str:
         """The dimensions of the product."""
         return self.batch + self.row + self.column
 
@@ -65,7 +65,7 @@ class Einsum:
         """Whether the right side lacks a dimension of the batch: it is the same for all of that."""
         return any(letter not in self.two for letter in self.batch)
 
-    def sides(self, graph: fx.Graph) -> tuple[fx.Node, fx.Node]:
+    def operands(self, graph: fx.Graph) -> tuple[fx.Node, fx.Node]:
         """What a matrix product takes, with a dimension of 1 where one is lacking."""
         theirs = "".join(letter for letter in self.batch if letter in self.two)
         right = ordered(graph, self.right, self.two, theirs + self.summed + self.column)
@@ -75,15 +75,15 @@ class Einsum:
         return ordered(graph, self.left, self.one, self.batch + self.row + self.summed), right
 
 
-def _as_product(graph: fx.Graph, node: fx.Node) -> None:
+def _einsum_to_matmul(graph: fx.Graph, node: fx.Node) -> None:
     read, whole = read_einsum(node), value(node)
     if read is None or whole is None or read.grouped:
         return
     with graph.inserting_before(node):
-        product = graph.call_function(torch.matmul, read.sides(graph))
+        product = graph.call_function(torch.matmul, read.operands(graph))
         product.meta = dict(node.meta)
-        product.meta["example_value"] = whole.permute([read.made.index(letter) for letter in read.plain])
-        result = ordered(graph, product, read.plain, read.made)
+        product.meta["example_value"] = whole.permute([read.made.index(letter) for letter in read.standard])
+        result = ordered(graph, product, read.standard, read.made)
     result.meta = dict(node.meta)
     node.replace_all_uses_with(result)
     graph.erase_node(node)
@@ -104,7 +104,7 @@ def read_einsum(node: fx.Node, left: bool = False) -> Einsum | None:
     whole = value(node)
     if len(operands) != 2 or node.kwargs or not isinstance(equation, str) or whole is None or whole.dim() < 3:
         return None
-    read = _letters(equation, [t.dim() for t in tensors if t is not None])
+    read = _subscripts(equation, [t.dim() for t in tensors if t is not None])
     if read is None or any(t is None for t in tensors):
         return None
     (one, two), made = read
@@ -128,7 +128,7 @@ def read_einsum(node: fx.Node, left: bool = False) -> Einsum | None:
     return Einsum(first, second, one, two, made, batch, row, summed, yours)
 
 
-def _letters(equation: str, ranks: list[int]) -> tuple[list[str], str] | None:
+def _subscripts(equation: str, ranks: list[int]) -> tuple[list[str], str] | None:
     """One letter a dimension, of both operands and of the result; None where the result is left to be inferred, or a
     letter stands for two dimensions of one tensor. Dimensions under an ellipsis are named by capitals."""
     inputs, arrow, made = equation.replace(" ", "").partition("->")

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from rung.hardware.aiter import Product
-from rung.rewrites.added import Added, examples
+from rung.rewrites.added_inputs import AddedInputs, examples
 from rung.rewrites.attention.biased import add_bias
 from rung.rewrites.attention.copies import drop_copies
 from rung.rewrites.attention.decoding import fuse_decoding
@@ -26,6 +26,7 @@ from rung.rewrites.attention.sdpa import fuse_attention, fuse_flex
 from rung.rewrites.attention.short import run_short
 from rung.rewrites.batch_norm import fold_batch_norm
 from rung.rewrites.cache import write_in_place
+from rung.rewrites.cast_cache import cache_casts
 from rung.rewrites.checkpoints import caching, checkpoint_as_written
 from rung.rewrites.convolution_epilogues import join_relu
 from rung.rewrites.counts import NAMES, attention, count, products
@@ -36,22 +37,21 @@ from rung.rewrites.folded_weights import fold_weights
 from rung.rewrites.gemv import multiply_one_row
 from rung.rewrites.graph.buffers import Expected, guarded, note_buffers, taken_buffers
 from rung.rewrites.graph.captured import let_go, own_copy
-from rung.rewrites.hoist import hoist_constants
-from rung.rewrites.joined import note_homes
-from rung.rewrites.kept import Copies, step_taken
-from rung.rewrites.kept_casts import keep_casts
+from rung.rewrites.hoisted_constants import hoist_constants
+from rung.rewrites.horizontal_fusion import fuse_gate_up, fuse_qkv
 from rung.rewrites.logits import narrow_logits
 from rung.rewrites.loss_kernel import fuse_loss
+from rung.rewrites.packed_weights import note_placements
 from rung.rewrites.patches import multiply_patches
+from rung.rewrites.residual_dtype import narrow_residuals
 from rung.rewrites.rotary import fuse_rotary
 from rung.rewrites.routed import route_to_aiter
-from rung.rewrites.siblings import fuse_gate_up, fuse_qkv
 from rung.rewrites.statistics import Statistics
-from rung.rewrites.stream import narrow_stream
+from rung.rewrites.weight_cache import WeightCache, count_step
 
 _Pass = Callable[[fx.Graph], tuple[int, list[str]]]
 
-_RUNNERS: dict[str, _Pass] = {
+_PASS_FUNCTIONS: dict[str, _Pass] = {
     "flex-attention": fuse_flex,
     "sdpa": fuse_attention,
     "triton-decode-attention": fuse_decoding,
@@ -68,12 +68,12 @@ _RUNNERS: dict[str, _Pass] = {
     "grouped-experts": group_experts,
     "fused-qkv": fuse_qkv,
     "fused-gate-up": fuse_gate_up,
-    "bf16-stream": narrow_stream,
+    "bf16-stream": narrow_residuals,
     "strided-sdpa-inputs": drop_copies,
     "triton-rope": fuse_rotary,
     "triton-cross-entropy": fuse_loss,
     "folded-weights": fold_weights,
-    "bf16-weights": keep_casts,
+    "bf16-weights": cache_casts,
     "patch-matmul": multiply_patches,  # of weights as they are kept
     "aiter-gemm": route_to_aiter,
     "triton-gemv": multiply_one_row,
@@ -82,22 +82,30 @@ _RUNNERS: dict[str, _Pass] = {
     "convolution-epilogue": join_relu,
 }
 
-PASSES = tuple(_RUNNERS)
+PASSES = tuple(_PASS_FUNCTIONS)
 # Only a whole graph has callers that can be given one more input.
-_OF_THE_WHOLE = ("hoisted-constants", "folded-weights", "bf16-weights")
+_WHOLE_GRAPH_PASSES = ("hoisted-constants", "folded-weights", "bf16-weights")
 
 # Passes on the graphs that Inductor compiles: the hook of its settings, and whose pass it is.
-WITHIN = {
-    "recompute": ("joint_custom_post_pass", "rung.rewrites.aten.recompute", "Recomputed"),
-    "fused-dgrad": ("post_grad_custom_pre_pass", "rung.rewrites.aten.joins", "Joins"),
-    "foreach-weight-casts": ("post_grad_custom_pre_pass", "rung.rewrites.aten.casts", "CastTogether"),
-    "depthwise-dgrad": ("post_grad_custom_pre_pass", "rung.rewrites.aten.depthwise", "DepthwiseDgrad"),
-    "float32-gradients": ("post_grad_custom_post_pass", "rung.rewrites.aten.gradients", "Float32Gradients"),
-    "k-major-wgrad": ("post_grad_custom_post_pass", "rung.rewrites.aten.k_major", "KMajor"),
+INDUCTOR_PASSES = {
+    "recompute": ("joint_custom_post_pass", "rung.rewrites.inductor_passes.recompute", "Recompute"),
+    "fused-dgrad": ("post_grad_custom_pre_pass", "rung.rewrites.inductor_passes.fused_dgrad", "FusedDgrad"),
+    "foreach-weight-casts": (
+        "post_grad_custom_pre_pass",
+        "rung.rewrites.inductor_passes.foreach_casts",
+        "ForeachWeightCasts",
+    ),
+    "depthwise-dgrad": ("post_grad_custom_pre_pass", "rung.rewrites.inductor_passes.depthwise", "DepthwiseDgrad"),
+    "float32-gradients": (
+        "post_grad_custom_post_pass",
+        "rung.rewrites.inductor_passes.float32_gradients",
+        "Float32Gradients",
+    ),
+    "k-major-wgrad": ("post_grad_custom_post_pass", "rung.rewrites.inductor_passes.k_major", "KMajorWgrad"),
 }
 
 # What a pass takes away from others: a window is SDPA's with a mask, where FlexAttention is not taken.
-_INSTEAD = {
+_DISPLACES = {
     "flex-attention": ("sdpa",),
     "triton-decode-attention": ("sdpa-no-mask",),
     "biased-attention": ("short-attention", "flex-for-sdpa"),
@@ -108,13 +116,13 @@ _INSTEAD = {
 }
 
 
-def hidden(found: Mapping[str, int]) -> tuple[str, ...]:
+def hidden(matches: Mapping[str, int]) -> tuple[str, ...]:
     """The passes that found nothing only because another one was before them, where all are run."""
-    return tuple(other for name in PASSES if found.get(name) for other in _INSTEAD.get(name, ()))
+    return tuple(other for name in PASSES if matches.get(name) for other in _DISPLACES.get(name, ()))
 
 
 @dataclass
-class _Record:
+class _GraphRecord:
     matches: dict[str, int]
     skipped: list[str]
     before: Counter[str] = field(default_factory=Counter)
@@ -124,33 +132,33 @@ class _Record:
     written_out: Counter[str] = field(default_factory=Counter)
 
 
-class Surgeon:
-    """A Dynamo backend: ``torch.compile(fn, backend=Surgeon(["sdpa"], "inductor"), dynamic=False)``."""
+class RewriteBackend:
+    """A Dynamo backend: ``torch.compile(fn, backend=RewriteBackend(["sdpa"], "inductor"), dynamic=False)``."""
 
     def __init__(
         self,
         passes: Sequence[str],
         inner: Literal["inductor", "eager"] = "inductor",
         inductor_options: dict[str, Any] | None = None,
-        within: Sequence[str] = (),
+        inductor_passes: Sequence[str] = (),
         model: torch.nn.Module | None = None,
     ) -> None:
         """model: whose batch norms write to their statistics unseen; it is not kept alive."""
-        unknown = sorted({*passes, *within} - {*PASSES, *WITHIN})
+        unknown = sorted({*passes, *inductor_passes} - {*PASSES, *INDUCTOR_PASSES})
         if unknown:
-            raise ValueError(f"unknown passes {unknown}; known: {[*PASSES, *WITHIN]}")
+            raise ValueError(f"unknown passes {unknown}; known: {[*PASSES, *INDUCTOR_PASSES]}")
         if inner not in ("inductor", "eager"):
             raise ValueError(f"inner is 'inductor' or 'eager', not {inner!r}")
         # One order, whatever order they were chosen in: a pass reads what those before it wrote.
         self.passes = tuple(name for name in PASSES if name in passes)
         self.inner = inner
         self.inductor_options = dict(inductor_options or {})
-        self.within = tuple(within)
+        self.inductor_passes = tuple(inductor_passes)
         self._expected: list[Expected] = []
-        self._records: dict[str, _Record] = {}
-        self._added: list[Added] = []
+        self._records: dict[str, _GraphRecord] = {}
+        self._added: list[AddedInputs] = []
         self._statistics = Statistics(model)
-        self._copies = Copies(self._statistics)
+        self._weight_cache = WeightCache(self._statistics)
 
     @property
     def matches(self) -> dict[str, int]:
@@ -196,7 +204,7 @@ class Surgeon:
     @property
     def copied(self) -> int:
         """How many inputs that stand for several weights are put together anew at every call."""
-        return sum(one.copied for added in self._added for one in added.joined)
+        return sum(one.copied for added in self._added for one in added.packed)
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         return self._rewritten(gm, example_inputs, trusting=True)
@@ -204,37 +212,37 @@ class Surgeon:
     def _rewritten(self, written: fx.GraphModule, example_inputs: Sequence[Any], trusting: bool) -> Callable[..., Any]:
         """trusting: buffers are taken for what they hold now."""
         key = _fingerprint(written, example_inputs)
-        record = _Record(dict.fromkeys(self.passes, 0), [])
+        record = _GraphRecord(dict.fromkeys(self.passes, 0), [])
         # Checkpointed regions and other wrapped bodies are graph modules of their own inside this one.
         gm = own_copy(written)
         self._statistics.look()
-        note_homes(gm, example_inputs, self._statistics)
+        note_placements(gm, example_inputs, self._statistics)
         if trusting:
             note_buffers(gm, example_inputs)
-        parts = [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
+        subgraphs = [module for module in gm.modules() if isinstance(module, fx.GraphModule)]
         rehearsals: dict[fx.GraphModule, fx.Graph] = {}
-        nodes = {node: None for part in parts for node in part.graph.nodes}  # also those that passes erase
-        for part in parts:
-            self._run("sdpa", write_out, part, record, rehearsals, nodes)
-        record.before = count(parts)
-        record.products = products(parts)
-        for part in parts:
+        nodes = {node: None for subgraph in subgraphs for node in subgraph.graph.nodes}  # also those that passes erase
+        for subgraph in subgraphs:
+            self._run_pass("sdpa", write_out, subgraph, record, rehearsals, nodes)
+        record.before = count(subgraphs)
+        record.products = products(subgraphs)
+        for subgraph in subgraphs:
             for name in self.passes:
                 if name == "aiter-gemm":
-                    record.left += products([part])  # as the passes before it left them
-                if part is gm or name not in _OF_THE_WHOLE:
-                    before = attention(part) if name == "sdpa" else Counter[str]()
-                    self._run(name, _RUNNERS[name], part, record, rehearsals, nodes)
-                    record.written_out += attention(part) - before if name == "sdpa" else before
-        record.after = count(parts)
-        for part in parts:  # once: passes read graphs, and writing code takes longer than most of them
-            part.recompile()
+                    record.left += products([subgraph])  # as the passes before it left them
+                if subgraph is gm or name not in _WHOLE_GRAPH_PASSES:
+                    before = attention(subgraph) if name == "sdpa" else Counter[str]()
+                    self._run_pass(name, _PASS_FUNCTIONS[name], subgraph, record, rehearsals, nodes)
+                    record.written_out += attention(subgraph) - before if name == "sdpa" else before
+        record.after = count(subgraphs)
+        for subgraph in subgraphs:  # once: passes read graphs, and writing code takes longer than most of them
+            subgraph.recompile()
         expected = taken_buffers(gm)
         self._expected += expected
         self._records[key] = record
-        added = Added(gm, self._copies)
-        if added.kept:
-            step_taken()  # whoever changed the model, so that it was captured anew, may have written to weights unseen
+        added = AddedInputs(gm, self._weight_cache)
+        if added.cached:
+            count_step()  # whoever changed the model, so that it was captured anew, may have written to weights unseen
         run = self.compiled(gm, [*example_inputs, *examples(gm)])
         self._added.append(added)
         whole = run if not added else lambda *arguments: run(*arguments, *added(arguments))
@@ -251,12 +259,12 @@ class Surgeon:
     def renew(self) -> bool:
         """Copies of weights are of the present weights again: a call that runs sees to that itself, a recorded one cannot. False where they
         were."""
-        return self._copies.renew()
+        return self._weight_cache.renew()
 
     def undo(self) -> None:
         """Takes back what the passes did outside the graphs: weights that were moved next to one another."""
         for added in self._added:
-            for one in added.joined:
+            for one in added.packed:
                 one.undo()
 
     def compiled(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -269,52 +277,52 @@ class Surgeon:
 
             with caching(gm):
                 run = compile_fx(
-                    gm, inputs, config_patches=inductor_patches(self.inductor_options, self.within) or None
+                    gm, inputs, config_patches=inductor_patches(self.inductor_options, self.inductor_passes) or None
                 )
         return run
 
-    def _run(
+    def _run_pass(
         self,
         name: str,
         run: _Pass,
-        part: fx.GraphModule,
-        record: _Record,
+        subgraph: fx.GraphModule,
+        record: _GraphRecord,
         rehearsals: dict[fx.GraphModule, fx.Graph],
         nodes: dict[fx.Node, None],
     ) -> None:
         """nodes: of all graphs, those that are erased later among them."""
         # A rehearsal on a copy: a pass that fails halfway must leave no trace in the real graph, whose placeholders carry
         # attributes of Dynamo that a copy put back in its place would lack. The copy goes the way of the graph.
-        rehearsal = rehearsals[part] = rehearsals.get(part) or copy.deepcopy(part.graph)
+        rehearsal = rehearsals[subgraph] = rehearsals.get(subgraph) or copy.deepcopy(subgraph.graph)
         nodes |= dict.fromkeys(rehearsal.nodes)
         try:
             run(rehearsal)
             rehearsal.lint()
         except Exception as error:
-            del rehearsals[part]
+            del rehearsals[subgraph]
             record.skipped.append(f"{name}: the pass failed and was left out ({type(error).__name__}: {error})")
             return
         finally:
             nodes |= dict.fromkeys(rehearsal.nodes)
-        found, reasons = run(part.graph)
-        part.graph.lint()
-        nodes |= dict.fromkeys(part.graph.nodes)
-        record.matches[name] = record.matches.get(name, 0) + found
+        count, reasons = run(subgraph.graph)
+        subgraph.graph.lint()
+        nodes |= dict.fromkeys(subgraph.graph.nodes)
+        record.matches[name] = record.matches.get(name, 0) + count
         record.skipped += [f"{name}: {reason}" for reason in reasons]
 
 
-def inductor_patches(options: Mapping[str, Any], within: Sequence[str] = ()) -> dict[str, Any]:
+def inductor_patches(options: Mapping[str, Any], inductor_passes: Sequence[str] = ()) -> dict[str, Any]:
     """These settings of Inductor, and those by which the passes on its graphs run: the named ones, and one that a setting needs."""
-    from rung.rewrites.aten.dependent_launches import SETTING, WaitFirst  # they load Inductor
-    from rung.rewrites.aten.lowered import Several
+    from rung.rewrites.inductor_passes.base import PassSequence
+    from rung.rewrites.inductor_passes.dependent_launches import SETTING, WaitFirst  # they load Inductor
 
     passes: dict[str, list[Any]] = defaultdict(list)
-    for name, (hook, module, kind) in WITHIN.items():
-        if name in within:
+    for name, (hook, module, kind) in INDUCTOR_PASSES.items():
+        if name in inductor_passes:
             passes[hook].append(getattr(importlib.import_module(module), kind)())
     if options.get(SETTING):
         passes["post_grad_custom_post_pass"].append(WaitFirst())
-    return {**options, **{hook: Several(found) for hook, found in passes.items()}}
+    return {**options, **{hook: PassSequence(hooked) for hook, hooked in passes.items()}}
 
 
 def _summed(counts: Iterable[Counter[str]]) -> dict[str, int]:

@@ -12,7 +12,7 @@ import rung
 from rung.engine.step import Step
 from rung.hardware import pick
 from rung.plan import Plan
-from rung.rewrites import Surgeon, kept
+from rung.rewrites import RewriteBackend, weight_cache
 from rung.rungs import BY_NAME, Context
 from rung.verify import verify as verifying
 from rung.workload import seeded_model
@@ -50,23 +50,23 @@ TOKENS = torch.randint(32, (2, 5))
 
 
 def compiled(model, passes=("bf16-weights",), grad=False):
-    surgeon = Surgeon(passes, "eager")
-    run = torch.compile(model, backend=surgeon, dynamic=False)
+    backend = RewriteBackend(passes, "eager")
+    run = torch.compile(model, backend=backend, dynamic=False)
 
     def call(*arguments):
         with torch.set_grad_enabled(grad), torch.autocast("cpu", torch.bfloat16):
             return run(*arguments), model(*arguments)
 
-    return call, surgeon
+    return call, backend
 
 
 def test_the_numbers_are_autocasts_own():
-    call, surgeon = compiled(Tied())
+    call, backend = compiled(Tied())
     found, right = call(TOKENS)
     assert torch.equal(found, right)
     # Layer and convolution with their biases, the free weight and the head's; not the product in float32.
-    assert surgeon.rewritten == {"bf16-weights": 6}
-    assert [one.dtype for one in surgeon._copies.tensors()] == [torch.bfloat16] * 6
+    assert backend.rewritten == {"bf16-weights": 6}
+    assert [one.dtype for one in backend._weight_cache.tensors()] == [torch.bfloat16] * 6
 
 
 def stepped(model):
@@ -133,10 +133,10 @@ def test_a_weight_that_is_another_is_cast_anew(change):
 
 
 def test_weights_that_train_are_cast_as_before():
-    call, surgeon = compiled(Tied(), grad=True)
+    call, backend = compiled(Tied(), grad=True)
     found, right = call(TOKENS)
     assert torch.equal(found, right)
-    assert surgeon.rewritten == {}
+    assert backend.rewritten == {}
 
 
 def test_one_code_serves_layers_with_copies_of_their_own():
@@ -149,14 +149,14 @@ def test_one_code_serves_layers_with_copies_of_their_own():
             return self.layer(x)
 
     layers = nn.ModuleList(Block() for _ in range(3))
-    surgeon, x = Surgeon(["bf16-weights"], "eager"), torch.randn(4, 16)
+    backend, x = RewriteBackend(["bf16-weights"], "eager"), torch.randn(4, 16)
     for layer in layers:
-        layer.compile(backend=surgeon, dynamic=False)
+        layer.compile(backend=backend, dynamic=False)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         for _ in range(2):
             for layer in layers:
                 assert torch.equal(layer(x), F.linear(x, layer.layer.weight, layer.layer.bias))
-    assert surgeon.graphs == 1
+    assert backend.graphs == 1
 
 
 class Cached(nn.Module):
@@ -178,32 +178,32 @@ class Cached(nn.Module):
 def test_what_the_step_writes_to_is_read_as_it_is(buffer, says):
     model = Cached(buffer)
     other = copy.deepcopy(model)
-    surgeon = Surgeon(["bf16-weights"], "eager")
-    run = torch.compile(model, backend=surgeon, dynamic=False)
+    backend = RewriteBackend(["bf16-weights"], "eager")
+    run = torch.compile(model, backend=backend, dynamic=False)
     for at in range(3):
         x = torch.randn(1, 16)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             assert torch.equal(run(x, at), other(x, at))
-    assert any(says in reason for reason in surgeon.skipped)
+    assert any(says in reason for reason in backend.skipped)
 
 
 def test_graphs_for_other_shapes_read_the_same_copies():
-    call, surgeon = compiled(Tied())
+    call, backend = compiled(Tied())
     for rows in (1, 2, 3, 4):
         found, right = call(torch.randint(32, (rows, 5)))
         assert torch.equal(found, right)
-    assert surgeon.graphs == 4
-    assert len(surgeon._copies.tensors()) == 6
+    assert backend.graphs == 4
+    assert len(backend._weight_cache.tensors()) == 6
 
 
 def test_weights_that_were_taken_away_stop_no_replay():
     layer = nn.Linear(16, 16)
-    call, surgeon = compiled(layer)
+    call, backend = compiled(layer)
     x = torch.randn(4, 16)
     call(x)
     before = layer.weight.data
     layer.weight.data = torch.empty(0)
-    surgeon.renew()
+    backend.renew()
     layer.weight.data = before * 2
     found, right = call(x)
     assert torch.equal(found, right)
@@ -221,12 +221,12 @@ def test_a_trainer_goes_without_them():
 
 def test_what_a_recorded_graph_reads_is_renewed_where_it_lies():
     layer = nn.Linear(16, 16)
-    call, surgeon = compiled(layer)
+    call, backend = compiled(layer)
     call(torch.randn(4, 16))
-    copies = surgeon._copies.tensors()
+    copies = backend._weight_cache.tensors()
     places = [one.data_ptr() for one in copies]
     stepped(layer)
-    surgeon.renew()
+    backend.renew()
     assert [one.data_ptr() for one in copies] == places
     for kept_as, weight in zip(copies, (layer.weight, layer.bias), strict=True):
         assert torch.equal(kept_as, weight.to(torch.bfloat16))
@@ -248,7 +248,7 @@ def test_a_transformer_is_verified_with_it_beside_other_rewrites():
 
 
 def test_copies_of_weights_that_were_are_refused(monkeypatch):
-    monkeypatch.setattr(kept._Watch, "same", lambda self, tensors=None: True)
+    monkeypatch.setattr(weight_cache._Watch, "same", lambda self, tensors=None: True)
     w = make(mode="infer", hidden_dim=32, num_layers=1, seq_len=8, batch_size=2, num_heads=2)
     found = verifying.verify(w, Plan(bf16=True, passes=("bf16-weights",)), CPU, precisions=["bf16"]).record()
     assert not found.passed
@@ -291,18 +291,18 @@ class Bounded(nn.Module):
 @pytest.mark.parametrize("passes", [("bf16-weights",), ("folded-weights", "bf16-weights")])
 def test_a_table_that_is_brought_to_a_norm_is_written_to(kind, passes):
     model = Bounded(kind)
-    other, (call, surgeon) = copy.deepcopy(model), compiled(model, passes)
+    other, (call, backend) = copy.deepcopy(model), compiled(model, passes)
     for tokens in torch.arange(32).view(4, 2, 4):
         found, _ = call(tokens)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             assert torch.equal(found, other(tokens))
-    assert surgeon.rewritten == {}
+    assert backend.rewritten == {}
 
 
 def test_frozen_weights_that_gradients_pass_are_not_kept():
     """What autograd holds to the backward pass is not written to, whatever optimizer steps meanwhile."""
     frozen, other = nn.Linear(16, 16).requires_grad_(False), nn.Parameter(torch.ones(4))
-    call, surgeon = compiled(frozen, grad=True)
+    call, backend = compiled(frozen, grad=True)
     x = torch.randn(4, 16, requires_grad=True)
     one, _ = call(x)
     other.grad = torch.ones(4)
@@ -310,7 +310,7 @@ def test_frozen_weights_that_gradients_pass_are_not_kept():
     two, right = call(x)
     (one + two).sum().backward()
     assert torch.equal(two, right)
-    assert surgeon.rewritten == {}
+    assert backend.rewritten == {}
 
 
 def _adam_steps_with_a_hook(seen):

@@ -1,4 +1,4 @@
-"""Values that depend on weights alone, kept from call to call: what passes made inputs of (`kept_casts.py`, `folded_weights.py`).
+"""Values that depend on weights alone, kept from call to call: what passes made inputs of (`cast_cache.py`, `folded_weights.py`).
 
 The value of the call before is as good as long as the weights are the same. That is asked at every call: whether they are the same tensors, in the
 same memory, with the same version counters, whether an optimizer has stepped, and whether a batch norm has trained. What may be another is
@@ -20,26 +20,26 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from rung.rewrites.graph.captured import add_weight
-from rung.rewrites.joined import once_gone
+from rung.rewrites.packed_weights import on_collected
 from rung.rewrites.statistics import Count, Statistics
 
-KEPT = "rung_kept"
+CACHED = "rung_kept"
 MOST_LAYERS = 256  # that one graph remembers
 
 
-def add_kept(graph: fx.Graph, example: torch.Tensor, members: Sequence[fx.Node], computation: Computation) -> fx.Node:
+def add_cached(graph: fx.Graph, example: torch.Tensor, members: Sequence[fx.Node], computation: Computation) -> fx.Node:
     """A new input of the graph: what the computation makes of these inputs, kept from call to call. example: it, without numbers."""
-    return add_weight(graph, example, {KEPT: (tuple(node.name for node in members), computation)})
+    return add_weight(graph, example, {CACHED: (tuple(node.name for node in members), computation)})
 
 
-def viewed(graph: fx.Graph, views: Sequence[fx.Node], kept: fx.Node) -> fx.Node:
+def replay_views(graph: fx.Graph, views: Sequence[fx.Node], cached: fx.Node) -> fx.Node:
     """The same views of a value that is kept as there are of what it stands for. views: the first is of that, each other one of the one before."""
     for view in views:
         with graph.inserting_before(view):
-            made = graph.node_copy(view, lambda item, kept=kept: kept)  # it reads nothing else
-        made.meta = {**view.meta, "example_value": view.meta["example_value"].to(kept.meta["example_value"].dtype)}
-        kept = made
-    return kept
+            made = graph.node_copy(view, lambda item, cached=cached: cached)  # it reads nothing else
+        made.meta = {**view.meta, "example_value": view.meta["example_value"].to(cached.meta["example_value"].dtype)}
+        cached = made
+    return cached
 
 
 class Computation(Protocol):
@@ -56,22 +56,22 @@ class Computation(Protocol):
         """The value of tensors of the same sizes, in the memory of one that was made before."""
 
 
-class Copies:
+class WeightCache:
     """The values of all graphs of one function: whatever the shapes that they are for, they read the same. They go with what they are
     made of."""
 
     def __init__(self, statistics: Statistics) -> None:
         self._statistics = statistics
-        self._held: dict[Hashable, _Copy] = {}
+        self._entries: dict[Hashable, _Entry] = {}
         self._watch: _Watch | None = None  # on what all of them are made of
 
-    def of(self, tensors: Sequence[torch.Tensor], computation: Computation) -> _Copy:
+    def of(self, tensors: Sequence[torch.Tensor], computation: Computation) -> _Entry:
         key = computation.key, *map(id, tensors)
-        copy = self._held.get(key)
-        if copy is None or not copy.is_of(tensors) or not copy.renew(tensors, self.watch):
-            self._held[key] = copy = _Copy(tensors, computation, self.watch, once_gone(self.drop, key))
+        entry = self._entries.get(key)
+        if entry is None or not entry.is_of(tensors) or not entry.renew(tensors, self.watch):
+            self._entries[key] = entry = _Entry(tensors, computation, self.watch, on_collected(self.drop, key))
             self._watch = None
-        return copy
+        return entry
 
     def watch(self, tensors: Sequence[torch.Tensor], *, layout: bool = True) -> _Watch:
         """On these, and on what is counted up where a batch norm writes to them."""
@@ -85,53 +85,53 @@ class Copies:
         written to, of all of them at once. False where nothing was to be done."""
         if self._watch is not None and self._watch.same():
             return False
-        held = list(self._held.values())  # one is dropped whenever its weights are gone
-        there = {id(t): t for copy in held for t in copy.alive()}
+        entries = list(self._entries.values())  # one is dropped whenever its weights are gone
+        there = {id(t): t for entry in entries for t in entry.alive()}
         watch = self.watch(list(there.values()), layout=False)  # before they are read
-        renewed = [copy.renew(sources, self.watch) for copy in held if (sources := copy.alive())]
+        renewed = [entry.renew(sources, self.watch) for entry in entries if (sources := entry.alive())]
         self._watch = watch if all(renewed) else None
         return True
 
     def drop(self, key: Hashable) -> None:
-        self._held.pop(key, None)
+        self._entries.pop(key, None)
         self._watch = None
 
     def tensors(self) -> list[torch.Tensor]:
-        return [copy.tensor for copy in list(self._held.values())]
+        return [entry.tensor for entry in list(self._entries.values())]
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedValue:
     """A value, and the places of the arguments that it is made of."""
 
     spots: tuple[int, ...]
     computation: Computation
 
 
-class AllKept:
+class CachedValues:
     """The values of one graph, which may run with the weights of several layers. Whether the arguments that they are made of are as they were is
     asked of all of these at once."""
 
-    def __init__(self, kept: Sequence[Kept], copies: Copies) -> None:
-        self._kept, self._copies = kept, copies
-        self._spots = list(dict.fromkeys(spot for one in kept for spot in one.spots))
+    def __init__(self, cached: Sequence[CachedValue], cache: WeightCache) -> None:
+        self._values, self._cache = cached, cache
+        self._spots = list(dict.fromkeys(spot for one in cached for spot in one.spots))
         # By the first weight's identity. A pair is written whole, for threads that run two layers at once.
-        self._known: dict[int, tuple[_Watch, list[weakref.ref[_Copy]]]] = {}
+        self._known: dict[int, tuple[_Watch, list[weakref.ref[_Entry]]]] = {}
 
     def __call__(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         tensors = [arguments[spot] for spot in self._spots]
         known = self._known.get(id(tensors[0]))
         if known is not None and known[0].same(tensors):
-            found = [copy for one in known[1] if (copy := one()) is not None]
-            if len(found) == len(self._kept):
-                return [copy.tensor for copy in found]
+            alive = [entry for one in known[1] if (entry := one()) is not None]
+            if len(alive) == len(self._values):
+                return [entry.tensor for entry in alive]
         # Before they are read. With other sizes or strides another graph is called.
-        watch = self._copies.watch(tensors, layout=False)
-        copies = [self._copies.of([arguments[spot] for spot in one.spots], one.computation) for one in self._kept]
+        watch = self._cache.watch(tensors, layout=False)
+        entries = [self._cache.of([arguments[spot] for spot in one.spots], one.computation) for one in self._values]
         if len(self._known) >= MOST_LAYERS:
             self._known = {}
-        self._known[id(tensors[0])] = watch, list(map(weakref.ref, copies))
-        return [copy.tensor for copy in copies]
+        self._known[id(tensors[0])] = watch, list(map(weakref.ref, entries))
+        return [entry.tensor for entry in entries]
 
 
 class _Watch:
@@ -162,7 +162,7 @@ class _Watch:
     def _now(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
         """The counts last."""
         return [
-            steps_taken(),
+            step_count(),
             [t._version for t in tensors],
             [t.untyped_storage()._cdata for t in tensors],
             list(map(torch.Tensor.storage_offset, tensors)),
@@ -171,7 +171,7 @@ class _Watch:
         ]
 
 
-class _Copy:
+class _Entry:
     def __init__(
         self,
         tensors: Sequence[torch.Tensor],
@@ -180,7 +180,7 @@ class _Copy:
         gone: Callable[[object], None],
     ) -> None:
         self._of, self._computation = [weakref.ref(t, gone) for t in tensors], computation
-        self._like = _kinds(tensors)
+        self._layouts = _layouts_of(tensors)
         self._watch = watch(tensors)  # before they are read: what is written meanwhile is computed again
         with torch.inference_mode(False), torch.no_grad():  # an inference tensor could not be written to outside of it
             self.tensor = computation.new(tensors)
@@ -198,7 +198,7 @@ class _Copy:
         """Of the tensors that it is made of, where they may be others now; False where they have other sizes, and it has to be made anew."""
         if self._watch.same(tensors):
             return True
-        if self._like != _kinds(tensors):
+        if self._layouts != _layouts_of(tensors):
             return False
         seen = watch(tensors)  # before they are read
         with torch.inference_mode(False), torch.no_grad():
@@ -207,7 +207,7 @@ class _Copy:
         return True
 
 
-def _kinds(tensors: Sequence[torch.Tensor]) -> list[object]:
+def _layouts_of(tensors: Sequence[torch.Tensor]) -> list[object]:
     return [(t.shape, t.stride(), t.dtype, t.device) for t in tensors]
 
 
@@ -218,7 +218,7 @@ _taken = 0
 _counted = False
 
 
-def steps_taken() -> int:
+def step_count() -> int:
     """By optimizers of this process, since it was first asked."""
     global _counted
     if not _counted:
@@ -231,11 +231,11 @@ def steps_taken() -> int:
     return _taken
 
 
-def step_taken() -> None:
+def count_step() -> None:
     """By a graph that was replayed."""
     global _taken
     _taken += 1
 
 
 def _counted_step(*_: object) -> None:
-    step_taken()
+    count_step()

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 
-from rung.rewrites import Surgeon
-from rung.rewrites.joined import Joined
+from rung.rewrites import RewriteBackend
+from rung.rewrites.packed_weights import PackedWeights
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def _fresh_dynamo():
     torch.manual_seed(0)
 
 
-class Recorder(Surgeon):
+class Recorder(RewriteBackend):
     """Keeps how many inputs were added and how many weights are concatenated in the graph; traced: by AOTAutograd."""
 
     added = concatenated = 0
@@ -47,9 +47,9 @@ X = torch.randn(3, 16)
 
 
 def compiled(model, traced=False):
-    surgeon = Recorder(["fused-qkv"], "eager")
-    surgeon.traced = traced
-    return torch.compile(model, backend=surgeon, dynamic=False), surgeon
+    backend = Recorder(["fused-qkv"], "eager")
+    backend.traced = traced
+    return torch.compile(model, backend=backend, dynamic=False), backend
 
 
 def together(model):
@@ -62,10 +62,10 @@ def test_inference_reads_the_weights_where_they_lie(traced):
     model = Model()
     keys, objects = list(model.state_dict()), [id(p) for p in model.parameters()]
     values = copy.deepcopy(model.state_dict())
-    run, surgeon = compiled(model, traced)
+    run, backend = compiled(model, traced)
     with torch.no_grad():
         torch.testing.assert_close(run(X), model(X))
-    assert (surgeon.matches["fused-qkv"], surgeon.added, surgeon.concatenated) == (1, 2, 0)
+    assert (backend.matches["fused-qkv"], backend.added, backend.concatenated) == (1, 2, 0)
     assert together(model)
     weights = [layer.weight for layer in model.layers]
     storages = [(w.untyped_storage().data_ptr(), w.untyped_storage().nbytes()) for w in weights]
@@ -92,11 +92,11 @@ def test_changed_and_moved_weights_are_seen():
 
 def test_undone_every_weight_has_its_own_memory_and_its_values():
     model = Model()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     with torch.no_grad():
         want = run(X)
     values = copy.deepcopy(model.state_dict())
-    surgeon.undo()
+    backend.undo()
     assert not together(model)
     assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
     with torch.no_grad():
@@ -119,21 +119,21 @@ def test_after_inference_mode_the_model_still_trains():
 def test_a_model_that_was_made_in_inference_mode_has_its_weights_joined(calls):
     with torch.inference_mode():
         model, other = Model(), Model()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     with calls():
         torch.testing.assert_close(run(X), model(X))
         assert together(model)
     with torch.inference_mode():
         model.load_state_dict(other.state_dict())
         torch.testing.assert_close(run(X), other(X))
-    surgeon.undo()
+    backend.undo()
     assert not together(model)
     with calls():
         torch.testing.assert_close(run(X), other(X))
 
 
 def test_threads_that_run_two_layers_of_the_same_code_each_read_their_own_weights():
-    joined, wrong = Joined([0, 1]), []
+    joined, wrong = PackedWeights([0, 1]), []
     layers = [[torch.randn(4, 4), torch.randn(4, 4)] for _ in range(2)]
 
     def call(weights):
@@ -169,28 +169,28 @@ def test_a_saved_and_a_copied_model_are_whole(tmp_path):
 
 def test_weights_that_need_a_gradient_are_concatenated_in_the_graph():
     model = Model()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     run(X).sum().backward()
-    assert (surgeon.added, surgeon.concatenated) == (0, 2)
+    assert (backend.added, backend.concatenated) == (0, 2)
     assert not together(model)
     assert all(layer.weight.grad is not None for layer in model.layers)
 
 
 def test_frozen_weights_are_joined_in_training_too():
     model = Model().requires_grad_(False)
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     x = X.clone().requires_grad_()
     run(x).sum().backward()
     want = X.clone().requires_grad_()
     model(want).sum().backward()
     torch.testing.assert_close(x.grad, want.grad)
-    assert surgeon.added == 2
+    assert backend.added == 2
 
 
 def test_another_graph_reads_the_weights_where_the_first_one_laid_them():
     model = Model((8, 1, 4))  # DLPack forgets the strides of one row
     strides = [p.stride() for p in model.parameters()]
-    (run, _), (other, surgeon) = compiled(model), compiled(model)
+    (run, _), (other, backend) = compiled(model), compiled(model)
     with torch.no_grad():
         run(X)
         places = [p.data_ptr() for p in model.parameters()]
@@ -198,13 +198,13 @@ def test_another_graph_reads_the_weights_where_the_first_one_laid_them():
         run(X)
     assert [p.data_ptr() for p in model.parameters()] == places
     assert [p.stride() for p in model.parameters()] == strides
-    assert surgeon.copied == 0
+    assert backend.copied == 0
 
 
 def test_weights_that_one_graph_reads_as_one_are_not_moved_for_another():
     """A recorded graph of the first would go on reading the memory that they had."""
     q, k, v = (torch.randn(4, 4) for _ in range(3))
-    some, all_three = Joined([0, 1]), Joined([0, 1, 2])
+    some, all_three = PackedWeights([0, 1]), PackedWeights([0, 1, 2])
     first = some([k, v])
     places = [t.data_ptr() for t in (k, v)]
     assert torch.equal(all_three([q, k, v]), torch.cat([q, k, v]))
@@ -215,22 +215,22 @@ def test_weights_that_one_graph_reads_as_one_are_not_moved_for_another():
 
 
 def test_the_memory_of_weights_that_are_gone_is_let_go():
-    joined = Joined([0, 1])
+    joined = PackedWeights([0, 1])
     layers = [[torch.randn(4, 4), torch.randn(4, 4)] for _ in range(3)]
     views = [joined(weights) for weights in layers]
-    assert len(joined._laid) == 3
+    assert len(joined._packed) == 3
     del layers[1:], views
     gc.collect()
-    assert len(joined._laid) == 1
+    assert len(joined._packed) == 1
 
 
 def test_weights_outlive_the_graph_that_laid_them_together():
     model = Model()
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     values = copy.deepcopy(model.state_dict())
     with torch.no_grad():
         run(X)
-    del run, surgeon
+    del run, backend
     torch._dynamo.reset()
     gc.collect()
     others = [torch.randn(16, 16) for _ in range(64)]  # in whatever memory was given back
@@ -239,10 +239,10 @@ def test_weights_outlive_the_graph_that_laid_them_together():
 
 
 def test_missing_biases_are_filled_in_the_graph():
-    run, surgeon = compiled(model := Model(biases=(True, False, True)))
+    run, backend = compiled(model := Model(biases=(True, False, True)))
     with torch.no_grad():
         torch.testing.assert_close(run(X), model(X))
-    assert (surgeon.added, surgeon.concatenated) == (1, 1)
+    assert (backend.added, backend.concatenated) == (1, 1)
 
 
 def shared_storage(model):
@@ -262,11 +262,11 @@ def test_weights_that_may_not_move_are_left_where_they_are(change, joined):
     model = Model(biases=(False,) * 3)
     change(model)
     places = [layer.weight.data_ptr() for layer in model.layers]
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     with torch.no_grad():
         torch.testing.assert_close(run(X), model(X))
     assert [layer.weight.data_ptr() for layer in model.layers] == places
-    assert bool(surgeon.added) is joined
+    assert bool(backend.added) is joined
 
 
 def kept(model):
@@ -286,18 +286,18 @@ def test_memory_that_somebody_else_holds_goes_on_being_theirs(hold):
     model = Model(biases=(False,) * 3)
     held = hold(model)
     places = [layer.weight.data_ptr() for layer in model.layers]
-    run, surgeon = compiled(model)
+    run, backend = compiled(model)
     with torch.no_grad():
         torch.testing.assert_close(run(X), model(X))
         assert [layer.weight.data_ptr() for layer in model.layers] == places
-        assert surgeon.copied == 1
+        assert backend.copied == 1
         (held or model.state_dict())["layers.2.weight"].mul_(2)
         torch.testing.assert_close(run(X), model(X))
         if held:
             held.clear()
             run(X)
             assert together(model)
-            assert surgeon.copied == 0
+            assert backend.copied == 0
 
 
 def test_where_torch_cannot_tell_who_holds_memory_it_is_left_to_them(monkeypatch):
@@ -312,9 +312,9 @@ def test_where_torch_cannot_tell_who_holds_memory_it_is_left_to_them(monkeypatch
 
 def test_layers_that_share_compiled_code_each_find_their_own_weights():
     blocks = [Model(), Model()]
-    surgeon = Recorder(["fused-qkv"], "eager")
+    backend = Recorder(["fused-qkv"], "eager")
     for block in blocks:
-        block.compile(backend=surgeon, dynamic=False)
+        block.compile(backend=backend, dynamic=False)
     with torch.no_grad():
         for _ in range(2):
             for block in blocks:
@@ -328,6 +328,6 @@ def test_matrix_products_with_transposed_weights_are_siblings_too():
     def fn(x):
         return (x @ weights[0].T).sum(-1) - torch.matmul(x, weights[1].t()).sum(-1)
 
-    run, surgeon = compiled(fn)
+    run, backend = compiled(fn)
     torch.testing.assert_close(run(X), fn(X))
-    assert surgeon.matches == {"fused-qkv": 1}
+    assert backend.matches == {"fused-qkv": 1}

@@ -1,7 +1,7 @@
 """Linear layers that read the same input become one linear over the concatenated weights.
 
 In training the concatenation runs in the graph, so each weight stays the user's own parameter and gets its own
-gradient. Weights that need none are read where they lie (joined.py).
+gradient. Weights that need none are read where they lie (packed_weights.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from rung.rewrites.graph.layout import free_readers
 from rung.rewrites.graph.normalize import ELEMENTWISE, argument, kind, permutation, source_line, value
 from rung.rewrites.graph.writes import aliases, between, may_touch, storage, switches_mode, written
-from rung.rewrites.joined import joined_input
+from rung.rewrites.packed_weights import packed_input
 
 _DEEPEST = 8  # quick_gelu and the long tanh form of gelu fit; a residual stream does not
 
@@ -43,13 +43,13 @@ def fuse_qkv(graph: fx.Graph) -> tuple[int, list[str]]:
 def _fuse(graph: fx.Graph, gate_up: bool) -> tuple[int, list[str]]:
     count, skipped = 0, [] if gate_up else _subclasses(graph)
     for source, members in _groups(graph):
-        if _meet_in_a_product(members) != gate_up:
+        if _are_gate_and_up(members) != gate_up:
             continue
         reason = _obstacle(source, members)
         if reason:
             skipped.append(f"linear at {source_line(members[0].node)}: {reason}")
         else:
-            _join(graph, source, members)
+            _fuse_group(graph, source, members)
             count += 1
     return count, skipped
 
@@ -68,7 +68,7 @@ def _groups(graph: fx.Graph) -> list[tuple[fx.Node, list[_Linear]]]:
         tensor = value(weight)
         if not isinstance(source, fx.Node) or tensor is None or value(source) is None or value(node) is None:
             continue
-        if not plain(weight) or (bias is not None and not plain(bias)) or tensor.dim() != 2:
+        if not is_dense_input(weight) or (bias is not None and not is_dense_input(bias)) or tensor.dim() != 2:
             continue
         # Frozen and trained weights stay apart: together the frozen one would pay for a gradient.
         key = (source, region, tensor.dtype, tensor.device, tensor.shape[1], tensor.requires_grad)
@@ -85,13 +85,13 @@ def _differentiated(graph: fx.Graph) -> set[fx.Node]:
     left = [item for node in graph.nodes if node.op == "output" for item in node.all_input_nodes]
     level = [item for item in left if _trained(item)]
     level += [item for node in graph.nodes if level and written(node) for item in node.all_input_nodes]
-    found = set(level)
+    differentiated = set(level)
     while level:
         # Of tuples, as split gives them, nothing is known.
         level = [i for n in level for i in n.all_input_nodes if value(i) is None or _trained(i)]
-        level = [item for item in dict.fromkeys(level) if item not in found]
-        found.update(level)
-    return found
+        level = [item for item in dict.fromkeys(level) if item not in differentiated]
+        differentiated.update(level)
+    return differentiated
 
 
 def projection(node: fx.Node) -> tuple[Any, Any, Any] | None:
@@ -113,17 +113,17 @@ def _one_each(bias: Any, weight: Any) -> bool:
 
 def _subclasses(graph: fx.Graph) -> list[str]:
     """Siblings whose weights are not plain tensors: quantised, sharded, wrapped; each keeps a product of its own."""
-    found: dict[Any, list[tuple[fx.Node, str]]] = defaultdict(list)
+    wrapped: dict[Any, list[tuple[fx.Node, str]]] = defaultdict(list)
     for node in graph.nodes:
         read = projection(node) if node.users else None
         tensor = value(read[1]) if read else None
         if read and tensor is not None and is_traceable_wrapper_subclass(tensor):
-            found[read[0]].append((node, type(tensor).__name__))
-    groups = [group for group in found.values() if len(group) > 1]
+            wrapped[read[0]].append((node, type(tensor).__name__))
+    groups = [group for group in wrapped.values() if len(group) > 1]
     return [f"linear at {source_line(g[0][0])}: its weight is a {g[0][1]}, not a plain tensor" for g in groups]
 
 
-def plain(node: object) -> bool:
+def is_dense_input(node: object) -> bool:
     """A dense tensor that exists before the graph runs."""
     if not isinstance(node, fx.Node) or node.op not in ("placeholder", "get_attr"):
         return False
@@ -132,7 +132,7 @@ def plain(node: object) -> bool:
     return dense and not is_traceable_wrapper_subclass(tensor)
 
 
-def _meet_in_a_product(members: list[_Linear]) -> bool:
+def _are_gate_and_up(members: list[_Linear]) -> bool:
     if len(members) != 2 or members[0].width != members[1].width:
         return False
     left, right = (_elementwise_reach(member.node) for member in members)
@@ -145,16 +145,16 @@ def _meet_in_a_product(members: list[_Linear]) -> bool:
 
 def _elementwise_reach(node: fx.Node) -> set[fx.Node]:
     """The node and what elementwise functions of it alone lead to."""
-    found, level = {node}, [node]
+    reached, level = {node}, [node]
     for _ in range(_DEEPEST):
         level = [
             user
             for item in level
             for user in item.users
-            if user not in found and kind(user) in ELEMENTWISE and set(user.all_input_nodes) <= found
+            if user not in reached and kind(user) in ELEMENTWISE and set(user.all_input_nodes) <= reached
         ]
-        found.update(level)
-    return found
+        reached.update(level)
+    return reached
 
 
 def _obstacle(source: fx.Node, members: list[_Linear]) -> str:
@@ -178,7 +178,7 @@ def _unknown_writer(members: list[_Linear]) -> bool:
     return any(alias in written(user) for m in members for alias in aliases(m.node) for user in alias.users)
 
 
-def _join(graph: fx.Graph, source: fx.Node, members: list[_Linear]) -> None:
+def _fuse_group(graph: fx.Graph, source: fx.Node, members: list[_Linear]) -> None:
     first = members[0].node
     for member in members:
         for item in (member.weight, member.bias):
@@ -186,15 +186,15 @@ def _join(graph: fx.Graph, source: fx.Node, members: list[_Linear]) -> None:
                 first.prepend(item)
     copies = [free_readers(member.node) for member in members]
     trace = {key: first.meta[key] for key in ("stack_trace", "nn_module_stack") if key in first.meta}
-    weight = joined_input(graph, [member.weight for member in members])
+    weight = packed_input(graph, [member.weight for member in members])
     biases = [member.bias for member in members if member.bias is not None]
-    bias = joined_input(graph, biases) if len(biases) == len(members) else None
+    bias = packed_input(graph, biases) if len(biases) == len(members) else None
     with graph.inserting_before(first):
         weight = weight or graph.call_function(torch.cat, ([member.weight for member in members], 0))
-        bias = bias or _joined_bias(graph, members)
+        bias = bias or _packed_bias(graph, members)
         fused = graph.call_function(F.linear, (source, weight, bias))
-        whole = [value(member.node) for member in members]
-        fused.meta["example_value"] = torch.cat([part for part in whole if part is not None], -1)
+        outputs = [value(member.node) for member in members]
+        fused.meta["example_value"] = torch.cat([part for part in outputs if part is not None], -1)
         weight.meta["example_value"] = torch.cat([part for m in members if (part := value(m.weight)) is not None])
         chunks = graph.call_method("split", (fused, [member.width for member in members]), {"dim": -1})
         for spot, (member, copy) in enumerate(zip(members, copies, strict=True)):
@@ -211,7 +211,7 @@ def _join(graph: fx.Graph, source: fx.Node, members: list[_Linear]) -> None:
         graph.erase_node(member.node)
 
 
-def _joined_bias(graph: fx.Graph, members: list[_Linear]) -> fx.Node | None:
+def _packed_bias(graph: fx.Graph, members: list[_Linear]) -> fx.Node | None:
     known = next((value(m.bias) for m in members if m.bias is not None), None)
     if known is None:
         return None

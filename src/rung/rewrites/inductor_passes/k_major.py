@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from rung import kernels
-from rung.rewrites.aten.lowered import Pass, aten
+from rung.rewrites.inductor_passes.base import InductorPass, aten
 
 if kernels.available():  # compiled code that comes out of a cache calls the operator, too, and no pass has run then
     from rung.kernels.families import k_major  # noqa: F401  registers it
@@ -26,7 +26,7 @@ WIDEST = 2048
 ROWS, LONGEST = 4096, 2048
 
 
-class KMajor(Pass):
+class KMajorWgrad(InductorPass):
     """For `torch._inductor.config.post_grad_custom_post_pass`."""
 
     def __call__(self, graph: fx.Graph) -> None:

@@ -5,7 +5,7 @@ in any case: a gated activation of its two halves, a normed value of what was no
 same, because its forward and backward uses lie far apart. Here it is marked to be computed again, as selective activation
 recomputation does (Korthikanti et al. 2022), by the mark that torch.utils.checkpoint leaves: values and their rounding are those of
 the forward pass. This is a pass on the joint graph, because only there both passes can be seen. What attention keeps is
-first taken apart from what it is a part of (apart.py).
+first copied out of what it is a part of (saved_activations.py).
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from rung.rewrites.aten import apart
-from rung.rewrites.aten.apart import keep_apart, late
-from rung.rewrites.aten.lowered import PRODUCTS, Pass, aten, elementwise, size
+from rung.rewrites.inductor_passes import saved_activations
+from rung.rewrites.inductor_passes.base import PRODUCTS, InductorPass, aten, elementwise, size
+from rung.rewrites.inductor_passes.saved_activations import backward_nodes, copy_saved_parts
 
-VIEWS = {*apart.WHOLE, aten.slice.Tensor}
+VIEWS = {*saved_activations.WHOLE, aten.slice.Tensor}
 SUMS = {aten.add.Tensor, aten.sub.Tensor}
 SMALL = 1 / 8  # of a product's input: row statistics and weights of norms, which are kept whatever is done
 
 
-class Recomputed(Pass):
+class Recompute(InductorPass):
     """For `torch._inductor.config.joint_custom_post_pass`."""
 
-    files = (apart.__file__,)
+    files = (saved_activations.__file__,)
 
     def __call__(self, graph: fx.Graph) -> None:
-        keep_apart(graph)
+        copy_saved_parts(graph)
         mark_inputs(graph)
 
 
 def mark_inputs(graph: fx.Graph) -> int:
     """Mark the inputs of products that the backward pass shall compute again; how many."""
     joint = _Joint(graph)
-    found = {operand for product in joint.late if product.target in PRODUCTS for operand in joint.worth(product)}
-    for operand in found:
+    operands = {operand for product in joint.late if product.target in PRODUCTS for operand in joint.worth(product)}
+    for operand in operands:
         for node in joint.chain(operand):
             if "recompute" not in node.meta:  # what the user's own checkpoints say holds
                 node.meta |= {"recompute": CheckpointPolicy.MUST_RECOMPUTE, "ac_graph_id": 0}
-    return len(found)
+    return len(operands)
 
 
 class _Joint:
     """late: what depends on the gradients that come in; early: what the forward pass gives, and all that this needs."""
 
     def __init__(self, graph: fx.Graph) -> None:
-        self.late = late(graph)
+        self.late = backward_nodes(graph)
         self.early: set[fx.Node] = set()
         for node in reversed(graph.nodes):
             given = node.op == "output" or node in self.early
@@ -63,14 +63,14 @@ class _Joint:
 
     def worth(self, product: fx.Node) -> list[fx.Node]:
         """Its inputs that are elementwise, where all that they take, apart from weights and statistics, is there in any case."""
-        found = []
+        operands = []
         for operand in {_base(n) for n in product.all_input_nodes if n not in self.late}:
             walked = set(self._walked(operand))
             leaves = [n for n in walked if not self._passes(n) and n.op != "placeholder"]
             large = [n for n in leaves if size(n) > SMALL * size(operand)]
             if self._passes(operand) and large and all(n in self.needed for n in large) and not walked & self.written:
-                found.append(operand)
-        return found
+                operands.append(operand)
+        return operands
 
     def chain(self, node: fx.Node) -> list[fx.Node]:
         """The node and what it is computed from, as far as that is elementwise."""
