@@ -68,7 +68,7 @@ def test_padding_is_predicted_by_the_part_of_the_products_that_it_changes(unalig
     facts = structs.replace(context().facts, captured={"gemm_flop": 100, "unaligned_flop": unaligned})
     padded = Context(COMPILED, "bf16", facts, PARTS, {})
     assert BY_NAME["shape-padding"].applies(padded) is None
-    assert BY_NAME["shape-padding"].shrinks(padded)["gemm"][0] == pytest.approx(left)
+    assert BY_NAME["shape-padding"].remaining(padded)["gemm"][0] == pytest.approx(left)
     none = structs.replace(facts, captured={"gemm_flop": 100, "unaligned_flop": 0})
     assert "no matrix product whose" in str(
         BY_NAME["shape-padding"].applies(Context(COMPILED, "bf16", none, PARTS, {}))

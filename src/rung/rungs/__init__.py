@@ -31,6 +31,7 @@ from rung.rungs.rung import (
     Proof,
     Requirement,
     Rung,
+    TimeFactors,
     within,
 )
 from rung.rungs.training import (
@@ -54,6 +55,7 @@ __all__ = [
     "Proof",
     "Requirement",
     "Rung",
+    "TimeFactors",
     "added",
     "chosen",
     "plan_of",

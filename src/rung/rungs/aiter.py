@@ -5,7 +5,7 @@ from __future__ import annotations
 from rung.records.workload import LookedUp, TunedProducts
 from rung.rungs.graph_rewrites import graph_rewrite
 from rung.rungs.requirements import BFLOAT16, GPU, INFERENCE
-from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, already
+from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, TimeFactors, already
 
 JOINS = ("fused-qkv", "fused-gate-up")
 BEST, WORST = 0.85, 1.03  # of the time of the products that are tuned, as a first guess
@@ -40,7 +40,7 @@ def tuning_hint(found: TunedProducts) -> str:
     return f"; to tune those without a row: {found.command}" if found.command else ""
 
 
-def _shrinks(c: Context) -> dict[str, tuple[float, float]]:
+def _factors(c: Context) -> TimeFactors:
     found, joined = c.facts.aiter, any(name in c.plan.passes for name in JOINS)
     tuned, left = (
         sum(_flop(shape, joined) for shape in shapes or ()) for shapes in (found and found.tuned, found and found.left)
@@ -68,7 +68,7 @@ AITER_GEMM = graph_rewrite(
         BFLOAT16,
         Requirement("linear layers of tuned shapes", _tuned),
     ),
-    shrinks=_shrinks,
+    remaining=_factors,
     effect="products by the kernels that aiter's tables name",
     prepares=30.0,
 )

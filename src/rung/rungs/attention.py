@@ -7,7 +7,7 @@ from dataclasses import replace
 from rung.rungs.graph_rewrites import graph_rewrite
 from rung.rungs.proofs import named
 from rung.rungs.requirements import COMPILED, GPU, TF32_ON_HOPPER, chip, unless
-from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
+from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, TimeFactors, already
 
 CUDNN = "CUDNN_ATTENTION"
 UNTOLD = Inapplicable("this torch cannot be told an order of attention kernels; 2.6 and later can.")
@@ -46,7 +46,7 @@ CUDNN_ATTENTION = Rung(
         unless("a call of SDPA", _calls, "nothing calls scaled_dot_product_attention so far."),
         unless("half precision", lambda c: c.half, "it takes half precision only; nothing runs in it so far."),
     ),
-    shrinks=lambda c: {"attention": (0.5, 1.0)},
+    remaining=lambda c: {"attention": (0.5, 1.0)},
     change=lambda p: replace(p, attention="cudnn"),
     effect="attention kernels of cuDNN",
     proof=named(r"(?i)cudnn.*(sdpa|fmha|attention)", "attention kernels of cuDNN"),
@@ -62,7 +62,7 @@ def _another_is_first(c: Context) -> Inapplicable | None:
     return None if first == CUDNN else Inapplicable("torch does not ask cuDNN for attention first on this device.")
 
 
-def _short_shrinks(c: Context) -> dict[str, tuple[float, float]]:
+def _short_factors(c: Context) -> TimeFactors:
     calls = (c.facts.captured or {}).get("sdpa", 0) + c.facts.matches.get("sdpa", 0)
     return {"attention": (0.3, 0.8) if c.facts.matches.get("short-attention", 0) >= calls else (0.5, 1.0)}
 
@@ -79,7 +79,7 @@ SHORT_ATTENTION = graph_rewrite(
         unless("half precision", lambda c: c.half, "in float32 torch takes the memory-efficient kernel by itself."),
     ),
     # On one H200: 0.30 to 0.72 of the time going forward was left, 0.53 to 0.79 going back (benchmarks/kernels/short_attention.py).
-    shrinks=_short_shrinks,
+    remaining=_short_factors,
     with_passes=("sdpa",),  # which makes calls of what is written by hand
     effect="memory-efficient attention kernels",
     shown=(named(r"(?i)fmha_cutlass", "memory-efficient attention kernels"),),
@@ -96,7 +96,7 @@ TF32_ATTENTION = graph_rewrite(
     of="attention in float32 without a mask or with the causal one",
     requires=(COMPILED,),
     # Hand-written attention is products and elementwise kernels in a profile.
-    shrinks=lambda c: {"attention": (0.3, 1.0), "gemm": (0.85, 1.0), "pointwise": (0.75, 1.0), "copy": (0.8, 1.0)},
+    remaining=lambda c: {"attention": (0.3, 1.0), "gemm": (0.85, 1.0), "pointwise": (0.75, 1.0), "copy": (0.8, 1.0)},
     with_passes=("sdpa",),  # which makes calls of what is written by hand
     effect="the kernel float32_attention_forward in the trace",
     shown=(named("float32_attention_forward", "float32_attention_forward kernels"),),

@@ -12,7 +12,7 @@ import msgspec
 from rung.plan import CONTRACTS, Plan
 from rung.rungs.proofs import both, counted, told
 from rung.rungs.requirements import GPU, RANKS, allowed, one_process, share_of, unless
-from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
+from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, TimeFactors, already
 from rung.toml import Row, shipped, shipped_rows
 
 LEAST_MEMORY = 0.2  # of what is reserved, not in use at the peak: with less, sparing it is not worth the restarts
@@ -37,9 +37,9 @@ class Setting(Row, kw_only=True, frozen=True):
     effect: str
     contract: str
     needs: str = ""
-    shrinks: dict[str, tuple[float, float]]
+    remaining: TimeFactors
     prepares: float = 0.0
-    spares: str = "step"
+    improves: str = "step"
     ranks: bool = False
     shows: dict[str, str] = msgspec.field(default_factory=dict)
     replaces: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ def _requires(row: Setting) -> Iterator[Requirement]:
         )
     if row.first:
         yield one_process("what the run before it finds lies in a file, which ranks would write over each other")
-    if row.spares == "memory":
+    if row.improves == "memory":
         yield Requirement("reserved memory that is not in use", _no_memory_to_spare)
     if row.needs:
         yield share_of(row.needs)
@@ -145,13 +145,13 @@ def _rung(row: Setting) -> Rung:
         contract=row.contract,
         changes=row.changes,
         requires=tuple(_requires(row)),
-        shrinks=lambda c: row.shrinks,
+        remaining=lambda c: row.remaining,
         change=_change(row),
         effect=row.effect,
         proof=both(*proofs),
         replaces=row.replaces,
         prepares=row.prepares,
-        spares=row.spares,
+        improves=row.improves,
         first=tuple(row.first.items()),
     )
 

@@ -6,7 +6,7 @@ import re
 
 from rung.rungs.graph_rewrites import graph_rewrite
 from rung.rungs.requirements import BFLOAT16, GPU, INFERENCE, allowed, chip, share_of, unless
-from rung.rungs.rung import OTHER_CHIP, Context
+from rung.rungs.rung import OTHER_CHIP, Context, TimeFactors
 
 _SM80 = r"sm(8\d|9\d|1\d\d)"  # and later
 
@@ -18,7 +18,7 @@ LIBRARY = unless(
 )
 
 
-def _shrinks(c: Context) -> dict[str, tuple[float, float]]:
+def _factors(c: Context) -> TimeFactors:
     """On one H200 at bf16, compiled and captured, 0.91 of the step of vit_base was left in inference (docs/internals/zoo.md). In training the activation
     is a smaller part of what is elementwise."""
     return {"pointwise": (0.6, 0.97) if c.training else (0.4, 0.9), "gemm": (1.0, 1.06)}
@@ -34,7 +34,7 @@ ACTIVATION_EPILOGUE = graph_rewrite(
     before=(GPU, LIBRARY),
     of="ReLU or GELU with tanh behind a linear layer or pointwise convolution with a bias",
     requires=(share_of("pointwise"),),
-    shrinks=_shrinks,
+    remaining=_factors,
     effect="no kernel of the activation's own",
 )
 
@@ -48,7 +48,7 @@ GELU_EPILOGUE = graph_rewrite(
     before=(GPU, LIBRARY),
     of="GELU behind a linear layer or pointwise convolution with a bias",
     requires=(allowed("bf16"), BFLOAT16, share_of("pointwise")),
-    shrinks=_shrinks,
+    remaining=_factors,
     effect="no kernel of the activation's own",
 )
 
@@ -79,7 +79,7 @@ CONVOLUTION_EPILOGUE = graph_rewrite(
     ),
     # On one H200 at bf16, compiled and captured: 0.85 of the step of resnet50 was left (docs/internals/zoo.md).
     # Of a convolution by itself 1.00 to 1.4 (benchmarks/kernels/epilogues.py), and not all are rewritten.
-    shrinks=lambda c: {"pointwise": (0.3, 0.95), "convolution": (0.98, 1.2)},
+    remaining=lambda c: {"pointwise": (0.3, 0.95), "convolution": (0.98, 1.2)},
     with_passes=("folded-batch-norm", "folded-weights"),
     effect="no kernel of ReLU's own behind these convolutions",
 )

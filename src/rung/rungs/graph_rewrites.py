@@ -23,8 +23,8 @@ from rung.rungs.requirements import (
     unless,
     unless_backward_is_compiled,
 )
-from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, Rung
-from rung.rungs.tokens import shrinks_by_tokens
+from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, Rung, TimeFactors
+from rung.rungs.tokens import factors_by_tokens
 
 
 def graph_rewrite(
@@ -89,7 +89,7 @@ def _written_out(c: Context) -> tuple[float, float]:
     )
 
 
-def _sdpa_shrinks(c: Context) -> dict[str, tuple[float, float]]:
+def _sdpa_factors(c: Context) -> TimeFactors:
     if c.share("attention") >= 0.005:
         return {"attention": (0.15, 0.8), "pointwise": (0.85, 1.0), "launch_gap": (0.7, 1.0)}
     # The profile does not tell attention apart, as that of a captured graph: its products and pointwise kernels are among others.
@@ -108,7 +108,7 @@ SDPA = graph_rewrite(
     contract="reassociated",
     changes="hand-written attention becomes F.scaled_dot_product_attention, with is_causal and enable_gqa where they apply",
     of="hand-written attention",
-    shrinks=_sdpa_shrinks,
+    remaining=_sdpa_factors,
     effect="attention by F.scaled_dot_product_attention",
 )
 
@@ -128,7 +128,7 @@ LEAN_SDPA = graph_rewrite(
     contract="reassociated",
     changes="a provably causal (or empty) mask becomes is_causal=True (or no mask); heads of grouped-query attention are not repeated",
     requires=(KNOWN_SIZES, Requirement(MASKED.needs, _needless_found)),
-    shrinks=lambda c: {"attention": (0.25, 0.95), "pointwise": (0.7, 1.0), "copy": (0.5, 1.0)},
+    remaining=lambda c: {"attention": (0.25, 0.95), "pointwise": (0.7, 1.0), "copy": (0.5, 1.0)},
     effect="attention calls without a mask tensor or a repeat",
 )
 
@@ -140,7 +140,7 @@ FLEX = graph_rewrite(
     changes="attention with capped scores (`tanh`), sinks or a sliding window becomes FlexAttention: one kernel that skips masked blocks",
     of="attention with capped scores, sinks or a sliding window",
     requires=(GPU, COMPILED),
-    shrinks=lambda c: {"attention": (0.2, 0.9), "gemm": (0.9, 1.0), "pointwise": (0.7, 1.0)},
+    remaining=lambda c: {"attention": (0.2, 0.9), "gemm": (0.9, 1.0), "pointwise": (0.7, 1.0)},
     effect="attention by FlexAttention, and no scores between two matrix products",
     prepares=20.0,
 )
@@ -160,7 +160,7 @@ FLEX_FOR_SDPA = graph_rewrite(
     ),
     of="attention without a mask or with the causal one",
     requires=(GPU, COMPILED),
-    shrinks=lambda c: {"attention": (0.3, 1.5), "gemm": (0.9, 1.0), "pointwise": (0.8, 1.0)},
+    remaining=lambda c: {"attention": (0.3, 1.5), "gemm": (0.9, 1.0), "pointwise": (0.8, 1.0)},
     with_passes=("sdpa",),  # which makes calls of what is written by hand
     effect="attention by FlexAttention",
     prepares=20.0,
@@ -173,7 +173,7 @@ UNCOPIED = graph_rewrite(
     contract="reassociated",
     changes="removes copies of q, k and v into a dense layout before an attention call, whose kernels accept strides",
     of="copy in front of an attention call",
-    shrinks=lambda c: {"pointwise": (0.9, 1.0), "copy": (0.7, 1.0)},
+    remaining=lambda c: {"pointwise": (0.9, 1.0), "copy": (0.7, 1.0)},
     effect="fewer kernels",
     shown=(fewer("kernels", "kernels"),),
 )
@@ -185,7 +185,7 @@ IN_PLACE_CACHE = graph_rewrite(
     contract="exact",
     changes="a write to a slice of a cache becomes a write to the whole cache, which the compiler does in place without a copy",
     of="write to a part of a cache",
-    shrinks=lambda c: {"pointwise": (0.4, 1.0), "copy": (0.3, 1.0)},
+    remaining=lambda c: {"pointwise": (0.4, 1.0), "copy": (0.3, 1.0)},
     effect="fewer kernels",
     shown=(fewer("kernels", "kernels"),),
 )
@@ -197,12 +197,12 @@ HOISTED = graph_rewrite(
     contract="reassociated",
     changes="tables that depend only on constants, such as rotary angles, are computed once (constant folding)",
     of="table of constants that costs arithmetic",
-    shrinks=lambda c: {"pointwise": (0.75, 1.0)},
+    remaining=lambda c: {"pointwise": (0.75, 1.0)},
     effect="tables read and not recomputed",
 )
 
 
-def _narrow_logits_shrinks(c: Context) -> dict[str, tuple[float, float]]:
+def _narrow_logits_factors(c: Context) -> TimeFactors:
     before, after = ((counts or {}).get("layer_flop", 0) for counts in (c.facts.captured, c.facts.rewritten))
     left = after / before if before else 1.0
     return {"gemm": (0.9 * left, min(1.0, 1.1 * left)), "pointwise": (left, 1.0)}
@@ -228,7 +228,7 @@ FOLDED_WEIGHTS = graph_rewrite(
     of="value that depends on weights alone",
     requires=(Requirement("such values besides folded batch norms", _besides_batch_norms),),
     # Its kernels are small beside the others, and there are many.
-    shrinks=lambda c: {"pointwise": (0.7, 1.0), "copy": (0.7, 1.0)},
+    remaining=lambda c: {"pointwise": (0.7, 1.0), "copy": (0.7, 1.0)},
     effect="no kernel that computes them",
 )
 
@@ -239,7 +239,7 @@ NARROW_LOGITS = graph_rewrite(
     contract="reassociated",
     changes="a layer computes only the rows that the workload reads, such as the last token's logits",
     of="layer whose rows are sliced afterwards",
-    shrinks=_narrow_logits_shrinks,
+    remaining=_narrow_logits_factors,
     effect="fewer rows in the output layer",
 )
 
@@ -251,7 +251,7 @@ FUSED_CROSS_ENTROPY = graph_rewrite(
     changes="output layer and cross-entropy run in chunks of rows, so the logits of all tokens never exist at once",
     before=(TRAINING,),
     of="cross-entropy over a layer's output",
-    shrinks=lambda c: {"pointwise": (0.6, 1.0), "gemm": (1.0, 1.1)},
+    remaining=lambda c: {"pointwise": (0.6, 1.0), "gemm": (1.0, 1.1)},
     effect="output layer and loss a few rows at a time",
 )
 
@@ -277,7 +277,7 @@ GROUPED_EXPERTS = graph_rewrite(
             ),
         ),
     ),
-    shrinks=lambda c: {"launch_gap": (0.1, 0.7), "idle": (0.2, 1.0), "gemm": (0.6, 1.1), "pointwise": (0.5, 1.0)},
+    remaining=lambda c: {"launch_gap": (0.1, 0.7), "idle": (0.2, 1.0), "gemm": (0.6, 1.1), "pointwise": (0.5, 1.0)},
     effect="no product of an expert's own",
     shown=(fewer("kernels", "kernels"),),
     prepares=20.0,
@@ -290,7 +290,7 @@ FUSED_QKV = graph_rewrite(
     contract="reassociated",
     changes="linear layers that read the same input become one (horizontal fusion); in inference their weights are packed",
     of="sibling projections",
-    shrinks=shrinks_by_tokens("fused-qkv"),
+    remaining=factors_by_tokens("fused-qkv"),
     effect="fewer matrix products",
     shown=(fewer("gemms", "matrix products"),),
 )
@@ -302,7 +302,7 @@ FUSED_GATE_UP = graph_rewrite(
     contract="reassociated",
     changes="the gate and up projections of a gated MLP become one",
     of="gate and up projections",
-    shrinks=shrinks_by_tokens("fused-gate-up"),
+    remaining=factors_by_tokens("fused-gate-up"),
     effect="fewer matrix products",
     shown=(fewer("gemms", "matrix products"),),
 )
@@ -316,7 +316,7 @@ FOLDED_BATCH_NORM = graph_rewrite(
     "a weight or statistic changes",
     of="batch norm after a convolution",
     with_passes=("folded-weights",),  # or every call would fold them
-    shrinks=lambda c: {"pointwise": (0.7, 1.0)},
+    remaining=lambda c: {"pointwise": (0.7, 1.0)},
     effect="no batch norm of its own",
 )
 
@@ -340,12 +340,12 @@ BF16_STREAM = graph_rewrite(
         captured("sum", "sum of two activations, as a residual is,"),
     ),
     # On one H100, 12 layers of width 1024 in training, 8192 tokens, compiled: 0.97 of the step was left, 0.4 GiB less.
-    shrinks=lambda c: {"pointwise": (0.75, 1.0)},
+    remaining=lambda c: {"pointwise": (0.75, 1.0)},
     effect="sums of float32 and bfloat16 taken in bfloat16",
 )
 
 
-def _casts_left(c: Context) -> dict[str, tuple[float, float]]:
+def _weight_cast_factors(c: Context) -> TimeFactors:
     """Six bytes an element, four read and two written, are no longer moved: at the memory's bandwidth, or at half of it."""
     bandwidth, read = c.facts.bandwidth, (c.facts.weights_read or {}).get("4", 0)
     among = c.parts.get("copy", 0.0) + c.parts.get("pointwise", 0.0)
@@ -364,7 +364,7 @@ BF16_WEIGHTS = graph_rewrite(
     changes="keeps the bfloat16 copies that autocast makes of the weights in every call; this takes half the weights' memory more. Rung casts a changed weight again",
     # In training the weights are others at every step.
     requires=(allowed("bf16"), INFERENCE, AUTOCAST, CAST_WEIGHTS, KNOWN_SIZES),
-    shrinks=_casts_left,
+    remaining=_weight_cast_factors,
     effect="products that read kept weights",
 )
 

@@ -61,7 +61,7 @@ ROPE = graph_rewrite(
     changes="each rotary embedding (interleaved or half-split) is one kernel, forward and backward",
     of="rotary embedding",
     requires=(COMPILED, beats_inductor("rope")),
-    shrinks=lambda c: {"pointwise": (0.85, 1.0)},
+    remaining=lambda c: {"pointwise": (0.85, 1.0)},
     effect="the kernel rope_rotate in the trace",
     shown=(named("rope_rotate", "rope_rotate kernels"),),
 )
@@ -75,7 +75,7 @@ CROSS_ENTROPY = graph_rewrite(
     before=(TRAINING,),
     of="cross-entropy",
     requires=(COMPILED, beats_inductor("cross_entropy")),
-    shrinks=lambda c: {"pointwise": (0.85, 1.0)},
+    remaining=lambda c: {"pointwise": (0.85, 1.0)},
     effect="the kernel cross_entropy_forward in the trace",
     shown=(named("cross_entropy_forward", "cross_entropy_forward kernels"),),
     replaces=("fused-cross-entropy",),
@@ -89,7 +89,7 @@ DECODE_ATTENTION = graph_rewrite(
     changes="attention of one query per head splits the cache's keys over the multiprocessors (split-K) and skips masked blocks",
     of="attention of one query under a mask",
     requires=(COMPILED, beats_inductor("decode_attention")),
-    shrinks=lambda c: {"attention": (0.15, 1.0), "pointwise": (0.85, 1.0)},
+    remaining=lambda c: {"attention": (0.15, 1.0), "pointwise": (0.85, 1.0)},
     effect="the kernel decode_attention_part in the trace",
     shown=(named("decode_attention_part", "decode_attention_part kernels"),),
 )
@@ -103,7 +103,7 @@ GEMV = graph_rewrite(
     of="linear layer of one row",
     requires=(COMPILED, GPU, INFERENCE, beats_inductor("gemv")),
     # On one H200 0.71 to 0.97 of the time of cuBLAS' kernels was left (benchmarks/kernels/gemv.py).
-    shrinks=lambda c: {"gemm": (0.7, 0.98)},
+    remaining=lambda c: {"gemm": (0.7, 0.98)},
     effect="the kernel gemv_rows in the trace",
     shown=(named("gemv_rows", "gemv_rows kernels"),),
 )
@@ -117,7 +117,7 @@ BIASED_ATTENTION = graph_rewrite(
     of="attention with a bias that is added to its scores",
     requires=(COMPILED, HALF, beats_inductor("biased_attention")),
     # On one H200, forward and backward together, 0.31 to 0.75 of the time of torch's kernels was left (benchmarks/kernels/biased_attention.py).
-    shrinks=lambda c: {"attention": (0.3, 0.8), "pointwise": (0.9, 1.0)},
+    remaining=lambda c: {"attention": (0.3, 0.8), "pointwise": (0.9, 1.0)},
     with_passes=("sdpa",),  # which makes calls of what is written by hand
     effect="the kernel biased_attention_forward in the trace",
     shown=(named("biased_attention_forward", "biased_attention_forward kernels"),),

@@ -21,7 +21,7 @@ from rung.rungs.requirements import (
     unless,
     unless_backward_is_compiled,
 )
-from rung.rungs.rung import Inapplicable, Requirement, Rung, Shrinks
+from rung.rungs.rung import Inapplicable, Remaining, Requirement, Rung
 
 # MiB of gradients that are exchanged at once. torch's own is 25: less begins sooner and launches more, more moves at a higher rate.
 BUCKETS = (8, 100)
@@ -57,7 +57,7 @@ def _argument(name: str, argument: str, value: Any, *requires: Requirement, **de
     )
 
 
-def _exchanged(best: float, worst: float) -> Shrinks:
+def _exchanged(best: float, worst: float) -> Remaining:
     return lambda c: {"communication": (best, worst), "idle": (0.8, 1.02)}
 
 
@@ -68,7 +68,7 @@ def _bucket(size: int) -> Rung:
         size,
         title=f"gradients exchanged {size} MiB at a time",
         contract="reassociated",  # in which order ranks are summed may depend on it
-        shrinks=_exchanged(0.7, 1.1),
+        remaining=_exchanged(0.7, 1.1),
         effect=f"buckets of {size} MiB",
         replaces=tuple(f"ddp-buckets-{other}" for other in BUCKETS if other != size),
     )
@@ -81,9 +81,9 @@ VIEWS = _argument(
     NOT_IN_PYTHON,
     title="gradients as views of the buckets",
     contract="exact",
-    shrinks=lambda c: {"copy": (0.5, 1.0), "pointwise": (0.95, 1.0)},
+    remaining=lambda c: {"copy": (0.5, 1.0), "pointwise": (0.95, 1.0)},
     effect="gradients are views of what is exchanged, and are there once",
-    spares="memory",
+    improves="memory",
 )
 
 STATIC = _argument(
@@ -93,7 +93,7 @@ STATIC = _argument(
     NOT_IN_PYTHON,
     title="static graph for DistributedDataParallel",
     contract="exact",
-    shrinks=lambda c: {"launch_gap": (0.9, 1.0), "communication": (0.9, 1.0)},
+    remaining=lambda c: {"launch_gap": (0.9, 1.0), "communication": (0.9, 1.0)},
     effect="the graph of the first step is taken for that of all",
 )
 
@@ -128,7 +128,7 @@ SYMMETRIC_MEMORY = Rung(
             "gradients are exchanged in a compiled graph (ddp-compiled-backward), which asks no hook."
         ),
     ),
-    shrinks=lambda c: {"communication": (0.8, 2.5), "copy": (1.0, 1.1), "idle": (0.8, 1.02)},
+    remaining=lambda c: {"communication": (0.8, 2.5), "copy": (1.0, 1.1), "idle": (0.8, 1.02)},
     change=lambda p: _exchanging(p, symmetric_memory=True),
     effect="GPUs read each other's gradients directly, in one kernel a bucket",
     proof=counted("buckets in symmetric memory", "buckets summed in symmetric memory"),
@@ -152,7 +152,7 @@ BF16_GRADIENTS = Rung(
             "gradients are exchanged in a compiled graph (ddp-compiled-backward), and whether torch still joins them there was not tried."
         ),
     ),
-    shrinks=_exchanged(0.5, 0.95),
+    remaining=_exchanged(0.5, 0.95),
     change=lambda p: _exchanging(p, gradients="bf16"),
     effect="half as many bytes between the ranks",
     proof=told("gradients", "bf16", "the format in which gradients are exchanged"),
@@ -165,7 +165,7 @@ GATHERED_ONCE = Rung(
     contract="exact",
     changes="fully_shard(reshard_after_forward=False): weights that forward has gathered stay until backward",
     requires=(RANKS, FSDP2),
-    shrinks=_exchanged(0.55, 1.0),
+    remaining=_exchanged(0.55, 1.0),
     change=lambda p: _exchanging(p, gathered=True),
     effect="weights are gathered less often",
     proof=rarer(r"(?i)all_?gather", "gatherings of weights"),
@@ -187,7 +187,12 @@ BF16_WEIGHTS = Rung(
         CAST_WEIGHTS,
         _only_with_autocast("weights are used"),
     ),
-    shrinks=lambda c: {"communication": (0.6, 1.0), "pointwise": (0.85, 1.05), "copy": (0.7, 1.0), "idle": (0.8, 1.02)},
+    remaining=lambda c: {
+        "communication": (0.6, 1.0),
+        "pointwise": (0.85, 1.05),
+        "copy": (0.7, 1.0),
+        "idle": (0.8, 1.02),
+    },
     change=lambda p: _exchanging(p, weights="bf16"),
     effect="half as many bytes of weights between the ranks, and no cast of them at each use",
     proof=told("weights", "bf16", "the format in which weights are gathered"),
@@ -209,7 +214,7 @@ PREFETCH = Rung(
             f"the model has no list of more than {AHEAD} blocks that repeat.",
         ),
     ),
-    shrinks=_exchanged(0.7, 1.05),
+    remaining=_exchanged(0.7, 1.05),
     change=lambda p: _exchanging(p, ahead=AHEAD),
     effect="a gathering begins before the host has come to the block that needs it",
     proof=counted("ahead", "blocks gathered ahead"),
@@ -223,7 +228,7 @@ CORES = Rung(
     contract="exact",
     changes="sched_setaffinity: the cores of the GPU's NUMA node, divided among the ranks that are near them",
     requires=(RANKS,),
-    shrinks=lambda c: {"launch_gap": (0.85, 1.02), "idle": (0.9, 1.02), "communication": (0.9, 1.02)},
+    remaining=lambda c: {"launch_gap": (0.85, 1.02), "idle": (0.9, 1.02), "communication": (0.9, 1.02)},
     change=lambda p: _exchanging(p, cores=True),
     effect="no rank moves between cores, or to those of another",
     proof=told("cores", "own", "the set of cores"),
@@ -243,7 +248,7 @@ ONE_GRAPH = Rung(
         WHOLE,
         unless_backward_is_compiled("the model is one graph (ddp-compiled-backward)."),
     ),
-    shrinks=lambda c: {
+    remaining=lambda c: {
         "gemm": (0.95, 1.0),
         "pointwise": (0.8, 1.0),
         "launch_gap": (0.7, 1.0),
@@ -271,7 +276,7 @@ COMPILED_BACKWARD = Rung(
             "it compiles backward anew, where rewrites of Inductor's graphs would not be in effect.",
         ),
     ),
-    shrinks=lambda c: {
+    remaining=lambda c: {
         "gemm": (0.95, 1.0),
         "pointwise": (0.8, 1.0),
         "copy": (0.8, 1.0),
@@ -301,7 +306,7 @@ ASYNC_TENSOR_PARALLEL = Rung(
     contract="reassociated",
     changes="torch._inductor.config._micro_pipeline_tp: all-gathers before products, and reduce-scatters behind them, become symm_mem.fused_all_gather_matmul and symm_mem.fused_matmul_reduce_scatter; no NVLink multicast",
     requires=(GPU, RANKS, TENSOR_PARALLEL, _ON_ONE_HOST, WHOLE),
-    shrinks=lambda c: {"communication": (0.3, 1.05), "gemm": (1.0, 1.1), "idle": (0.8, 1.05)},
+    remaining=lambda c: {"communication": (0.3, 1.05), "gemm": (1.0, 1.1), "idle": (0.8, 1.05)},
     change=_with_fused_products,
     effect="a product begins with the parts that have come, and sends those that are done",
     proof=both(

@@ -147,7 +147,9 @@ class Proof:
     says: str
 
 
-Shrinks = Callable[[Context], dict[str, tuple[float, float]]]
+# For each part of the profile that a change works on, the factors that should be left of its time: at best and at worst.
+TimeFactors = dict[str, tuple[float, float]]
+Remaining = Callable[[Context], TimeFactors]
 
 
 @dataclass(frozen=True)
@@ -165,13 +167,13 @@ class Rung:
 
     contract     what it may do to numbers: `exact`, `reassociated`, `tf32`, `bf16` or `fp8`.
     requires     its preconditions. The first that does not hold is the reason why it is not tried.
-    shrinks      for the parts that it works on, the factors that should be left of their time, at best and at worst.
+    remaining    for the parts that it works on, the factors that should be left of their time, at best and at worst.
     change       the plan with the rung in it. Nothing else is changed, so leaving it out again undoes it.
     effect       what it should do beside being faster, and `proof` whether it did.
     replaces     rungs that cannot be in effect together with it; they leave the plan when it comes in.
     core         tried whatever is predicted: nothing else shows while the GPU waits for its launches.
     prepares     seconds that preparing it takes on top of what the best so far takes, as a first guess.
-    spares       what it is for: a shorter `step`; or, at the same step, a shorter `first run`, a lower peak of `memory`, or
+    improves     what it is for: a shorter `step`; or, at the same step, a shorter `first run`, a lower peak of `memory`, or
                  fewer `graphs` compiled over all shapes.
     first        variables of a worker that runs the candidate once before all others, for what it leaves in files.
     members      the rungs that are tried as this one (`climb.bundles.best_bundle`).
@@ -183,14 +185,14 @@ class Rung:
     contract: str
     changes: str
     requires: tuple[Requirement, ...] = ()
-    shrinks: Shrinks
+    remaining: Remaining
     change: Callable[[Plan], Plan]
     effect: str
     proof: Callable[[Evidence], Proof]
     replaces: tuple[str, ...] = ()
     core: bool = False
     prepares: float = 0.0
-    spares: str = "step"
+    improves: str = "step"
     first: tuple[tuple[str, str], ...] = ()
     members: tuple[Rung, ...] = ()
 
@@ -209,14 +211,14 @@ class Rung:
 
     def predict(self, context: Context) -> Prediction:
         """Amdahl's law over the parts of the profile: what the rung leaves alone takes as long as before."""
-        shrinks = self.shrinks(context)
+        factors = self.remaining(context)
         total = sum(context.parts.values())
         best, worst = (
-            sum(t * shrinks.get(part, (1.0, 1.0))[end] for part, t in context.parts.items()) for end in (0, 1)
+            sum(t * factors.get(part, (1.0, 1.0))[end] for part, t in context.parts.items()) for end in (0, 1)
         )
         if total <= 0:
             return Prediction(1.0, 1.0, {}, 1.0)
-        largest = sorted(shrinks, key=lambda part: -context.parts.get(part, 0.0))
+        largest = sorted(factors, key=lambda part: -context.parts.get(part, 0.0))
         shares = {part: context.share(part) for part in largest if context.share(part) >= 0.005}
         low, high = total / max(worst, 1e-9 * total), total / max(best, 1e-9 * total)
         return Prediction(low, high, shares, within(low, high, self._place(context.plan)))

@@ -43,7 +43,7 @@ def rung(
     """A rung that leaves this share of the matrix products' time; alone: it cannot be one of several."""
     refused = (unless("what is missing", lambda c: False, no),) if no else ()
     return Rung(
-        name=name, level=2, title=name, contract="exact", changes=name, requires=refused, shrinks=lambda c: {"gemm": (left, left)},
+        name=name, level=2, title=name, contract="exact", changes=name, requires=refused, remaining=lambda c: {"gemm": (left, left)},
         change=lambda p: replace(p, switches=(*p.switches, (name, "1"))), effect="it shows", proof=told(name, True, "x"), core=core, prepares=prepares,
         first=(("A", "1"),) if alone else (),
     )  # fmt: skip

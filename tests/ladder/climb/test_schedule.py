@@ -108,9 +108,11 @@ def test_what_cannot_give_half_a_percent_is_left_out_but_not_the_core(tmp_path: 
     assert isinstance(next_rung(made, [rung("enough", 0.98)]), Rung)
 
 
-@pytest.mark.parametrize("spares", ["memory", "first run", "graphs"])
-def test_what_saves_memory_or_compile_time_is_tried_though_it_makes_no_step_faster(tmp_path: Path, spares: str) -> None:
-    sparing = replace(rung("sparing", 1.0), spares=spares)
+@pytest.mark.parametrize("improves", ["memory", "first run", "graphs"])
+def test_what_saves_memory_or_compile_time_is_tried_though_it_makes_no_step_faster(
+    tmp_path: Path, improves: str
+) -> None:
+    sparing = replace(rung("sparing", 1.0), improves=improves)
     assert next_rung(state(tmp_path), [sparing]) is sparing
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import reduce
 
 from rung.plan import CONTRACTS, Plan
-from rung.rungs import BY_NAME, Context, Evidence, Proof, Rung, added
+from rung.rungs import BY_NAME, Context, Evidence, Proof, Rung, TimeFactors, added
 
 NAME = "together"  # of a bundle
 IN_WORDS = "several rungs together"
@@ -74,7 +74,7 @@ def _can_join(rung: Rung, others: Sequence[Rung]) -> bool:
     apart = any(rung.name in other.replaces or other.name in rung.replaces for other in others)
     change = rung.change(Plan())
     alone = rung.first or change.env or change.inductor or change.exchange.is_setting or apart
-    return rung.spares == "step" and not alone
+    return rung.improves == "step" and not alone
 
 
 def _with_members(context: Context, members: Sequence[Rung]) -> Context:
@@ -82,11 +82,11 @@ def _with_members(context: Context, members: Sequence[Rung]) -> Context:
 
 
 def bundle_of(context: Context, members: Sequence[Rung]) -> Rung:
-    shrinks: dict[str, tuple[float, float]] = {}
+    factors: TimeFactors = {}
     for k, member in enumerate(members):
-        for part, (best, worst) in member.shrinks(_with_members(context, members[:k])).items():
-            so_far = shrinks.get(part, (1.0, 1.0))
-            shrinks[part] = (so_far[0] * best, so_far[1] * worst)
+        for part, (best, worst) in member.remaining(_with_members(context, members[:k])).items():
+            so_far = factors.get(part, (1.0, 1.0))
+            factors[part] = (so_far[0] * best, so_far[1] * worst)
 
     def proof(e: Evidence) -> Proof:
         without = ineffective_members(whole, e)
@@ -102,7 +102,7 @@ def bundle_of(context: Context, members: Sequence[Rung]) -> Rung:
         title=f"a bundle of {count} rungs, because the budget is too short to test them one at a time",
         contract=max((r.contract for r in members), key=STRONGER.index),
         changes=", ".join(r.name for r in members),
-        shrinks=lambda c: shrinks,
+        remaining=lambda c: factors,
         change=lambda p: reduce(lambda plan, r: r.change(plan), members, p),
         effect="each of them is in effect",
         proof=proof,

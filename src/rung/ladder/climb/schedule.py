@@ -79,7 +79,7 @@ def fits_budget(state: State, rung: Rung, prepared: float = 0.0) -> bool:
     budget = trial_budget(state)
     done = min(prepared, state.prepared_in + _preparation_estimate(state, rung.prepares))
     # Estimates are rough. One that is a little too long is tolerated where time for confirming can be cut instead, or nothing is kept yet.
-    tolerant = rung.spares == "step" and (bool(confirmation_seconds(state)) or not state.kept)
+    tolerant = rung.improves == "step" and (bool(confirmation_seconds(state)) or not state.kept)
     return budget > 0 and trial_seconds(state, rung) - done < (LATE if tolerant else 1.0) * budget
 
 
@@ -353,7 +353,7 @@ def _candidates(state: State, rungs: Sequence[Rung]) -> tuple[list[Rung], Stoppe
     `tried`, the `rest` can give too little, or the step is near its `floor`, the roofline bound."""
     applying = [r for r in rungs if not finished_attempts(state, r) and _applies(state, r)]
     best_case = {r.name: r.predict(state.context()).high for r in applying}
-    worth = [r for r in applying if r.core or r.spares != "step" or best_case[r.name] >= 1 + LEAST_GAIN]
+    worth = [r for r in applying if r.core or r.improves != "step" or best_case[r.name] >= 1 + LEAST_GAIN]
     rule, why = "tried", "every rung that applies was tried."
     if len(worth) < len(applying):
         rule, why = "rest", f"by the profile, no remaining rung can gain {LEAST_GAIN:.1%} or more."
