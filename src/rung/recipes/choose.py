@@ -18,7 +18,7 @@ from rung.plan import Numerics
 from rung.recipes import store
 from rung.recipes.fit import described, structure
 from rung.recipes.recipe import Recipe, at_odds
-from rung.rungs import chosen
+from rung.rungs import rungs_named
 from rung.workload.base import Mode
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def _is_path(text: str) -> bool:
 
 def _sound(recipe: Recipe) -> Recipe:
     """The recipe, with today's names. Raises UsageError where its rungs cannot be meant, as reading its file would."""
-    rungs = tuple(rung.name for rung in chosen(recipe.rungs))
+    rungs = tuple(rung.name for rung in rungs_named(recipe.rungs))
     if wrong := at_odds(rungs, recipe.numerics):
         raise UsageError(f"the recipe {wrong}.")
     return replace(recipe, rungs=rungs)

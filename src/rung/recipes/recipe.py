@@ -13,7 +13,7 @@ from rung.errors import InputError, UsageError
 from rung.files import read_text
 from rung.plan import CONTRACTS, Numerics, Original, Plan
 from rung.renamed import current_name
-from rung.rungs import BY_NAME, LADDER, chosen, plan_of
+from rung.rungs import BY_NAME, LADDER, plan_of, rungs_named
 from rung.rungs.environment import FILES
 from rung.side import Side
 from rung.toml import as_toml, parse_toml, toml_key
@@ -118,7 +118,7 @@ class Recipe:
         try:
             if not all(isinstance(r, str) for r in rungs):
                 raise UsageError("rungs must be names.")
-            rungs = [rung.name for rung in chosen(rungs)]
+            rungs = [rung.name for rung in rungs_named(rungs)]
         except UsageError as error:
             raise InputError(f"{where}: {error}") from None
         if wrong := at_odds(rungs, data.get("numerics", "")):

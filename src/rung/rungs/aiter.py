@@ -70,5 +70,5 @@ AITER_GEMM = graph_rewrite(
     ),
     remaining=_factors,
     effect="products by the kernels that aiter's tables name",
-    prepares=30.0,
+    prepare_seconds=30.0,
 )

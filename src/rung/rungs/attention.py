@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rung.rungs.graph_rewrites import graph_rewrite
-from rung.rungs.proofs import named
+from rung.rungs.proofs import more_often
 from rung.rungs.requirements import COMPILED, GPU, TF32_ON_HOPPER, chip, unless
 from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, TimeFactors, already
 
@@ -44,13 +44,15 @@ CUDNN_ATTENTION = Rung(
         chip(r"sm(9\d|1\d\d)", "sm90 and later", "cuDNN's attention kernels are made for those"),
         Requirement("a torch that asks another library first", _cudnn_is_not_first),
         unless("a call of SDPA", _calls, "nothing calls scaled_dot_product_attention so far."),
-        unless("half precision", lambda c: c.half, "it takes half precision only; nothing runs in it so far."),
+        unless(
+            "half precision", lambda c: c.half_precision, "it takes half precision only; nothing runs in it so far."
+        ),
     ),
     remaining=lambda c: {"attention": (0.5, 1.0)},
     change=lambda p: replace(p, attention="cudnn"),
     effect="attention kernels of cuDNN",
-    proof=named(r"(?i)cudnn.*(sdpa|fmha|attention)", "attention kernels of cuDNN"),
-    prepares=10.0,
+    proof=more_often(r"(?i)cudnn.*(sdpa|fmha|attention)", "attention kernels of cuDNN"),
+    prepare_seconds=10.0,
 )
 
 
@@ -76,13 +78,17 @@ SHORT_ATTENTION = graph_rewrite(
     before=(GPU, Requirement("a torch that asks cuDNN first", _another_is_first)),
     of="attention over at most 64 queries and keys",
     requires=(
-        unless("half precision", lambda c: c.half, "in float32 torch takes the memory-efficient kernel by itself."),
+        unless(
+            "half precision",
+            lambda c: c.half_precision,
+            "in float32 torch takes the memory-efficient kernel by itself.",
+        ),
     ),
     # On one H200: 0.30 to 0.72 of the time going forward was left, 0.53 to 0.79 going back (benchmarks/kernels/short_attention.py).
     remaining=_short_factors,
     with_passes=("sdpa",),  # which makes calls of what is written by hand
     effect="memory-efficient attention kernels",
-    shown=(named(r"(?i)fmha_cutlass", "memory-efficient attention kernels"),),
+    shown=(more_often(r"(?i)fmha_cutlass", "memory-efficient attention kernels"),),
 )
 
 TF32_ATTENTION = graph_rewrite(
@@ -99,7 +105,7 @@ TF32_ATTENTION = graph_rewrite(
     remaining=lambda c: {"attention": (0.3, 1.0), "gemm": (0.85, 1.0), "pointwise": (0.75, 1.0), "copy": (0.8, 1.0)},
     with_passes=("sdpa",),  # which makes calls of what is written by hand
     effect="the kernel float32_attention_forward in the trace",
-    shown=(named("float32_attention_forward", "float32_attention_forward kernels"),),
+    shown=(more_often("float32_attention_forward", "float32_attention_forward kernels"),),
     replaces=("flex-for-sdpa",),
-    prepares=20.0,
+    prepare_seconds=20.0,
 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rung.rungs.graph_rewrites import inductor_rewrite
-from rung.rungs.proofs import both, counted, named, occurs
+from rung.rungs.proofs import all_of, counted, more_often, occurs
 from rung.rungs.requirements import (
     AUTOCAST,
     CAST_WEIGHTS,
@@ -49,13 +49,13 @@ COMPILE = Rung(
     effect="Inductor compiled the captured graphs",
     proof=counted("compiled_graphs", "graphs compiled"),
     replaces=("compile-regions",),
-    core=True,
-    prepares=40.0,  # a first run on 16 cores: 36 s for 12 layers in training
+    always_tried=True,
+    prepare_seconds=40.0,  # a first run on 16 cores: 36 s for 12 layers in training
 )
 
 
 def _whole_takes_long(c: Context) -> Inapplicable | None:
-    if "compile" in c.failed or c.early:
+    if "compile" in c.failed or c.wants_fast_compile:
         return None
     if not c.plan.compile:
         return Inapplicable("it stands in for torch.compile where that takes long or fails.")
@@ -86,9 +86,9 @@ REGIONS = Rung(
     remaining=lambda c: {} if c.plan.compile else {"pointwise": (0.3, 0.85), "launch_gap": (0.3, 0.9)},
     change=lambda p: replace(p, compile=False, regions=True),
     effect="blocks compiled by themselves",
-    proof=both(counted("regions", "blocks compiled"), counted("compiled_graphs", "graphs")),
+    proof=all_of(counted("regions", "blocks compiled"), counted("compiled_graphs", "graphs")),
     replaces=("compile", "dynamic-shapes"),
-    prepares=20.0,
+    prepare_seconds=20.0,
     improves="first run",
 )
 
@@ -128,7 +128,7 @@ DYNAMIC = Rung(
     change=lambda p: replace(p, dynamic=True),
     effect="fewer graphs compiled over the shapes",
     proof=_fewer_graphs,
-    prepares=40.0,
+    prepare_seconds=40.0,
     improves="graphs",
 )
 
@@ -141,7 +141,7 @@ FOREACH_WEIGHT_CASTS = inductor_rewrite(
     requires=(GPU, AUTOCAST, CAST_WEIGHTS, COMPILED),
     remaining=lambda c: {"pointwise": (0.85, 1.0), "launch_gap": (0.9, 1.0)},
     effect="torch's kernels that copy many tensors",
-    shown=("the rewrite of casts", named(r"multi_tensor_apply.*Copy", "such copies")),
+    shown=("the rewrite of casts", more_often(r"multi_tensor_apply.*Copy", "such copies")),
 )
 
 
@@ -167,7 +167,7 @@ CAPTURE = Rung(
     remaining=lambda c: {"launch_gap": (0.0, 0.25), "idle": (0.2, 1.0)},
     change=lambda p: replace(p, capture=True),
     effect="the step is a graph's replay",
-    proof=both(counted("captured", "shapes captured"), occurs(GRAPH_LAUNCH, "graph launches")),
+    proof=all_of(counted("captured", "shapes captured"), occurs(GRAPH_LAUNCH, "graph launches")),
     replaces=("reduce-overhead",),
-    core=True,
+    always_tried=True,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rung.rungs.graph_rewrites import graph_rewrite
-from rung.rungs.proofs import counted, told
+from rung.rungs.proofs import counted, reported
 from rung.rungs.requirements import GPU, share_of, unless
 from rung.rungs.rung import NOT_FOUND, Context, Requirement, Rung, TimeFactors, already
 
@@ -69,8 +69,8 @@ CUDNN_BENCHMARK = Rung(
     remaining=lambda c: {"convolution": (0.85, 1.0)},
     change=lambda p: replace(p, cudnn_benchmark=True),
     effect="convolutions are searched for",
-    proof=told("cudnn_benchmark", True, "torch.backends.cudnn.benchmark"),
-    prepares=10.0,
+    proof=reported("cudnn_benchmark", True, "torch.backends.cudnn.benchmark"),
+    prepare_seconds=10.0,
 )
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from rung.plan import Plan
-from rung.rungs.proofs import both, counted, told
+from rung.rungs.proofs import all_of, counted, reported
 from rung.rungs.requirements import BFLOAT16, COMPILED, GPU, INFERENCE, allowed, unless
 from rung.rungs.rung import OTHER_CHIP, Context, Inapplicable, Requirement, Rung
 from rung.toml import Row, shipped_rows
@@ -65,7 +65,7 @@ FP8 = Rung(
     effect="products of 8-bit floats",
     proof=counted("eight_bits", "linear layers in FP8"),
     replaces=("int8-weights",),
-    prepares=30.0,
+    prepare_seconds=30.0,
 )
 
 INT8 = Rung(
@@ -86,9 +86,9 @@ INT8 = Rung(
     remaining=lambda c: {"gemm": (0.6, 1.1)},
     change=_int8,
     effect="products that read 8-bit weights",
-    proof=both(counted("eight_bits", "linear layers with int8 weights"), told(f"inductor {TUNED}", True, TUNED)),
+    proof=all_of(counted("eight_bits", "linear layers with int8 weights"), reported(f"inductor {TUNED}", True, TUNED)),
     replaces=("fp8-linears",),
-    prepares=30.0,
+    prepare_seconds=30.0,
 )
 
 EIGHT_BITS = (FP8, INT8)

@@ -10,7 +10,7 @@ from functools import cache
 import msgspec
 
 from rung.plan import CONTRACTS, Plan
-from rung.rungs.proofs import both, counted, told
+from rung.rungs.proofs import all_of, counted, reported
 from rung.rungs.requirements import GPU, RANKS, allowed, one_process, share_of, unless
 from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, TimeFactors, already
 from rung.toml import Row, shipped, shipped_rows
@@ -24,7 +24,7 @@ class Setting(Row, kw_only=True, frozen=True):
 
     name: str
     env: dict[str, str]
-    first: dict[str, str] = msgspec.field(default_factory=dict)
+    tuning_env: dict[str, str] = msgspec.field(default_factory=dict)
     vendor: str
     arch: str = ""
     chips: str = ""
@@ -38,7 +38,7 @@ class Setting(Row, kw_only=True, frozen=True):
     contract: str
     needs: str = ""
     remaining: TimeFactors
-    prepares: float = 0.0
+    prepare_seconds: float = 0.0
     improves: str = "step"
     ranks: bool = False
     shows: dict[str, str] = msgspec.field(default_factory=dict)
@@ -90,7 +90,7 @@ def _requires(row: Setting) -> Iterator[Requirement]:
             lambda c: getattr(c.plan, row.beside),
             f"it matters together with {other}, which is not in effect so far.",
         )
-    if row.first:
+    if row.tuning_env:
         yield one_process("what the run before it finds lies in a file, which ranks would write over each other")
     if row.improves == "memory":
         yield Requirement("reserved memory that is not in use", _no_memory_to_spare)
@@ -134,9 +134,9 @@ def _change(row: Setting) -> Callable[[Plan], Plan]:
 
 
 def _rung(row: Setting) -> Rung:
-    proofs = [told(f"variable {name}", value, name) for name, value in row.env.items() if FILES not in value]
+    proofs = [reported(f"variable {name}", value, name) for name, value in row.env.items() if FILES not in value]
     proofs += [counted(key, what) for key, what in row.shows.items()]
-    if row.first:
+    if row.tuning_env:
         proofs.append(counted("tuned_products", "tuned products in use"))
     return Rung(
         name=row.name,
@@ -148,11 +148,11 @@ def _rung(row: Setting) -> Rung:
         remaining=lambda c: row.remaining,
         change=_change(row),
         effect=row.effect,
-        proof=both(*proofs),
+        proof=all_of(*proofs),
         replaces=row.replaces,
-        prepares=row.prepares,
+        prepare_seconds=row.prepare_seconds,
         improves=row.improves,
-        first=tuple(row.first.items()),
+        tuning_env=tuple(row.tuning_env.items()),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from rung.plan import Plan
-from rung.rungs.proofs import Prove, both, fewer, rewritten, told
+from rung.rungs.proofs import Prove, all_of, fewer, reported, rewritten
 from rung.rungs.requirements import (
     AUTOCAST,
     CAST_WEIGHTS,
@@ -48,7 +48,7 @@ def graph_rewrite(
         return replace(plan, passes=tuple(dict.fromkeys((*plan.passes, *with_passes, name))))
 
     found = finds(name, of) if of else ()
-    proof = both(rewritten(name), *shown) if shown else rewritten(name)
+    proof = all_of(rewritten(name), *shown) if shown else rewritten(name)
     return Rung(name=name, requires=(WHOLE_WEIGHTS, *before, *found, *requires), change=change, proof=proof, **declared)
 
 
@@ -63,7 +63,7 @@ def inductor_rewrite(
     """A rung whose change is the rewrite of its name in Inductor's own graphs. shown: what the worker tells of it, in words, and a proof
     from the trace or the memory; declared: the rest, as of `Rung`."""
     words, seen = shown
-    proof = both(told(f"pass {name}", True, words), seen)
+    proof = all_of(reported(f"pass {name}", True, words), seen)
     return Rung(
         name=name,
         requires=(WHOLE_WEIGHTS, BACKWARD_BY_INDUCTOR, *requires),
@@ -82,7 +82,7 @@ def _written_out(c: Context) -> tuple[float, float]:
     flop, scores = found.get("flop", 0), found.get("scores", 0)
     total, bandwidth = c.facts.flops, c.facts.bandwidth
     pointwise = c.parts.get("pointwise", 0.0)
-    moved = 2 * times * scores * (2 if c.half else 4)
+    moved = 2 * times * scores * (2 if c.half_precision else 4)
     return (
         min(1.0, times * flop / total) if total else 0.0,
         min(1.0, moved / bandwidth * 1e9 / pointwise) if bandwidth and pointwise else 0.0,
@@ -142,7 +142,7 @@ FLEX = graph_rewrite(
     requires=(GPU, COMPILED),
     remaining=lambda c: {"attention": (0.2, 0.9), "gemm": (0.9, 1.0), "pointwise": (0.7, 1.0)},
     effect="attention by FlexAttention, and no scores between two matrix products",
-    prepares=20.0,
+    prepare_seconds=20.0,
 )
 
 FLEX_FOR_SDPA = graph_rewrite(
@@ -154,7 +154,7 @@ FLEX_FOR_SDPA = graph_rewrite(
     before=(
         unless(
             "products in float32",
-            lambda c: not c.half,
+            lambda c: not c.half_precision,
             "in 16 bits SDPA's own kernels leave hidden blocks out, and are faster.",
         ),
     ),
@@ -163,7 +163,7 @@ FLEX_FOR_SDPA = graph_rewrite(
     remaining=lambda c: {"attention": (0.3, 1.5), "gemm": (0.9, 1.0), "pointwise": (0.8, 1.0)},
     with_passes=("sdpa",),  # which makes calls of what is written by hand
     effect="attention by FlexAttention",
-    prepares=20.0,
+    prepare_seconds=20.0,
 )
 
 UNCOPIED = graph_rewrite(
@@ -280,7 +280,7 @@ GROUPED_EXPERTS = graph_rewrite(
     remaining=lambda c: {"launch_gap": (0.1, 0.7), "idle": (0.2, 1.0), "gemm": (0.6, 1.1), "pointwise": (0.5, 1.0)},
     effect="no product of an expert's own",
     shown=(fewer("kernels", "kernels"),),
-    prepares=20.0,
+    prepare_seconds=20.0,
 )
 
 FUSED_QKV = graph_rewrite(

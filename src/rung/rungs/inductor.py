@@ -12,7 +12,7 @@ import msgspec
 
 from rung.plan import Plan
 from rung.rungs.compiling import ALONE, GRAPH_LAUNCH
-from rung.rungs.proofs import both, counted, fewer, occurs, told
+from rung.rungs.proofs import all_of, counted, fewer, occurs, reported
 from rung.rungs.requirements import (
     COMPILED,
     GPU,
@@ -47,7 +47,7 @@ class Setting(Row, kw_only=True, frozen=True):
     captured: dict[str, str] = msgspec.field(default_factory=dict)
     of: str = ""
     remaining: TimeFactors
-    prepares: float
+    prepare_seconds: float
     remedy: bool = False
     env: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
     fewer: str = ""
@@ -128,7 +128,7 @@ def _factors(row: Setting, c: Context) -> TimeFactors:
 
 def _rung(row: Setting) -> Rung:
     proofs = [counted("compiled_graphs", "graphs compiled"),
-              *(told(f"inductor {name}", value, name) for name, value in row.options.items())]  # fmt: skip
+              *(reported(f"inductor {name}", value, name) for name, value in row.options.items())]  # fmt: skip
     if row.fewer:
         proofs.append(fewer(row.fewer, row.fewer))
     if row.graphs:
@@ -143,9 +143,9 @@ def _rung(row: Setting) -> Rung:
         remaining=lambda c: _factors(row, c),
         change=_change(row),
         effect=row.effect,
-        proof=both(*proofs),
+        proof=all_of(*proofs),
         replaces=row.replaces,
-        prepares=row.prepares,
+        prepare_seconds=row.prepare_seconds,
     )
 
 

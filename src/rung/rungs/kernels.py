@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from rung.rungs.graph_rewrites import graph_rewrite
-from rung.rungs.proofs import named
+from rung.rungs.proofs import more_often
 from rung.rungs.requirements import COMPILED, GPU, HALF, INFERENCE, TRAINING
 from rung.rungs.rung import Context, Inapplicable, Requirement
 from rung.toml import Row, shipped_rows
@@ -63,7 +63,7 @@ ROPE = graph_rewrite(
     requires=(COMPILED, beats_inductor("rope")),
     remaining=lambda c: {"pointwise": (0.85, 1.0)},
     effect="the kernel rope_rotate in the trace",
-    shown=(named("rope_rotate", "rope_rotate kernels"),),
+    shown=(more_often("rope_rotate", "rope_rotate kernels"),),
 )
 
 CROSS_ENTROPY = graph_rewrite(
@@ -77,7 +77,7 @@ CROSS_ENTROPY = graph_rewrite(
     requires=(COMPILED, beats_inductor("cross_entropy")),
     remaining=lambda c: {"pointwise": (0.85, 1.0)},
     effect="the kernel cross_entropy_forward in the trace",
-    shown=(named("cross_entropy_forward", "cross_entropy_forward kernels"),),
+    shown=(more_often("cross_entropy_forward", "cross_entropy_forward kernels"),),
     replaces=("fused-cross-entropy",),
 )
 
@@ -91,7 +91,7 @@ DECODE_ATTENTION = graph_rewrite(
     requires=(COMPILED, beats_inductor("decode_attention")),
     remaining=lambda c: {"attention": (0.15, 1.0), "pointwise": (0.85, 1.0)},
     effect="the kernel decode_attention_part in the trace",
-    shown=(named("decode_attention_part", "decode_attention_part kernels"),),
+    shown=(more_often("decode_attention_part", "decode_attention_part kernels"),),
 )
 
 GEMV = graph_rewrite(
@@ -105,7 +105,7 @@ GEMV = graph_rewrite(
     # On one H200 0.71 to 0.97 of the time of cuBLAS' kernels was left (benchmarks/kernels/gemv.py).
     remaining=lambda c: {"gemm": (0.7, 0.98)},
     effect="the kernel gemv_rows in the trace",
-    shown=(named("gemv_rows", "gemv_rows kernels"),),
+    shown=(more_often("gemv_rows", "gemv_rows kernels"),),
 )
 
 BIASED_ATTENTION = graph_rewrite(
@@ -120,7 +120,7 @@ BIASED_ATTENTION = graph_rewrite(
     remaining=lambda c: {"attention": (0.3, 0.8), "pointwise": (0.9, 1.0)},
     with_passes=("sdpa",),  # which makes calls of what is written by hand
     effect="the kernel biased_attention_forward in the trace",
-    shown=(named("biased_attention_forward", "biased_attention_forward kernels"),),
+    shown=(more_often("biased_attention_forward", "biased_attention_forward kernels"),),
 )
 
 KERNELS = (ROPE, CROSS_ENTROPY, DECODE_ATTENTION, GEMV, BIASED_ATTENTION)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rung.rungs.proofs import told
+from rung.rungs.proofs import reported
 from rung.rungs.requirements import GPU, allowed
 from rung.rungs.rung import OTHER_CHIP, Context, Inapplicable, Requirement, Rung, TimeFactors, already
 
@@ -60,7 +60,7 @@ TF32 = Rung(
     remaining=_tf32_factors,
     change=lambda p: replace(p, tf32=True),
     effect="float32 products may use TF32",
-    proof=told("precision", "high", "float32 matmul precision"),
+    proof=reported("precision", "high", "float32 matmul precision"),
 )
 
 BF16 = Rung(
@@ -73,5 +73,5 @@ BF16 = Rung(
     remaining=_bf16_factors,
     change=lambda p: replace(p, bf16=True),
     effect="the step runs under autocast",
-    proof=told("autocast", "torch.bfloat16", "autocast"),
+    proof=reported("autocast", "torch.bfloat16", "autocast"),
 )

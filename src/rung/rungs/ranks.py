@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET
 
 from rung.plan import Plan
-from rung.rungs.proofs import both, counted, named, rarer, told
+from rung.rungs.proofs import all_of, counted, less_often, more_often, reported
 from rung.rungs.requirements import (
     AUTOCAST,
     CAST_WEIGHTS,
@@ -52,7 +52,7 @@ def _argument(name: str, argument: str, value: Any, *requires: Requirement, **de
         changes=f"DistributedDataParallel({argument}={value})",
         requires=(RANKS, DDP, *requires),
         change=lambda p: _with(p, argument, value),
-        proof=told(f"ddp {argument}", value, argument),
+        proof=reported(f"ddp {argument}", value, argument),
         **declared,
     )
 
@@ -155,7 +155,7 @@ BF16_GRADIENTS = Rung(
     remaining=_exchanged(0.5, 0.95),
     change=lambda p: _exchanging(p, gradients="bf16"),
     effect="half as many bytes between the ranks",
-    proof=told("gradients", "bf16", "the format in which gradients are exchanged"),
+    proof=reported("gradients", "bf16", "the format in which gradients are exchanged"),
 )
 
 GATHERED_ONCE = Rung(
@@ -168,7 +168,7 @@ GATHERED_ONCE = Rung(
     remaining=_exchanged(0.55, 1.0),
     change=lambda p: _exchanging(p, gathered=True),
     effect="weights are gathered less often",
-    proof=rarer(r"(?i)all_?gather", "gatherings of weights"),
+    proof=less_often(r"(?i)all_?gather", "gatherings of weights"),
 )
 
 
@@ -195,7 +195,7 @@ BF16_WEIGHTS = Rung(
     },
     change=lambda p: _exchanging(p, weights="bf16"),
     effect="half as many bytes of weights between the ranks, and no cast of them at each use",
-    proof=told("weights", "bf16", "the format in which weights are gathered"),
+    proof=reported("weights", "bf16", "the format in which weights are gathered"),
 )
 
 
@@ -231,7 +231,7 @@ CORES = Rung(
     remaining=lambda c: {"launch_gap": (0.85, 1.02), "idle": (0.9, 1.02), "communication": (0.9, 1.02)},
     change=lambda p: _exchanging(p, cores=True),
     effect="no rank moves between cores, or to those of another",
-    proof=told("cores", "own", "the set of cores"),
+    proof=reported("cores", "own", "the set of cores"),
 )
 
 # What it gives depends on the link between the ranks. torch cuts the graph so that the exchange of a bucket begins while
@@ -256,7 +256,7 @@ ONE_GRAPH = Rung(
     },
     change=lambda p: _exchanging(p, one_graph=True),
     effect="the model is one graph, whatever the buckets hold",
-    proof=told("one graph under DDP", True, "one graph under DDP"),
+    proof=reported("one graph under DDP", True, "one graph under DDP"),
 )
 
 # Experimental in torch (docs/internals/many-gpus.md has what it gave on two H200).
@@ -285,9 +285,9 @@ COMPILED_BACKWARD = Rung(
     },
     change=lambda p: _exchanging(p, compiled_backward=True),
     effect="the model is one graph, and a part of its exchange still hides behind backward",
-    proof=told("compiled backward", True, "one compiled graph of backward"),
+    proof=reported("compiled backward", True, "one compiled graph of backward"),
     replaces=("ddp-one-graph", "ddp-gradient-views", "ddp-static-graph", "ddp-symmetric-memory", "bf16-gradients"),
-    prepares=60,
+    prepare_seconds=60,
 )
 
 # Inductor's option for it. What a step gains depends on how large the products are beside their exchange: the range is a guess.
@@ -309,9 +309,9 @@ ASYNC_TENSOR_PARALLEL = Rung(
     remaining=lambda c: {"communication": (0.3, 1.05), "gemm": (1.0, 1.1), "idle": (0.8, 1.05)},
     change=_with_fused_products,
     effect="a product begins with the parts that have come, and sends those that are done",
-    proof=both(
-        told(f"inductor {FUSE_PRODUCTS}", True, FUSE_PRODUCTS),
-        named(r"symm_mem::fused_(all_gather|matmul)", "products fused with their exchange"),
+    proof=all_of(
+        reported(f"inductor {FUSE_PRODUCTS}", True, FUSE_PRODUCTS),
+        more_often(r"symm_mem::fused_(all_gather|matmul)", "products fused with their exchange"),
     ),
 )
 

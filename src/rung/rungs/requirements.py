@@ -35,7 +35,7 @@ COMPILED = unless("torch.compile", lambda c: c.plan.compiles, "it needs torch.co
 AUTOCAST = unless("autocast", lambda c: c.autocast, "it needs autocast to 16 bits, which is not in effect so far.")
 RANKS = unless(
     "several ranks (--nproc-per-node)",
-    lambda c: c.several,
+    lambda c: c.distributed,
     "it is for several ranks: climb with --nproc-per-node.",
     SEVERAL_RANKS,
 )
@@ -56,7 +56,7 @@ TENSOR_PARALLEL = unless(
 )
 WHOLE_WEIGHTS = unless(
     "",
-    lambda c: not (c.several and c.facts.parallel in ("fsdp2", "tensor")),
+    lambda c: not (c.distributed and c.facts.parallel in ("fsdp2", "tensor")),
     "each rank holds a part of the weights, and it works on whole ones.",
     ONE_PROCESS,
 )
@@ -66,11 +66,13 @@ BFLOAT16 = unless(
     "it is for products in bfloat16, and nothing runs in bfloat16 so far.",
 )
 HALF = unless(
-    "products in 16 bits", lambda c: c.half, "it is for products in 16 bits, and nothing runs in 16 bits so far."
+    "products in 16 bits",
+    lambda c: c.half_precision,
+    "it is for products in 16 bits, and nothing runs in 16 bits so far.",
 )
 REFUSED = unless(
     "compiled code that verification refused",
-    lambda c: c.refused,
+    lambda c: c.rounding_refused,
     "it makes nothing faster: a climb adds it to a plain mode that verification refused in 16 bits.",
 )
 KNOWN_SIZES = unless(
@@ -92,7 +94,7 @@ CAST_WEIGHTS = Requirement(
 
 def one_process(why: str) -> Requirement:
     """Refuses several ranks. why: as a clause behind "it is for one process"."""
-    return unless("one process", lambda c: not c.several, f"it is for one process: {why}.", ONE_PROCESS)
+    return unless("one process", lambda c: not c.distributed, f"it is for one process: {why}.", ONE_PROCESS)
 
 
 def unless_backward_is_compiled(why: str) -> Requirement:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rung.rungs.graph_rewrites import inductor_rewrite
-from rung.rungs.proofs import both, fewer, less_memory, named, rarer, told
+from rung.rungs.proofs import all_of, fewer, less_memory, less_often, more_often, reported
 from rung.rungs.requirements import AUTOCAST, COMPILED, GPU, TF32_ON_HOPPER, TRAINING, captured, share_of, unless
 from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
 
@@ -17,7 +17,7 @@ def _unfused(c: Context) -> Inapplicable | None:
         return already("the optimizer is already fused.")
     if why := c.facts.optimizer_not_fused:
         return Inapplicable(f"{why}.")
-    if c.several and c.facts.parallel in ("fsdp2", "tensor") and c.facts.optimizer not in FUSED_SHARDS:
+    if c.distributed and c.facts.parallel in ("fsdp2", "tensor") and c.facts.optimizer not in FUSED_SHARDS:
         return Inapplicable(f"torch's fused {c.facts.optimizer} does not step weights that ranks share out.")
     return None
 
@@ -32,8 +32,9 @@ FUSED_OPTIMIZER = Rung(
     remaining=lambda c: {"optimizer": (0.25, 0.8), "launch_gap": (0.7, 1.0)},
     change=lambda p: replace(p, fused_optimizer=True),
     effect="the optimizer steps in fused kernels",
-    proof=both(
-        told("optimizer_fused", True, "fused"), named(r"(?i)_fused_(adam|sgd|adagrad)|Fused(Adam|SGD)", "fused steps")
+    proof=all_of(
+        reported("optimizer_fused", True, "fused"),
+        more_often(r"(?i)_fused_(adam|sgd|adagrad)|Fused(Adam|SGD)", "fused steps"),
     ),
 )
 
@@ -84,7 +85,7 @@ FUSED_DGRAD = inductor_rewrite(
     # Of 12 kernels that took 7 % of the step of `medium` on one H100, a fifth of the bytes; more where they are computed again.
     remaining=lambda c: {"pointwise": (0.85, 1.0)},
     effect="fewer kernels that choose by the place",
-    shown=("the rewrite of joins", rarer("triton_.*_cat_", "kernels that join")),
+    shown=("the rewrite of joins", less_often("triton_.*_cat_", "kernels that join")),
 )
 
 DEPTHWISE_DGRAD = inductor_rewrite(
@@ -107,7 +108,7 @@ DEPTHWISE_DGRAD = inductor_rewrite(
     shown=(
         "the rewrite of convolutions",
         # col2im: MIOpen's products, and torch's own, put together what such a gradient is summed of.
-        rarer(r"(?i)dgrad|depthwise2d_backward_kernel|conv.*bwd|igemm_bwd|col2im", "kernels for such gradients"),
+        less_often(r"(?i)dgrad|depthwise2d_backward_kernel|conv.*bwd|igemm_bwd|col2im", "kernels for such gradients"),
     ),
 )
 
@@ -122,7 +123,7 @@ K_MAJOR_WGRAD = inductor_rewrite(
     # A third of the products are gradients of weights; on one H100 they took two thirds to all of their time, with the copies.
     remaining=lambda c: {"gemm": (0.85, 1.0), "pointwise": (1.0, 1.1)},
     effect="copies of factors before the products that read them",
-    shown=("the order of factors", named("k_major_copy", "copied factors")),
+    shown=("the order of factors", more_often("k_major_copy", "copied factors")),
 )
 
 RECOMPUTE = inductor_rewrite(

@@ -126,9 +126,9 @@ def attempt(state: State, rung: Rung) -> None:
 
 def _rehearse(state: State, rung: Rung, candidate: Sequence[str], name: str) -> None:
     """Runs what a rung needs first, in a worker with variables of its own. It leaves its results in files."""
-    if not rung.first:
+    if not rung.tuning_env:
         return
-    env = {key: value.replace(FILES, str(state.setup.files.resolve())) for key, value in rung.first}
+    env = {key: value.replace(FILES, str(state.setup.files.resolve())) for key, value in rung.tuning_env}
     progress.info("a first run that leaves its results in files")
     task = state.pool.add(Task(f"{name}-first", state.side(candidate, env), [("rehearse", {})], state.step_bytes()))
     state.wait(task, keep=confirmation_seconds(state))
