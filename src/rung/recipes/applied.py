@@ -24,7 +24,7 @@ from rung.errors import UsageError
 from rung.hardware.device import Device, autocast
 from rung.kernels.once import in_forward_mode
 from rung.plan import Plan
-from rung.recipes.fit import found_nothing
+from rung.recipes.compatibility import no_match_message
 from rung.workload import Workload, call_model
 
 PASSED_ON = (
@@ -220,7 +220,7 @@ class Applied:
                     stacklevel=3,
                 )
             for name in [name for name, count in seen["matches"].items() if not count and name in self._rungs]:
-                warnings.warn(found_nothing(name, seen["skipped"]) + ".", stacklevel=3)
+                warnings.warn(no_match_message(name, seen["skipped"]) + ".", stacklevel=3)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:

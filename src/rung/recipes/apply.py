@@ -15,9 +15,9 @@ from rung.errors import UsageError
 from rung.hardware import pick
 from rung.plan import Numerics
 from rung.recipes.applied import Applied, Factory, MadeOptimizers
-from rung.recipes.choose import device_of, facts_of, is_auto, recipe_for
-from rung.recipes.fit import differences, impossible, missing_variables
+from rung.recipes.compatibility import differences, missing_variables, unsupported_rungs
 from rung.recipes.recipe import Recipe
+from rung.recipes.resolve import current_setup, device_of, is_auto, recipe_for
 from rung.rungs import plan_of
 from rung.workload import Workload, call_model, seeded_model
 from rung.workload.base import Mode
@@ -112,12 +112,12 @@ def apply(
             output=output,
             max_grad_norm=max_grad_norm,
         )
-    here = facts_of(model, workload.mode, where)
+    here = current_setup(model, workload.mode, where)
     found, wanted = recipe_for(recipe, model, workload.mode, where, numerics)
     made = MadeOptimizers(workload.optimizer) if workload.optimizer else None
     workload = replace(workload, optimizer=made)
     optimizers = [make_optimizer(workload, model) for _ in range(2)]
-    left_out = impossible(wanted.rungs, where, model, optimizers[0])
+    left_out = unsupported_rungs(wanted.rungs, where, model, optimizers[0])
     if optimizers[0] is not None and optimizers[0] is optimizers[1]:
         left_out |= _would_leave_behind(optimizers[0], [name for name in wanted.rungs if name not in left_out])
     whole = workload.mode == "train" or isinstance(target, Workload)

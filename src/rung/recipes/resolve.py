@@ -16,7 +16,7 @@ from rung.hardware import pick
 from rung.hardware.device import Device
 from rung.plan import Numerics
 from rung.recipes import store
-from rung.recipes.fit import described, structure
+from rung.recipes.fingerprint import describe_model, structure_hash
 from rung.recipes.recipe import Recipe, at_odds
 from rung.rungs import rungs_named
 from rung.workload.base import Mode
@@ -40,7 +40,7 @@ def recipe_for(
     """The recipe that is meant for a model in a mode, and its file where "auto" found one in the store."""
     if not is_auto(recipe):
         return None, _recipe(recipe)
-    found, wanted = store.find(structure(model), facts_of(model, mode, device), numerics)
+    found, wanted = store.find(structure_hash(model), current_setup(model, mode, device), numerics)
     logger.info("%s: %s, %s", found, wanted.status, " + ".join(wanted.rungs))
     return found, wanted
 
@@ -50,7 +50,7 @@ def is_auto(recipe: Recipe | str | Path | Iterable[str]) -> bool:
     return recipe == "auto" and not Path("auto").is_file()
 
 
-def facts_of(model: torch.nn.Module, mode: Mode, device: Device) -> dict[str, str]:
+def current_setup(model: torch.nn.Module, mode: Mode, device: Device) -> dict[str, str]:
     """What a recipe is asked about: was it made for this?"""
     there_is = torch.distributed.is_available() and torch.distributed.is_initialized()
     ranks = torch.distributed.get_world_size() if there_is else 1
@@ -58,7 +58,7 @@ def facts_of(model: torch.nn.Module, mode: Mode, device: Device) -> dict[str, st
         "mode": mode,
         "device": device.name,
         "torch": str(torch.__version__),
-        "model": described(model),
+        "model": describe_model(model),
         "ranks": str(ranks),
     }
 
