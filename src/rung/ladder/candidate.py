@@ -52,8 +52,8 @@ from rung.verify.reference import own_precision
 from rung.verify.witness import NEW, Watched, against_the_untouched, refill, unseen
 from rung.workload import seeded_model, shapes
 from rung.workload.base import refuse_other_arguments
-from rung.workload.hidden import refuse_hidden_tensors
-from rung.workload.saved import save_model
+from rung.workload.hidden_tensors import refuse_hidden_tensors
+from rung.workload.model_cache import save_model
 
 SLOW_TO_MAKE = 1.0  # seconds; a model that is made faster than that is made anew in each worker
 BATCHES = 4  # rotated, so that no candidate is timed on one batch that it has seen before

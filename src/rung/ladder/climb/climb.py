@@ -36,7 +36,7 @@ from rung.text import to_paste
 from rung.timing.compile_cache import compiled_code
 from rung.timing.tasks import Pool
 from rung.timing.workers import fork_server
-from rung.workload.saved import forget_saved
+from rung.workload.model_cache import forget_saved
 
 GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA's driver, of AMD's, and of Windows' for its Linux
 
