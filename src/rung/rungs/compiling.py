@@ -141,7 +141,8 @@ FOREACH_WEIGHT_CASTS = inductor_rewrite(
     requires=(GPU, AUTOCAST, CAST_WEIGHTS, COMPILED),
     remaining=lambda c: {"pointwise": (0.85, 1.0), "launch_gap": (0.9, 1.0)},
     effect="torch's kernels that copy many tensors",
-    shown=("the rewrite of casts", more_often(r"multi_tensor_apply.*Copy", "such copies")),
+    reported_as="the rewrite of casts",
+    proof=more_often(r"multi_tensor_apply.*Copy", "such copies"),
 )
 
 

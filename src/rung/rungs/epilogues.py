@@ -31,8 +31,8 @@ ACTIVATION_EPILOGUE = graph_rewrite(
     contract="reassociated",
     changes="a linear layer with a bias, and ReLU or GELU with tanh behind it, become one kernel of cuBLASLt or hipBLASLt; "
     "in training GELU with tanh between two linear layers, and its derivative, which are kernels of cuBLASLt",
-    before=(GPU, LIBRARY),
-    of="ReLU or GELU with tanh behind a linear layer or pointwise convolution with a bias",
+    asks_first=(GPU, LIBRARY),
+    matches="ReLU or GELU with tanh behind a linear layer or pointwise convolution with a bias",
     requires=(share_of("pointwise"),),
     remaining=_factors,
     effect="no kernel of the activation's own",
@@ -45,8 +45,8 @@ GELU_EPILOGUE = graph_rewrite(
     contract="bf16",
     changes="a linear layer with a bias, and GELU behind it, become one kernel of cuBLASLt or hipBLASLt, which has the form with tanh: up to 0.0005 off, "
     "and rounded to bfloat16 once where the two are rounded twice; in training GELU between two linear layers, and its derivative",
-    before=(GPU, LIBRARY),
-    of="GELU behind a linear layer or pointwise convolution with a bias",
+    asks_first=(GPU, LIBRARY),
+    matches="GELU behind a linear layer or pointwise convolution with a bias",
     requires=(allowed("bf16"), BFLOAT16, share_of("pointwise")),
     remaining=_factors,
     effect="no kernel of the activation's own",
@@ -58,7 +58,7 @@ CONVOLUTION_EPILOGUE = graph_rewrite(
     title="sums and ReLU in the epilogue of convolutions",
     contract="reassociated",
     changes="a convolution, a sum with another tensor and ReLU behind it become one kernel of cuDNN; batch norms in between are folded",
-    before=(
+    asks_first=(
         INFERENCE,
         GPU,
         chip(
@@ -67,7 +67,7 @@ CONVOLUTION_EPILOGUE = graph_rewrite(
             "MIOpen has such kernels for float32 alone, and older chips were not tried",
         ),
     ),
-    of="convolution with ReLU behind it",
+    matches="convolution with ReLU behind it",
     requires=(
         unless(
             "convolutions in channels-last layout",

@@ -30,12 +30,12 @@ BUCKETS = (8, 100)
 AHEAD = 2
 
 
-def _exchanging(plan: Plan, **how: Any) -> Plan:
+def _with_exchange(plan: Plan, **how: Any) -> Plan:
     return replace(plan, exchange=replace(plan.exchange, **how))
 
 
-def _with(plan: Plan, argument: str, value: Any) -> Plan:
-    return _exchanging(plan, ddp=tuple({**dict(plan.exchange.ddp), argument: value}.items()))
+def _with_ddp_argument(plan: Plan, argument: str, value: Any) -> Plan:
+    return _with_exchange(plan, ddp=tuple({**dict(plan.exchange.ddp), argument: value}.items()))
 
 
 NOT_IN_PYTHON = unless_backward_is_compiled(
@@ -44,37 +44,37 @@ NOT_IN_PYTHON = unless_backward_is_compiled(
 WHOLE = unless("torch.compile of the whole", lambda c: c.plan.compile, "it needs the whole model compiled.")
 
 
-def _argument(name: str, argument: str, value: Any, *requires: Requirement, **declared: Any) -> Rung:
+def _ddp_argument(name: str, argument: str, value: Any, *requires: Requirement, **declared: Any) -> Rung:
     """A rung that gives DistributedDataParallel another argument."""
     return Rung(
         name=name,
         level=2,
         changes=f"DistributedDataParallel({argument}={value})",
         requires=(RANKS, DDP, *requires),
-        change=lambda p: _with(p, argument, value),
+        change=lambda p: _with_ddp_argument(p, argument, value),
         proof=reported(f"ddp {argument}", value, argument),
         **declared,
     )
 
 
-def _exchanged(best: float, worst: float) -> Remaining:
+def _exchange_factors(best: float, worst: float) -> Remaining:
     return lambda c: {"communication": (best, worst), "idle": (0.8, 1.02)}
 
 
-def _bucket(size: int) -> Rung:
-    return _argument(
+def _ddp_buckets(size: int) -> Rung:
+    return _ddp_argument(
         f"ddp-buckets-{size}",
         "bucket_cap_mb",
         size,
         title=f"gradients exchanged {size} MiB at a time",
         contract="reassociated",  # in which order ranks are summed may depend on it
-        remaining=_exchanged(0.7, 1.1),
+        remaining=_exchange_factors(0.7, 1.1),
         effect=f"buckets of {size} MiB",
         replaces=tuple(f"ddp-buckets-{other}" for other in BUCKETS if other != size),
     )
 
 
-VIEWS = _argument(
+GRADIENT_VIEWS = _ddp_argument(
     "ddp-gradient-views",
     "gradient_as_bucket_view",
     True,
@@ -86,7 +86,7 @@ VIEWS = _argument(
     improves="memory",
 )
 
-STATIC = _argument(
+STATIC_GRAPH = _ddp_argument(
     "ddp-static-graph",
     "static_graph",
     True,
@@ -129,7 +129,7 @@ SYMMETRIC_MEMORY = Rung(
         ),
     ),
     remaining=lambda c: {"communication": (0.8, 2.5), "copy": (1.0, 1.1), "idle": (0.8, 1.02)},
-    change=lambda p: _exchanging(p, symmetric_memory=True),
+    change=lambda p: _with_exchange(p, symmetric_memory=True),
     effect="GPUs read each other's gradients directly, in one kernel a bucket",
     proof=counted("buckets in symmetric memory", "buckets summed in symmetric memory"),
 )
@@ -152,21 +152,21 @@ BF16_GRADIENTS = Rung(
             "gradients are exchanged in a compiled graph (ddp-compiled-backward), and whether torch still joins them there was not tried."
         ),
     ),
-    remaining=_exchanged(0.5, 0.95),
-    change=lambda p: _exchanging(p, gradients="bf16"),
+    remaining=_exchange_factors(0.5, 0.95),
+    change=lambda p: _with_exchange(p, gradients="bf16"),
     effect="half as many bytes between the ranks",
     proof=reported("gradients", "bf16", "the format in which gradients are exchanged"),
 )
 
-GATHERED_ONCE = Rung(
+KEEP_GATHERED = Rung(
     name="fsdp-keep-gathered",
     level=2,
     title="weights gathered once a step",
     contract="exact",
     changes="fully_shard(reshard_after_forward=False): weights that forward has gathered stay until backward",
     requires=(RANKS, FSDP2),
-    remaining=_exchanged(0.55, 1.0),
-    change=lambda p: _exchanging(p, gathered=True),
+    remaining=_exchange_factors(0.55, 1.0),
+    change=lambda p: _with_exchange(p, gathered=True),
     effect="weights are gathered less often",
     proof=less_often(r"(?i)all_?gather", "gatherings of weights"),
 )
@@ -193,7 +193,7 @@ BF16_WEIGHTS = Rung(
         "copy": (0.7, 1.0),
         "idle": (0.8, 1.02),
     },
-    change=lambda p: _exchanging(p, weights="bf16"),
+    change=lambda p: _with_exchange(p, weights="bf16"),
     effect="half as many bytes of weights between the ranks, and no cast of them at each use",
     proof=reported("weights", "bf16", "the format in which weights are gathered"),
 )
@@ -214,8 +214,8 @@ PREFETCH = Rung(
             f"the model has no list of more than {AHEAD} blocks that repeat.",
         ),
     ),
-    remaining=_exchanged(0.7, 1.05),
-    change=lambda p: _exchanging(p, ahead=AHEAD),
+    remaining=_exchange_factors(0.7, 1.05),
+    change=lambda p: _with_exchange(p, ahead=AHEAD),
     effect="a gathering begins before the host has come to the block that needs it",
     proof=counted("ahead", "blocks gathered ahead"),
 )
@@ -229,7 +229,7 @@ CORES = Rung(
     changes="sched_setaffinity: the cores of the GPU's NUMA node, divided among the ranks that are near them",
     requires=(RANKS,),
     remaining=lambda c: {"launch_gap": (0.85, 1.02), "idle": (0.9, 1.02), "communication": (0.9, 1.02)},
-    change=lambda p: _exchanging(p, cores=True),
+    change=lambda p: _with_exchange(p, cores=True),
     effect="no rank moves between cores, or to those of another",
     proof=reported("cores", "own", "the set of cores"),
 )
@@ -254,7 +254,7 @@ ONE_GRAPH = Rung(
         "launch_gap": (0.7, 1.0),
         "communication": (1.0, 2.0),
     },
-    change=lambda p: _exchanging(p, one_graph=True),
+    change=lambda p: _with_exchange(p, one_graph=True),
     effect="the model is one graph, whatever the buckets hold",
     proof=reported("one graph under DDP", True, "one graph under DDP"),
 )
@@ -283,7 +283,7 @@ COMPILED_BACKWARD = Rung(
         "launch_gap": (0.7, 1.0),
         "communication": (0.7, 1.3),
     },
-    change=lambda p: _exchanging(p, compiled_backward=True),
+    change=lambda p: _with_exchange(p, compiled_backward=True),
     effect="the model is one graph, and a part of its exchange still hides behind backward",
     proof=reported("compiled backward", True, "one compiled graph of backward"),
     replaces=("ddp-one-graph", "ddp-gradient-views", "ddp-static-graph", "ddp-symmetric-memory", "bf16-gradients"),
@@ -296,7 +296,7 @@ FUSE_PRODUCTS = "_micro_pipeline_tp"
 
 def _with_fused_products(plan: Plan) -> Plan:
     options = {**dict(plan.inductor), FUSE_PRODUCTS: True}
-    return _exchanging(replace(plan, inductor=tuple(options.items())), fused_products=True)
+    return _with_exchange(replace(plan, inductor=tuple(options.items())), fused_products=True)
 
 
 ASYNC_TENSOR_PARALLEL = Rung(
@@ -316,14 +316,14 @@ ASYNC_TENSOR_PARALLEL = Rung(
 )
 
 EXCHANGE = (
-    *(_bucket(size) for size in BUCKETS),
-    VIEWS,
-    STATIC,
+    *(_ddp_buckets(size) for size in BUCKETS),
+    GRADIENT_VIEWS,
+    STATIC_GRAPH,
     ONE_GRAPH,
     COMPILED_BACKWARD,
     SYMMETRIC_MEMORY,
     BF16_GRADIENTS,
-    GATHERED_ONCE,
+    KEEP_GATHERED,
     BF16_WEIGHTS,
     PREFETCH,
 )

@@ -138,7 +138,7 @@ def share_of(part: str) -> Requirement:
     return Requirement(f"{LEAST_SHARE:.0%} of the step in {part.replace('_', ' ')}", refuses)
 
 
-def finds(rewrite: str, what: str) -> tuple[Requirement, Requirement]:
+def finds_match(rewrite: str, what: str) -> tuple[Requirement, Requirement]:
     """The survey's capture found something for this rewrite; else it says what it saw."""
 
     def refuses(c: Context) -> Inapplicable | None:
@@ -151,8 +151,8 @@ def finds(rewrite: str, what: str) -> tuple[Requirement, Requirement]:
             )
         near = [s.removeprefix(f"{rewrite}: ") for s in c.facts.skipped if s.startswith(f"{rewrite}: ")]
         if near:
-            more = f" (and {len(near) - 1} more)" if len(near) > 1 else ""
-            return Inapplicable(f"{what} found, but none that can be rewritten: {near[0]}{more}", group=NOT_FOUND)
+            others = f" (and {len(near) - 1} more)" if len(near) > 1 else ""
+            return Inapplicable(f"{what} found, but none that can be rewritten: {near[0]}{others}", group=NOT_FOUND)
         return Inapplicable(f"no {what} found in the captured graph.", group=NOT_FOUND)
 
     return KNOWN_SIZES, Requirement(what, refuses)
@@ -168,7 +168,7 @@ def captured(operator: str, what: str) -> Requirement:
     )
 
 
-def _turned_on_the_way(c: Context) -> Inapplicable | None:
+def _no_tf32_products(c: Context) -> Inapplicable | None:
     if c.autocast or c.facts.dtype != "torch.float32":
         return Inapplicable("products are not computed in float32: in 16 bits the chip takes factors in both orders.")
     return None if c.tf32 else Inapplicable("float32 products do not use TF32 so far.")
@@ -177,5 +177,5 @@ def _turned_on_the_way(c: Context) -> Inapplicable | None:
 # Such a chip takes the factors of TF32 products in one order only (PTX, wgmma).
 TF32_ON_HOPPER = (
     chip("sm90", "sm90", "its TF32 products take factors in one order only"),
-    Requirement("products in TF32", _turned_on_the_way),
+    Requirement("products in TF32", _no_tf32_products),
 )

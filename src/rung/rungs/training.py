@@ -57,7 +57,8 @@ FLOAT32_GRADIENTS = inductor_rewrite(
     # 8 bytes a weight become 4: 2 written, 2 read, 4 written before.
     remaining=lambda c: {"pointwise": (0.88, 1.0)},
     effect="no kernels that widen gradients",
-    shown=("the rewrite of gradients", fewer("kernels", "kernels")),
+    reported_as="the rewrite of gradients",
+    proof=fewer("kernels", "kernels"),
 )
 
 
@@ -85,7 +86,8 @@ FUSED_DGRAD = inductor_rewrite(
     # Of 12 kernels that took 7 % of the step of `medium` on one H100, a fifth of the bytes; more where they are computed again.
     remaining=lambda c: {"pointwise": (0.85, 1.0)},
     effect="fewer kernels that choose by the place",
-    shown=("the rewrite of joins", less_often("triton_.*_cat_", "kernels that join")),
+    reported_as="the rewrite of joins",
+    proof=less_often("triton_.*_cat_", "kernels that join"),
 )
 
 DEPTHWISE_DGRAD = inductor_rewrite(
@@ -105,11 +107,9 @@ DEPTHWISE_DGRAD = inductor_rewrite(
     # what a depthwise convolution takes in training, and others are beside it (docs/internals/zoo.md).
     remaining=lambda c: {"convolution": (0.75, 1.0)},
     effect="fewer kernels for input gradients of convolutions",
-    shown=(
-        "the rewrite of convolutions",
-        # col2im: MIOpen's products, and torch's own, put together what such a gradient is summed of.
-        less_often(r"(?i)dgrad|depthwise2d_backward_kernel|conv.*bwd|igemm_bwd|col2im", "kernels for such gradients"),
-    ),
+    reported_as="the rewrite of convolutions",
+    # col2im: MIOpen's products, and torch's own, put together what such a gradient is summed of.
+    proof=less_often(r"(?i)dgrad|depthwise2d_backward_kernel|conv.*bwd|igemm_bwd|col2im", "kernels for such gradients"),
 )
 
 K_MAJOR_WGRAD = inductor_rewrite(
@@ -123,7 +123,8 @@ K_MAJOR_WGRAD = inductor_rewrite(
     # A third of the products are gradients of weights; on one H100 they took two thirds to all of their time, with the copies.
     remaining=lambda c: {"gemm": (0.85, 1.0), "pointwise": (1.0, 1.1)},
     effect="copies of factors before the products that read them",
-    shown=("the order of factors", more_often("k_major_copy", "copied factors")),
+    reported_as="the order of factors",
+    proof=more_often("k_major_copy", "copied factors"),
 )
 
 RECOMPUTE = inductor_rewrite(
@@ -136,6 +137,7 @@ RECOMPUTE = inductor_rewrite(
     # One more value is written where both its inputs are read already.
     remaining=lambda c: {"pointwise": (1.0, 1.1)},
     effect="less memory in use at the peak",
-    shown=("the choice of what is kept", less_memory),
+    reported_as="the choice of what is kept",
+    proof=less_memory,
     improves="memory",
 )
