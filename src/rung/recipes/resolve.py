@@ -17,7 +17,7 @@ from rung.hardware.device import Device
 from rung.plan import Numerics
 from rung.recipes import store
 from rung.recipes.fingerprint import describe_model, structure_hash
-from rung.recipes.recipe import Recipe, at_odds
+from rung.recipes.recipe import Recipe, contradiction
 from rung.rungs import rungs_named
 from rung.workload.base import Mode
 
@@ -85,6 +85,6 @@ def _is_path(text: str) -> bool:
 def _checked(recipe: Recipe) -> Recipe:
     """The recipe, with today's names. Raises UsageError where its rungs cannot be meant, as reading its file would."""
     rungs = tuple(rung.name for rung in rungs_named(recipe.rungs))
-    if wrong := at_odds(rungs, recipe.numerics):
+    if wrong := contradiction(rungs, recipe.numerics):
         raise UsageError(f"the recipe {wrong}.")
     return replace(recipe, rungs=rungs)
