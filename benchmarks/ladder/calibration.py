@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rung.rungs import MIDDLE, within
+from rung.rungs import MIDDLE, speedup_at
 
 SEED = 20261124
 PLACES = [k / 100 for k in range(101)]
@@ -35,7 +35,7 @@ class Trial(NamedTuple):
 
     def error(self, place: float) -> float:
         """Points between what is expected at this place of the range, 0 its low end, and what was measured."""
-        return min(100.0, 100 * abs(1 / within(self.low, self.high, place) - 1 / self.measured))
+        return min(100.0, 100 * abs(1 / speedup_at(self.low, self.high, place) - 1 / self.measured))
 
 
 def read(path: Path) -> Iterator[Trial]:

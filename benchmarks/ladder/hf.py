@@ -22,7 +22,7 @@ from typing import Any
 from ranked import Ranked, allocated, variables
 
 from rung.launch import WorkerFailed
-from rung.rungs import chosen
+from rung.rungs import rungs_named
 from rung.side import Limits, Setup, Side
 from rung.timing.compare import verified
 
@@ -97,7 +97,7 @@ def main() -> int:
         if odd:
             parser.error(f"there is no {odd}; there are {', '.join(known)}")
     for stack in (given.rungs or "").split("/"):
-        chosen(names(stack))
+        rungs_named(names(stack))
     cases = given.case or list(CASES)
     if given.do == "cases":
         print("\n".join(f"{name}: {CASES[name].rungs}" for name in cases))

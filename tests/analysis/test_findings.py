@@ -65,7 +65,7 @@ def test_the_ladder_has_the_rungs_and_predicts_the_same():
         for rung in texts["rungs"]:
             assert rung in BY_NAME, (name, rung)
         if "part" in texts:
-            best, worst = BY_NAME[texts["rungs"][0]].shrinks(context)[texts["part"]]
+            best, worst = BY_NAME[texts["rungs"][0]].remaining(context)[texts["part"]]
             assert texts["left"][0] == pytest.approx(min(1, best), abs=0.04), name
             assert texts["left"][1] == pytest.approx(min(1, worst), abs=0.04), name
 

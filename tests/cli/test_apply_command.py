@@ -68,12 +68,12 @@ def test_with_a_target_it_says_whether_the_model_is_another_one(
 
 def test_a_recipe_that_was_made_for_this_is_said_to_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from rung.hardware import pick
-    from rung.recipes.fit import described
+    from rung.recipes.fingerprint import describe_model
     from rung.workload import load, seeded_model
 
     workload = load(MICRO, {})
     made = {
-        "torch": torch.__version__, "device": pick("cpu").name, "model": described(seeded_model(workload)),
+        "torch": torch.__version__, "device": pick("cpu").name, "model": describe_model(seeded_model(workload)),
     }  # fmt: skip
     path = tmp_path / "here.toml"
     path.write_text(Recipe(("compile",), MICRO, {}, workload.mode, "exact", made).text())

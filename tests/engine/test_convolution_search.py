@@ -14,7 +14,7 @@ from rung.engine.step import Step
 from rung.hardware import pick
 from rung.plan import Original, Plan
 from rung.recipes.applied import Applied
-from rung.recipes.fit import impossible
+from rung.recipes.compatibility import unsupported_rungs
 from rung.rungs import BY_NAME, Context
 from rung.verify.verify import verify
 from rung.workload import seeded_model
@@ -153,4 +153,4 @@ def test_it_applies_where_convolutions_take_time_and_nobody_searched() -> None:
     assert "True already" in str(RUNG.applies(context(cudnn_benchmark=True)))
     bare = replace(context(), parts={"convolution": 1.0, "gemm": 99.0})
     assert "less than 2% of the step is convolution" in str(RUNG.applies(bare))
-    assert impossible(["cudnn-benchmark"], CPU, None)
+    assert unsupported_rungs(["cudnn-benchmark"], CPU, None)

@@ -12,7 +12,7 @@ from rung.errors import UsageError
 from rung.hardware.device import cpu
 from rung.integrations.in_place import Loop, TrainsInPlace
 from rung.recipes import store
-from rung.recipes.fit import structure
+from rung.recipes.fingerprint import structure_hash
 from rung.recipes.recipe import Recipe
 
 
@@ -109,7 +109,7 @@ def test_a_recipe_for_inference_is_warned_of() -> None:
 
 def test_auto_is_the_recipe_for_training() -> None:
     model = Attention()
-    here = {"device": cpu().name, "torch": str(torch.__version__), "structure": structure(model)}
+    here = {"device": cpu().name, "torch": str(torch.__version__), "structure": structure_hash(model)}
     for mode, rung in (("train", "fused-qkv"), ("infer", "sdpa")):
         store.keep(Recipe((rung,), mode=mode, numerics="exact", status="verified", made_on=here))
     assert repr(trained(model, "auto").applied) == "Attention under fused-qkv"

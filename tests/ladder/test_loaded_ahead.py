@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rung.ladder.candidate import Candidate
-from rung.workload.saved import save_model
+from rung.workload.model_cache import save_model
 
 FILE = """
 import torch

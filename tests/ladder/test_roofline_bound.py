@@ -11,7 +11,7 @@ from rung.ladder.roofline import roofline_bound
 from rung.records.climb import Floor
 from rung.records.record import record_of
 from rung.records.workload import Facts
-from rung.rungs.proofs import both, counted, fewer, named, told
+from rung.rungs.proofs import all_of, counted, fewer, more_often, reported
 from rung.rungs.rung import Counters, Evidence
 from rung.trace.table import SCHEMA, Trace
 
@@ -83,14 +83,14 @@ def test_a_proof_says_what_was_seen_and_cannot_tell_without_a_trace() -> None:
     seen = Evidence(many, few, {"count": 2, "switch": "on"})
     assert fewer("launches", "launches", 0.5)(seen).shown is True
     assert fewer("gemms", "matrix products", 0.5)(seen).shown is False
-    assert named("fused", "fused kernels")(seen).shown is True
-    assert named("a_kernel", "kernels")(seen).shown is False
-    assert told("switch", "on", "it")(seen).shown is True
-    assert told("switch", "off", "it")(seen).shown is False
+    assert more_often("fused", "fused kernels")(seen).shown is True
+    assert more_often("a_kernel", "kernels")(seen).shown is False
+    assert reported("switch", "on", "it")(seen).shown is True
+    assert reported("switch", "off", "it")(seen).shown is False
     assert counted("none", "of it")(seen).shown is False
     blind = Evidence(None, None, {"count": 2})
     assert fewer("launches", "launches")(blind).shown is None
-    assert both(counted("count", "of it"), named("fused", "fused kernels"))(blind).shown is True
-    assert both(counted("none", "of it"), named("fused", "fused kernels"))(blind).shown is False
-    assert both(named("fused", "x"), told("unknown", 1, "y"))(blind).shown is None
+    assert all_of(counted("count", "of it"), more_often("fused", "fused kernels"))(blind).shown is True
+    assert all_of(counted("none", "of it"), more_often("fused", "fused kernels"))(blind).shown is False
+    assert all_of(more_often("fused", "x"), reported("unknown", 1, "y"))(blind).shown is None
     assert "100 -> 10 launches a step" in fewer("launches", "launches")(seen).says

@@ -15,7 +15,7 @@ from rung.errors import UsageError
 from rung.hardware.device import cpu
 from rung.hardware.ranks import Ranks
 from rung.recipes import store
-from rung.recipes.fit import described, structure
+from rung.recipes.fingerprint import describe_model, structure_hash
 from rung.recipes.recipe import Recipe
 from rung.rungs import plan_of
 
@@ -147,8 +147,8 @@ def test_another_number_of_ranks_is_said() -> None:
 
 def test_a_wrapped_model_is_the_model_that_was_climbed() -> None:
     bare = model()
-    assert described(DDP(bare)) == described(bare)
-    assert structure(DDP(bare)) == structure(bare)
+    assert describe_model(DDP(bare)) == describe_model(bare)
+    assert structure_hash(DDP(bare)) == structure_hash(bare)
 
 
 def test_a_recipe_of_ranks_is_kept_beside_that_of_one_process() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rung.errors import InputError
 from rung.recipes.recipe import MADE_ON, STATUSES, Recipe, Status
-from rung.rungs import BY_NAME, added
+from rung.rungs import BY_NAME, with_rung
 
 TEXTS = st.text() | st.sampled_from(["", "a b", "a.b", '"', "'", "\\", "😀", "\x00\x1f\x7f\x85\u2028", "\r\n"])
 NUMBERS = st.floats(allow_nan=False) | st.integers()
@@ -34,7 +34,7 @@ def test_every_recipe_that_is_written_is_read_back(
     measured: dict[str, float],
     status: Status | Literal[""],
 ) -> None:
-    kept = functools.reduce(lambda names, name: added(names, BY_NAME[name]), rungs, [])  # as a climb does
+    kept = functools.reduce(lambda names, name: with_rung(names, BY_NAME[name]), rungs, [])  # as a climb does
     recipe = Recipe(tuple(kept), workload, options, "train", "fp8", made_on, measured, status=status)
     assert Recipe.parse(recipe.text()) == recipe
 

@@ -16,7 +16,7 @@ import rung
 from rung.errors import UsageError
 from rung.hardware import pick
 from rung.recipes import store
-from rung.recipes.fit import described, structure
+from rung.recipes.fingerprint import describe_model, structure_hash
 from rung.recipes.recipe import Recipe
 from rung.workload.load import find
 
@@ -32,7 +32,7 @@ def model() -> nn.Module:
 
 def verified(*rungs: str, **changed: str) -> Recipe:
     """What a climb on this machine has verified for the model."""
-    made_on = {"device": pick("cpu").name, "torch": str(torch.__version__), "structure": structure(model())}
+    made_on = {"device": pick("cpu").name, "torch": str(torch.__version__), "structure": structure_hash(model())}
     numerics = changed.pop("numerics", "exact")
     status = changed.pop("status", "verified")
     mode = changed.pop("mode", "infer")
@@ -67,10 +67,15 @@ def test_of_several_the_one_that_changes_least_is_taken_unless_more_is_allowed()
     store.keep(verified("compile"))
     fast = replace(verified("compile", "bf16", numerics="bf16"), measured={"speedup": 3.0})
     store.keep(fast)
-    here = {"mode": "infer", "device": pick("cpu").name, "torch": str(torch.__version__), "model": described(model())}
-    assert store.find(structure(model()), here)[1].rungs == ("compile",)
-    assert store.find(structure(model()), here, "bf16")[1] == fast
-    assert store.find(structure(model()), here, "tf32")[1].rungs == ("compile",)
+    here = {
+        "mode": "infer",
+        "device": pick("cpu").name,
+        "torch": str(torch.__version__),
+        "model": describe_model(model()),
+    }
+    assert store.find(structure_hash(model()), here)[1].rungs == ("compile",)
+    assert store.find(structure_hash(model()), here, "bf16")[1] == fast
+    assert store.find(structure_hash(model()), here, "tf32")[1].rungs == ("compile",)
 
 
 def test_a_later_recipe_takes_the_place_of_one_that_was_not_checked_further() -> None:
@@ -101,7 +106,7 @@ def test_a_damaged_file_is_passed_over_and_replaced() -> None:
 
 
 def test_a_structure_is_names_kinds_shapes_and_dtypes_and_no_numbers() -> None:
-    same = [structure(model()) for _ in range(2)]
+    same = [structure_hash(model()) for _ in range(2)]
     assert same[0] == same[1]
     others = [
         nn.Sequential(nn.Linear(8, 8), nn.GELU()),
@@ -109,7 +114,7 @@ def test_a_structure_is_names_kinds_shapes_and_dtypes_and_no_numbers() -> None:
         nn.Sequential(nn.Linear(8, 8, dtype=torch.bfloat16), nn.ReLU()),
         nn.ModuleDict({"a": nn.Linear(8, 8), "b": nn.ReLU()}),
     ]
-    assert len({same[0], *map(structure, others)}) == 5
+    assert len({same[0], *map(structure_hash, others)}) == 5
 
 
 NET = """
@@ -164,12 +169,12 @@ def test_a_class_of_ones_own_is_known_by_its_code_wherever_it_is_imported_from(t
     """`rung climb model.py:make` gives its module another name than `import model` does, and a notebook has none."""
     for name, scale, other in (("one", 2, "x"), ("same", 2, "x"), ("twice", 3, "x"), ("other", 2, "-x")):
         (tmp_path / f"{name}.py").write_text(("" if name == "one" else "\n\n") + NET.format(scale=scale, other=other))
-    found = {name: structure(find(f"{tmp_path / name}.py:Net")()) for name in ("one", "same", "twice", "other")}  # type: ignore[operator]
+    found = {name: structure_hash(find(f"{tmp_path / name}.py:Net")()) for name in ("one", "same", "twice", "other")}  # type: ignore[operator]
     assert found["one"] == found["same"]
     assert len({*found.values()}) == 3
     (tmp_path / "used.py").write_text(USES.format(**USED))
-    found["one"] += structure(find(f"{tmp_path / 'used'}.py:Net")())  # type: ignore[operator]
-    code = "import torch, one, used; from rung.recipes.fit import structure; print(structure(one.Net()) + structure(used.Net()))"
+    found["one"] += structure_hash(find(f"{tmp_path / 'used'}.py:Net")())  # type: ignore[operator]
+    code = "import torch, one, used; from rung.recipes.fingerprint import structure_hash; print(structure_hash(one.Net()) + structure_hash(used.Net()))"
     # Another seed of strings' hashes, which order sets.
     env = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
@@ -199,7 +204,7 @@ def test_a_class_is_known_by_what_it_decorates_calls_and_has_for_defaults(
 
     def fingerprint(name: str, parts: dict[str, Any]) -> str:
         (tmp_path / f"{name}.py").write_text(USES.format(**{**USED, **parts}))
-        return structure(find(f"{tmp_path / name}.py:Net")())  # type: ignore[operator]
+        return structure_hash(find(f"{tmp_path / name}.py:Net")())  # type: ignore[operator]
 
     found = fingerprint("one", changed)
     assert found == fingerprint("same", changed)

@@ -13,7 +13,7 @@ from rung.plan import Plan
 from rung.rewrites import RewriteBackend, hidden
 from rung.rewrites.attention import float32_attention
 from rung.rewrites.graph import kernel_ops
-from rung.rungs import BY_NAME, Context, Evidence, added
+from rung.rungs import BY_NAME, Context, Evidence, with_rung
 from rung.rungs.rung import Counters
 from rung.workload.tiny_transformer import TinyTransformer
 
@@ -264,7 +264,7 @@ def test_it_applies_to_compiled_tf32_on_hopper():
 
 def test_it_takes_the_place_of_flexattention_and_calls_of_sdpa_are_made_for_it_once():
     rung = BY_NAME["tf32-attention"]
-    assert added(["compile", "sdpa", "flex-for-sdpa"], rung) == ["compile", "sdpa", "tf32-attention"]
+    assert with_rung(["compile", "sdpa", "flex-for-sdpa"], rung) == ["compile", "sdpa", "tf32-attention"]
     assert rung.change(Plan()).passes == rung.change(Plan(passes=("sdpa",))).passes == ("sdpa", "tf32-attention")
 
 

@@ -271,7 +271,7 @@ def test_when_it_applies_and_what_it_is_thought_to_give():
     # 1e8 weights: 0.6 ms of 1.2 ms of elementwise kernels are casts, at the bandwidth; all of it, at half of that.
     parts = {"pointwise": 1.2e6, "gemm": 1e6}
     known = {**facts, "weights_read": {"4": 100_000_000}}
-    low, high = here.shrinks(Context(Plan(bf16=True), "bf16", facts_of(known), parts, {}))["pointwise"]
+    low, high = here.remaining(Context(Plan(bf16=True), "bf16", facts_of(known), parts, {}))["pointwise"]
     assert low == pytest.approx(0.05)
     assert high == pytest.approx(0.5)
 

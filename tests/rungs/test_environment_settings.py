@@ -38,14 +38,14 @@ def context(vendor: str = "amd", arch: str = "gfx1100", rocm: str = "6.0", ranks
 def test_every_name_is_one_that_a_library_reads() -> None:
     read = {row["name"]: row for row in known() if not row.get("unread")}
     for row in ROWS:
-        for name in {**row.env, **row.first}:
+        for name in {**row.env, **row.tuning_env}:
             assert name in read, f"{row.name}: {name} is not in doctor's variables.toml"
             assert read[name]["for"] in (row.vendor, "any")
 
 
 def test_what_doctor_lists_is_a_rung_or_has_a_reason_to_be_none() -> None:
     listed = {row["name"] for row in known() if not row.get("unread")}
-    set_by_a_rung = {name for row in ROWS for name in {**row.env, **row.first}}
+    set_by_a_rung = {name for row in ROWS for name in {**row.env, **row.tuning_env}}
     assert listed - set_by_a_rung == set(left())
     assert all(left().values())
 
@@ -165,7 +165,7 @@ def test_channels_last_in_miopen_is_also_that_of_batch_normalization() -> None:
 
 
 def test_scratch_that_is_kept_also_shortens_collectives() -> None:
-    best, worst = BY_NAME["keep-scratch"].shrinks(context(ranks=2))["communication"]
+    best, worst = BY_NAME["keep-scratch"].remaining(context(ranks=2))["communication"]
     assert best < worst == 1.0
 
 
@@ -206,7 +206,7 @@ def test_a_worker_is_started_with_the_variables_of_its_plan(tmp_path: Path, monk
 
 def test_the_first_pass_of_tunableop_tunes_into_the_file_that_the_second_reads() -> None:
     rung = BY_NAME["tunableop"]
-    first, then = dict(rung.first), dict(plan_of(["tunableop"]).env)
+    first, then = dict(rung.tuning_env), dict(plan_of(["tunableop"]).env)
     assert (first["PYTORCH_TUNABLEOP_TUNING"], then["PYTORCH_TUNABLEOP_TUNING"]) == ("1", "0")
     assert first["PYTORCH_TUNABLEOP_FILENAME"] == then["PYTORCH_TUNABLEOP_FILENAME"]
 

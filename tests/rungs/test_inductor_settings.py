@@ -10,7 +10,7 @@ from msgspec import structs
 
 from rung.engine.dynamo import inductor_settings
 from rung.plan import Plan
-from rung.rungs import BY_NAME, Context, Evidence, added, plan_of
+from rung.rungs import BY_NAME, Context, Evidence, plan_of, with_rung
 from rung.rungs.inductor import names, settings
 from rung.rungs.rung import Counters
 
@@ -68,7 +68,7 @@ def test_padding_is_predicted_by_the_part_of_the_products_that_it_changes(unalig
     facts = structs.replace(context().facts, captured={"gemm_flop": 100, "unaligned_flop": unaligned})
     padded = Context(COMPILED, "bf16", facts, PARTS, {})
     assert BY_NAME["shape-padding"].applies(padded) is None
-    assert BY_NAME["shape-padding"].shrinks(padded)["gemm"][0] == pytest.approx(left)
+    assert BY_NAME["shape-padding"].remaining(padded)["gemm"][0] == pytest.approx(left)
     none = structs.replace(facts, captured={"gemm_flop": 100, "unaligned_flop": 0})
     assert "no matrix product whose" in str(
         BY_NAME["shape-padding"].applies(Context(COMPILED, "bf16", none, PARTS, {}))
@@ -87,9 +87,9 @@ def test_settings_add_up_and_rungs_that_exclude_each_other_take_each_others_plac
     plan = plan_of(["compile", "max-autotune", "reduce-overhead"])
     assert dict(plan.inductor) == {"max_autotune": True, "triton.cudagraphs": True}
     assert plan.replays
-    assert added(["compile", "reduce-overhead"], BY_NAME["capture"]) == ["compile", "capture"]
-    assert added(["compile", "capture"], BY_NAME["reduce-overhead"]) == ["compile", "reduce-overhead"]
-    assert added(["tf32", "compile-regions"], BY_NAME["compile"]) == ["tf32", "compile"]
+    assert with_rung(["compile", "reduce-overhead"], BY_NAME["capture"]) == ["compile", "capture"]
+    assert with_rung(["compile", "capture"], BY_NAME["reduce-overhead"]) == ["compile", "reduce-overhead"]
+    assert with_rung(["tf32", "compile-regions"], BY_NAME["compile"]) == ["tf32", "compile"]
 
 
 def test_a_replay_that_the_trace_does_not_show_is_not_believed() -> None:

@@ -6,7 +6,7 @@ import pytest
 from known_facts import facts_of
 
 from rung.plan import Plan
-from rung.rungs import BY_NAME, Context, Counters, Evidence, added
+from rung.rungs import BY_NAME, Context, Counters, Evidence, with_rung
 from rung.rungs.kernels import KERNELS, WORTH, measured, measurements
 
 FOUND = {
@@ -55,10 +55,10 @@ def test_the_kernels_name_in_the_trace_is_its_proof() -> None:
 
 
 def test_the_two_rungs_of_the_loss_take_each_others_place() -> None:
-    assert added(["compile", "fused-cross-entropy"], BY_NAME["triton-cross-entropy"]) == [
+    assert with_rung(["compile", "fused-cross-entropy"], BY_NAME["triton-cross-entropy"]) == [
         "compile", "triton-cross-entropy",
     ]  # fmt: skip
-    assert added(["triton-cross-entropy"], BY_NAME["fused-cross-entropy"]) == ["fused-cross-entropy"]
+    assert with_rung(["triton-cross-entropy"], BY_NAME["fused-cross-entropy"]) == ["fused-cross-entropy"]
 
 
 def test_every_measurement_says_where_it_comes_from() -> None:

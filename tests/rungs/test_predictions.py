@@ -10,8 +10,8 @@ from rung.hardware.peaks import named
 from rung.ladder.climb.answer import prediction_summary
 from rung.plan import Plan
 from rung.records.climb import Attempt
-from rung.rungs import BY_NAME, LADDER, MIDDLE, Context, within
-from rung.rungs.rung import COMPILED
+from rung.rungs import BY_NAME, LADDER, MIDDLE, Context, speedup_at
+from rung.rungs.rung import WHERE_COMPILED
 from rung.timing.work import rates
 
 CHIP = named("H100")
@@ -43,7 +43,7 @@ def test_what_was_measured_lies_inside_the_prediction(
     ("name", "plan", "place"),
     [
         ("sdpa", Plan(), MIDDLE),
-        ("sdpa", Plan(compile=True), COMPILED),
+        ("sdpa", Plan(compile=True), WHERE_COMPILED),
         ("bf16", Plan(compile=True), MIDDLE),
         ("compile", Plan(bf16=True), MIDDLE),
     ],
@@ -55,7 +55,7 @@ def test_less_is_expected_of_a_rung_once_the_step_compiles_but_of_a_lower_precis
     parts = {"gemm": 5e6, "attention": 3e6, "pointwise": 2e6}
     told = BY_NAME[name].predict(Context(plan, "bf16", facts_of(facts), parts, rates(CHIP)))
     assert told.low < told.high
-    assert told.expected == pytest.approx(within(told.low, told.high, place))
+    assert told.expected == pytest.approx(speedup_at(told.low, told.high, place))
 
 
 def test_attention_that_the_profile_does_not_tell_apart_is_predicted_by_its_size_in_the_graph() -> None:

@@ -11,7 +11,7 @@ from rung.errors import InputError
 from rung.ladder.climb.unfinished import FILE, read_unfinished
 from rung.recipes.recipe import Recipe, side_of
 from rung.renamed import REMOVED, RENAMED, with_current_names
-from rung.rungs import BY_NAME, chosen, plan_of
+from rung.rungs import BY_NAME, plan_of, rungs_named
 from rung.runs import Run
 from rung.timing.saved import measured_by_the_climb
 
@@ -21,7 +21,7 @@ RUN = Path(__file__).parents[1] / "data" / "run_directory"  # of an earlier vers
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
 def test_an_old_name_is_that_of_a_rung_of_today(old: str, new: str) -> None:
     assert old not in BY_NAME
-    assert chosen([old]) == [BY_NAME[new]]
+    assert rungs_named([old]) == [BY_NAME[new]]
     assert plan_of(["compile", old]) == plan_of(["compile", new])
     assert side_of("m.py:make", {}, [old], None).rungs == (new,)
 

@@ -20,7 +20,7 @@ from rung.verify.observe import observe, rows
 from rung.verify.training import Training
 from rung.verify.verify import verify
 from rung.workload import Workload, seeded_model
-from rung.workload.base import copied
+from rung.workload.copy_model import copy_model
 
 NUMBERS = st.floats(-1e6, 1e6, width=32)
 CPU = pick("cpu")
@@ -212,7 +212,9 @@ def test_what_lies_in_the_hosts_memory_is_compared_on_the_gpu(monkeypatch: pytes
 
     def compared() -> tuple[list[observing.Row], set[str]]:
         runs = [
-            observe(Step(linear(), copied(model), Plan(), device), None, linear().inputs(seed).to(device.torch_name))
+            observe(
+                Step(linear(), copy_model(model), Plan(), device), None, linear().inputs(seed).to(device.torch_name)
+            )
             for seed in (1, 2, 3)
         ]
         return rows(*runs, "x"), {t.device.type for run in runs for t in run.values.values()}

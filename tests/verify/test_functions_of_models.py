@@ -17,7 +17,7 @@ from rung.plan import Plan
 from rung.verify.audit import audit
 from rung.verify.verify import verify
 from rung.workload import Workload, seeded_model
-from rung.workload.base import copied
+from rung.workload.copy_model import copy_model
 
 CPU = pick("cpu")
 
@@ -140,7 +140,7 @@ def test_a_copy_computes_with_its_own_weights(make: Callable[[], nn.Module]) -> 
     own = workload(make, "train")
     model, batch = seeded_model(own), own.inputs(0)
     expected = _ran(model, batch)
-    copy = copied(copied(model))
+    copy = copy_model(copy_model(model))
     assert len(expected) == 1 + len([*model.parameters()])
     with torch.no_grad():
         for parameter in model.parameters():
@@ -208,7 +208,7 @@ def test_what_a_copy_shares_is_left_as_it_is() -> None:
     model = _layers()
     model.shared, model.table = Shared(), table
     model.shared.run = lambda: model[0]  # type: ignore[union-attr, assignment]
-    copy = copied(model)
+    copy = copy_model(model)
     assert copy.shared is model.shared
     assert model.shared.run() is model[0]  # type: ignore[union-attr, operator]
     assert copy.table == {"act": F.gelu}

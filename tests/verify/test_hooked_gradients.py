@@ -11,7 +11,7 @@ from rung.hardware import pick
 from rung.plan import Plan
 from rung.verify.verify import verify
 from rung.workload import Workload, seeded_model
-from rung.workload.base import copied
+from rung.workload.copy_model import copy_model
 
 CPU = pick("cpu")
 
@@ -46,7 +46,7 @@ def test_a_copy_has_the_hooks(hang: Callable[[nn.Parameter], object]) -> None:
     own = workload(hang)
     model = seeded_model(own)
     gradients = []
-    for each in (model, copied(model), copied(copied(model))):
+    for each in (model, copy_model(model), copy_model(copy_model(model))):
         each(own.inputs(0)).square().mean().backward()
         gradients.append(each[0].weight.grad)
     assert all(torch.equal(gradients[0], other) for other in gradients[1:])
@@ -56,7 +56,7 @@ def test_a_frozen_weight_keeps_its_hooks_to_itself() -> None:
     model = nn.Linear(2, 2)
     model.weight.register_hook(lambda gradient: gradient * 0.5)
     model.weight.requires_grad_(False)
-    assert not copied(model).weight._backward_hooks
+    assert not copy_model(model).weight._backward_hooks
 
 
 @pytest.mark.parametrize("hang", HANG.values(), ids=HANG)

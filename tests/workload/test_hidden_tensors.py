@@ -15,7 +15,7 @@ from rung.errors import UsageError, WorkloadError
 from rung.hardware import pick
 from rung.verify.audit import audit
 from rung.workload import Workload
-from rung.workload.hidden import hidden_tensors
+from rung.workload.hidden_tensors import hidden_tensors
 from rung.workload.live import workload_of
 
 CPU = pick("cpu")

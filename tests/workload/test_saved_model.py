@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from rung.workload import Workload, load, seeded_model
-from rung.workload.drawn import LARGE, DrawnOn
-from rung.workload.saved import forget_saved, read_from, save_model, try_saved
+from rung.workload.model_cache import forget_saved, read_from, save_model, try_saved
+from rung.workload.random_on_gpu import LARGE, RandomOn
 
 
 class Tied(nn.Module):
@@ -159,7 +159,7 @@ def test_another_process_reads_the_model_of_a_users_file(tmp_path: Path) -> None
 from dataclasses import replace
 from pathlib import Path
 from rung.workload import load, seeded_model
-from rung.workload.saved import read_from
+from rung.workload.model_cache import read_from
 def refuse():
     raise SystemExit("it was made, and not read")
 workload = replace(load({str(file) + ":make"!r}), model=refuse)
@@ -266,7 +266,7 @@ class Large(nn.Module):
 
 def test_large_tensors_are_drawn_elsewhere_from_the_distribution_that_was_asked_for() -> None:
     torch.manual_seed(0)
-    with DrawnOn(torch.device("cpu")):
+    with RandomOn(torch.device("cpu")):
         model = Large()
     bound = (LARGE // 64) ** -0.5  # of kaiming_uniform_, as nn.Linear asks for it
     weight = model.large.weight.detach()
@@ -276,7 +276,7 @@ def test_large_tensors_are_drawn_elsewhere_from_the_distribution_that_was_asked_
     assert float(weight.std()) == pytest.approx(bound / 3**0.5, rel=0.01)
     assert float(model.large.bias.detach().mean()) == pytest.approx(3.0, abs=0.1)
     assert model.table.tolist() == [0, 1, 2, 3]
-    with DrawnOn(torch.device("meta")), pytest.raises(NotImplementedError):  # which has no numbers to give
+    with RandomOn(torch.device("meta")), pytest.raises(NotImplementedError):  # which has no numbers to give
         Large()
 
 
@@ -287,6 +287,6 @@ def test_small_tensors_and_what_has_a_generator_of_its_own_are_drawn_as_ever() -
         return [torch.empty(8).normal_(), torch.empty(LARGE).uniform_(generator=own)]
 
     plain = drawn()
-    with DrawnOn(torch.device("meta")):  # where nothing can be drawn
+    with RandomOn(torch.device("meta")):  # where nothing can be drawn
         elsewhere = drawn()
     assert all(torch.equal(a, b) for a, b in zip(plain, elsewhere, strict=True))

@@ -43,7 +43,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise UsageError(
             f"give one recipe: {parsed.recipe} and {parsed.target} are two, perhaps of a pattern such as `*`."
         )
-    from rung.recipes.fit import changes, missing_variables, of_other_shapes, untold
+    from rung.recipes.compatibility import changes, missing_variables, other_shapes_note, unspecified
     from rung.recipes.recipe import Recipe
     from rung.records.recipe import Applied
     from rung.records.record import plain
@@ -52,7 +52,7 @@ def run(parsed: argparse.Namespace) -> int:
 
     recipe = Recipe.read(parsed.recipe)
     need_torch()
-    differs, missing = _differs(parsed, recipe), untold(recipe.made_for)
+    differs, missing = _differs(parsed, recipe), unspecified(recipe.made_for)
     found = Applied(
         recipe=str(parsed.recipe),
         mode=recipe.mode,
@@ -60,7 +60,7 @@ def run(parsed: argparse.Namespace) -> int:
         changes=changes(recipe),
         variables=missing_variables(recipe),
         original=recipe.original,
-        shapes=of_other_shapes(recipe),
+        shapes=other_shapes_note(recipe),
         measured=recipe.measured,
         differs=differs,
         untold=missing,
@@ -74,7 +74,8 @@ def _differs(parsed: argparse.Namespace, recipe: Any) -> list[str]:
     import torch
 
     from rung.hardware import pick
-    from rung.recipes.fit import described, differences, impossible
+    from rung.recipes.compatibility import differences, unsupported_rungs
+    from rung.recipes.fingerprint import describe_model
 
     device, model, optimizer, mode = pick(parsed.device), None, None, ""
     here = {"device": device.name, "torch": str(torch.__version__)}
@@ -87,7 +88,10 @@ def _differs(parsed: argparse.Namespace, recipe: Any) -> list[str]:
             workload = load(parsed.target, options)
             model = seeded_model(workload)
             mode, optimizer = workload.mode, make_optimizer(workload, model)
-        here |= {"mode": mode, "model": described(model)}
+        here |= {"mode": mode, "model": describe_model(model)}
     elif parsed.rest:
         raise UsageError(f"unexpected argument {parsed.rest[0]!r}; options belong to a TARGET.")
-    return [*differences(recipe.made_for, here), *impossible(recipe.rungs, device, model, optimizer, mode).values()]
+    return [
+        *differences(recipe.made_for, here),
+        *unsupported_rungs(recipe.rungs, device, model, optimizer, mode).values(),
+    ]

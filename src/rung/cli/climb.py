@@ -169,7 +169,7 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.records.record import record_of
     from rung.report.progress import NEW_ANSWER, PAGE, keep_page, now_line, progress_lines, write_page
     from rung.report.terminal import summary
-    from rung.rungs import chosen
+    from rung.rungs import rungs_named
     from rung.runs import Run, to_json
 
     stop_when_asked()  # the run directory is left with its status said
@@ -183,7 +183,7 @@ def run(parsed: argparse.Namespace) -> int:
             )
     elif not parsed.target:
         raise UsageError("give a TARGET, as in `rung climb tiny-transformer`; see `rung climb --help`.")
-    chosen(parsed.rungs or ())
+    rungs_named(parsed.rungs or ())
     check_ranks(parsed)
     if parsed.nproc_per_node == (1,):
         raise UsageError("--nproc-per-node 1 is one process, which a climb runs without it: leave it out.")

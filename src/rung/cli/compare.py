@@ -286,12 +286,12 @@ def side(
 ) -> Side:
     """One side as it was typed."""
     from rung.recipes.recipe import side_of
-    from rung.rungs import chosen
+    from rung.rungs import rungs_named
 
     if recipe and rungs:
         raise UsageError("give --recipe or --rungs for a side, not both.")
     made = side_of(target, options, rungs, recipe, call=call)
-    chosen(made.rungs)
+    rungs_named(made.rungs)
     odd = next((e for e in env if "=" not in e), None)
     if odd:
         raise UsageError(f"--env {odd}: write NAME=VALUE.")

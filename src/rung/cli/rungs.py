@@ -41,7 +41,7 @@ def run(parsed: argparse.Namespace) -> int:
     from rung.records.climb import Attempt
     from rung.records.record import plain
     from rung.report import ladder
-    from rung.rungs import LADDER, chosen
+    from rung.rungs import LADDER, rungs_named
     from rung.runs import to_json
 
     attempts: list[Attempt] = []
@@ -51,7 +51,7 @@ def run(parsed: argparse.Namespace) -> int:
         except RungError as error:
             print(f"rung: not counted: {error}", file=sys.stderr)
     seen = ladder.outcomes(attempts)
-    rungs = [rung for rung in chosen(parsed.names) or LADDER if parsed.level in (None, rung.level)]
+    rungs = [rung for rung in rungs_named(parsed.names) or LADDER if parsed.level in (None, rung.level)]
     if not rungs:
         raise UsageError(f"none of these is of level {parsed.level}.")
     if parsed.json:

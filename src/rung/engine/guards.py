@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.hooks import RemovableHandle
 
 from rung.engine import dynamo
-from rung.workload.base import hooked
+from rung.workload.copy_model import has_gradient_hooks
 
 PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 NAMED = (type, types.FunctionType, types.BuiltinFunctionType)  # told apart by identity: an activation, a class
@@ -189,7 +189,7 @@ class _QuickCheck:
     ) -> None:
         """plain: of each module's table, the names of what is compared by what it holds."""
         # What a hook on a tensor is attached to stays one object: then nothing is known without reading it all.
-        self.known = not (scripted or any(map(hooked, tensors)))
+        self.known = not (scripted or any(map(has_gradient_hooks, tensors)))
         if not self.known:
             return
         tables = [vars(m) for m in modules]
@@ -219,7 +219,7 @@ class _QuickCheck:
         if not self.known or any(self._empty):
             return False
         if self._handles != RemovableHandle.next_id:  # hooks were attached since, to something in this process
-            if any(map(hooked, self._tensors)):
+            if any(map(has_gradient_hooks, self._tensors)):
                 return False
             self._handles = RemovableHandle.next_id
         return list(map(type, self._modules)) == self._types and self._same_objects() and self._same_tensors()

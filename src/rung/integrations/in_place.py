@@ -15,9 +15,9 @@ from rung.engine.optimizer import is_fused
 from rung.errors import UsageError
 from rung.integrations.only_warns import only_warns
 from rung.recipes.apply import apply
-from rung.recipes.choose import device_of, recipe_for
-from rung.recipes.fit import differences, missing_variables
+from rung.recipes.compatibility import differences, missing_variables
 from rung.recipes.recipe import Recipe
+from rung.recipes.resolve import device_of, recipe_for
 from rung.rungs import plan_of
 
 CALL = "_compiled_call_impl"  # what torch calls in the place of a module's own call, as Module.compile sets it

@@ -37,7 +37,8 @@ from rung.launch.fork_server import spared
 from rung.measure import MINIMUM_RUNS
 from rung.plan import CONTRACTS, Plan
 from rung.profilers import torch_profiler
-from rung.recipes.fit import described, differences
+from rung.recipes.compatibility import differences
+from rung.recipes.fingerprint import describe_model
 from rung.records.climb import OverShapes
 from rung.records.measured import Witness
 from rung.records.record import plain
@@ -51,8 +52,8 @@ from rung.verify.reference import own_precision
 from rung.verify.witness import NEW, Watched, against_the_untouched, refill, unseen
 from rung.workload import seeded_model, shapes
 from rung.workload.base import refuse_other_arguments
-from rung.workload.hidden import refuse_hidden_tensors
-from rung.workload.saved import save_model
+from rung.workload.hidden_tensors import refuse_hidden_tensors
+from rung.workload.model_cache import save_model
 
 SLOW_TO_MAKE = 1.0  # seconds; a model that is made faster than that is made anew in each worker
 BATCHES = 4  # rotated, so that no candidate is timed on one batch that it has seen before
@@ -160,7 +161,7 @@ class Candidate(VerifiedWorkload, Timed):
         said = []
         if self.made_for:
             here = {"mode": self.workload.mode, "device": self.device.name, "torch": str(torch.__version__)}
-            of_this = {"model": described(self.model), "ranks": str(self.ranks.world)}
+            of_this = {"model": describe_model(self.model), "ranks": str(self.ranks.world)}
             said = differences(self.made_for, {**here, **of_this})
         batch = next(self._next)
         loss, output = self.step(batch)

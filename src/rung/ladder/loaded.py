@@ -24,7 +24,7 @@ from rung.rungs import plan_of
 from rung.timing.compile_cache import remove_cut_off
 from rung.workload import Workload, load, of_rank, seeded_model, shapes
 from rung.workload.load import find
-from rung.workload.saved import read_from, try_saved
+from rung.workload.model_cache import read_from, try_saved
 
 READ_AT_IMPORT = re.compile("TORCH|TRITON")  # variables that torch's compiler reads when it is imported
 
@@ -70,7 +70,7 @@ class LoadedWorkload:
     ) -> dict[str, Any]:
         """Loads the workload; nothing of the model is made yet. shape: which of its input shapes is run; original: inputs
         that are left to the workload as it is (`rung.plan.Original`); made_for: what its recipe was made for; one_shape: it
-        runs on inputs of the measured shape alone; saved_model: a file to read the model from (`rung.workload.saved`); gpu_draws: where it is
+        runs on inputs of the measured shape alone; saved_model: a file to read the model from (`rung.workload.model_cache`); gpu_draws: where it is
         made, a GPU draws its random numbers; briefly: of the environment (`rung.hardware.environment`)."""
         ranks = Ranks.here
         self.device = pick(ranks.device(device, torch.cuda.device_count()))

@@ -32,7 +32,7 @@ from rung.hardware.ranks import Ranks
 from rung.ladder.answers import Surveyed
 from rung.ladder.reads import memory_read
 from rung.plan import Plan
-from rung.recipes import fit
+from rung.recipes.fingerprint import describe_model, structure_hash
 from rung.records.record import Part, take
 from rung.records.workload import Batch, Break, Facts, Recompilation, TunedProducts
 from rung.records.workload import Workload as Described
@@ -69,8 +69,8 @@ def described(workload: Workload, model: torch.nn.Module, flops: float | None = 
         max_grad_norm=workload.max_grad_norm,
         samples=workload.samples,
         tokens=workload.tokens,
-        model=fit.described(model),
-        structure=fit.structure(model),
+        model=describe_model(model),
+        structure=structure_hash(model),
         parameters=sum(p.numel() for p in model.parameters()),
         options={k: str(v) for k, v in workload.options.items()},
         flops=flops,

@@ -24,10 +24,10 @@ from rung.errors import UsageError
 from rung.hardware.device import Device, autocast
 from rung.kernels.once import in_forward_mode
 from rung.plan import Plan
-from rung.recipes.fit import found_nothing
+from rung.recipes.compatibility import no_match_message
 from rung.workload import Workload, call_model
 
-PASSED_ON = (
+FORWARDED = (
     "training", "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children",
     "named_children", "state_dict", "load_state_dict", "zero_grad", "config", "device", "dtype",
 )  # fmt: skip
@@ -35,36 +35,37 @@ PASSED_ON = (
 Factory = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
-class MadeOptimizers:
-    """The user's factory, and whatever it made that someone still holds: of these one steps, or none where a rung remakes it."""
+class OptimizerFactory:
+    """The user's function that makes an optimizer, and whatever it made that someone still holds. One of these steps, or none where a rung
+    remakes it."""
 
-    def __init__(self, factory: Factory) -> None:
-        self._factory = factory
+    def __init__(self, make: Factory) -> None:
+        self._make = make
         self._held: list[tuple[weakref.ref[torch.optim.Optimizer], str, list[Any]]] = []
 
     def __call__(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        made = self._factory(parameters)
-        if isinstance(made, torch.optim.Optimizer):
-            self._held.append((weakref.ref(made), custom_state(made), _rates(made)))
-        return made
+        optimizer = self._make(parameters)
+        if isinstance(optimizer, torch.optim.Optimizer):
+            self._held.append((weakref.ref(optimizer), custom_state(optimizer), _rates(optimizer)))
+        return optimizer
 
-    def astray(self, steps: torch.optim.Optimizer | None) -> str:
-        """What was hung on another one than the one that steps, since it was made; empty where nothing was. ReduceLROnPlateau leaves no
-        mark but the rate that it lowers."""
-        for held, before, rates in self._held:
-            made = held()
-            if made is None or made is steps:
+    def misplaced(self, stepping: torch.optim.Optimizer | None) -> str:
+        """What an optimizer other than the one that steps was given since it was made, such as a hook; empty where nothing was.
+        ReduceLROnPlateau leaves no mark but the rate that it lowers."""
+        for reference, state_when_made, rates_when_made in self._held:
+            optimizer = reference()
+            if optimizer is None or optimizer is stepping:
                 continue
-            if (now := custom_state(made)) != before:
-                return now
-            if _rates(made) != rates:
+            if (state := custom_state(optimizer)) != state_when_made:
+                return state
+            if _rates(optimizer) != rates_when_made:
                 return "another learning rate"
         return ""
 
 
-def _rates(made: torch.optim.Optimizer) -> list[Any]:
+def _rates(optimizer: torch.optim.Optimizer) -> list[Any]:
     """Of an optimizer's groups; a tensor stands for itself, because one made anew has the same, and sees what is written to it."""
-    rates = [group.get("lr") for group in made.param_groups]
+    rates = [group.get("lr") for group in optimizer.param_groups]
     return [id(rate) if isinstance(rate, torch.Tensor) else rate for rate in rates]
 
 
@@ -96,26 +97,26 @@ class Applied:
         workload: Workload | None,
         dynamic: bool | None,
         rungs: Sequence[str],
-        named: str,
+        in_words: str,
         pending: tuple[str, ...],
     ) -> None:
-        """workload: of a step that is more than a call of the model; dynamic: as of `rung.apply`; rungs: the recipe's; named: the recipe,
-        in words."""
+        """workload: of a step that is more than a call of the model; dynamic: as of `rung.apply`; rungs: the recipe's; in_words: the recipe,
+        for `repr`."""
         self.model = model
-        made = workload.optimizer if workload else None
-        self._made = made if isinstance(made, MadeOptimizers) else None
-        self._frozen = [p for p in model.parameters() if not p.requires_grad] if made else []
+        factory = workload.optimizer if workload else None
+        self._factory = factory if isinstance(factory, OptimizerFactory) else None
+        self._frozen = [p for p in model.parameters() if not p.requires_grad] if factory else []
         self._plan, self._device = plan, device
         self._original = plan.original or None
         self._thread = _Thread()
         # First: what it binds to the model in place is set aside after what the calls bind, in `aside`.
         self._step = Step(workload, model, plan, device, self._expect_changes, dynamic) if workload else None
         # After it, which may shard the model's parameters. By identity: a weak reference would keep them from being swapped.
-        self._handed = {id(p) for p in model.parameters() if p.requires_grad} if made else set()
+        self._given_to_optimizer = {id(p) for p in model.parameters() if p.requires_grad} if factory else set()
         self._steps = 0
         self.pending = pending
-        self._told = not (plan.passes or plan.regions)
-        self._rungs, self._named = frozenset(rungs), named
+        self._effect_checked = not (plan.passes or plan.regions)
+        self._rungs, self._recipe_in_words = frozenset(rungs), in_words
 
         # What is traced reads no more of this object than it needs: Dynamo guards all that it reads, in every call.
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -162,8 +163,8 @@ class Applied:
             if self._compiled.renews and self._compiled.renewed() is Renewed.STEP and self._captured:
                 self._captured = self._newly_captured()
             output = self._compiled(*args, **kwargs)
-        if not self._told and self._step is None:
-            self._tell(self._compiled)
+        if not self._effect_checked and self._step is None:
+            self._warn_of_no_effect(self._compiled)
         return output
 
     def _newly_captured(self) -> GraphedStep:
@@ -182,7 +183,7 @@ class Applied:
         return self.train(False)
 
     def __getattr__(self, name: str) -> Any:
-        if name in PASSED_ON:
+        if name in FORWARDED:
             return getattr(self.model, name)
         raise AttributeError(
             f"a model under a recipe has no {name!r}; `.model` is the model itself: what is changed there holds here, too, and what is called there runs without the recipe."
@@ -203,24 +204,25 @@ class Applied:
         )
 
     def __repr__(self) -> str:
-        return f"{type(self.model).__name__} under {self._named}"
+        return f"{type(self.model).__name__} under {self._recipe_in_words}"
 
-    def _tell(self, way: Compiled | Step) -> None:
+    def _warn_of_no_effect(self, ran: Compiled | Step) -> None:
         """Warns, after the first run, of rewrites that found nothing in what was captured or copy at every call, and of a model
         without repeated blocks."""
-        if not self._told:
-            if self._plan.regions:
-                way = self._compiled  # whose blocks are bound to the model last, and run in steps, too
-            self._told, seen = True, way.applied()
-            if self._plan.regions and not seen["regions"]:
-                warnings.warn("compile-regions found no list of equal blocks: nothing is compiled.", stacklevel=3)
-            if seen["copied_joins"]:
-                warnings.warn(
-                    "weights that are multiplied as one are copied together at every call, as others may hold their memory: give rung.apply a model whose state dict is not kept.",
-                    stacklevel=3,
-                )
-            for name in [name for name, count in seen["matches"].items() if not count and name in self._rungs]:
-                warnings.warn(found_nothing(name, seen["skipped"]) + ".", stacklevel=3)
+        if self._effect_checked:
+            return
+        if self._plan.regions:
+            ran = self._compiled  # whose blocks are bound to the model last, and run in steps, too
+        self._effect_checked, seen = True, ran.applied()
+        if self._plan.regions and not seen["regions"]:
+            warnings.warn("compile-regions found no list of equal blocks: nothing is compiled.", stacklevel=3)
+        if seen["copied_joins"]:
+            warnings.warn(
+                "weights that are multiplied as one are copied together at every call, as others may hold their memory: give rung.apply a model whose state dict is not kept.",
+                stacklevel=3,
+            )
+        for name in [name for name, count in seen["matches"].items() if not count and name in self._rungs]:
+            warnings.warn(no_match_message(name, seen["skipped"]) + ".", stacklevel=3)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
@@ -240,18 +242,19 @@ class Applied:
         if not self._thread.expects_changes:
             self._expect_changes()
         loss, output = self._step(batch)
-        self._tell(self._step)
+        self._warn_of_no_effect(self._step)
         self._steps += 1
-        if self._handed and not self._steps & (self._steps - 1):  # after step 1, 2, 4, 8: the whole model is looked at
-            self._warn_of_unstepped(p for p in self.model.parameters() if id(p) not in self._handed)
+        power_of_two = not self._steps & (self._steps - 1)  # after step 1, 2, 4, 8: the whole model is looked at
+        if self._given_to_optimizer and power_of_two:
+            self._warn_of_unstepped(p for p in self.model.parameters() if id(p) not in self._given_to_optimizer)
         return output if loss is None else (loss, output)
 
     def _warn_of_another_optimizer(self) -> None:
         """Once, where a scheduler or a hook was given to one that never steps."""
-        if self._made and (found := self._made.astray(self.optimizer)):
-            self._made = None
+        if self._factory and (misplaced := self._factory.misplaced(self.optimizer)):
+            self._factory = None
             warnings.warn(
-                f"an optimizer that optimizer= made was given {found}, but it is not the one that steps: use `.optimizer` of what rung.apply returned.",
+                f"an optimizer that optimizer= made was given {misplaced}, but it is not the one that steps: use `.optimizer` of what rung.apply returned.",
                 stacklevel=3,
             )
 
@@ -261,9 +264,9 @@ class Applied:
         if not trained:
             return
         self._frozen = []
-        held = set(map(id, parameters_of(self.optimizer)))
-        if lost := sum(id(p) not in held for p in trained):
-            self._handed = set()
+        in_groups = set(map(id, parameters_of(self.optimizer)))
+        if lost := sum(id(p) not in in_groups for p in trained):
+            self._given_to_optimizer = set()
             warnings.warn(
                 f"{lost} parameters get gradients and are in no group of the optimizer: optimizer= was handed what the model had, and trained, then. "
                 "Unfreeze or exchange them before rung.apply, or give them to .optimizer.add_param_group.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,14 @@ import torch
 from rung.engine.optimizer import make_optimizer, rebuild
 from rung.errors import UsageError
 from rung.hardware import pick
+from rung.hardware.device import Device
 from rung.plan import Numerics
-from rung.recipes.applied import Applied, Factory, MadeOptimizers
-from rung.recipes.choose import device_of, facts_of, is_auto, recipe_for
-from rung.recipes.fit import differences, impossible, missing_variables
+from rung.recipes.applied import Applied, Factory, OptimizerFactory
+from rung.recipes.compatibility import differences, missing_variables, unsupported_rungs
 from rung.recipes.recipe import Recipe
+from rung.recipes.resolve import current_setup, device_of, is_auto, recipe_for
 from rung.rungs import plan_of
 from rung.workload import Workload, call_model, seeded_model
-from rung.workload.base import Mode
 
 COMPILED_BACKWARD = "ddp-compiled-backward"  # has a whole step for its own
 
@@ -79,70 +79,98 @@ def apply(
         raise UsageError("rung.apply takes dynamic=None or dynamic=False; for True, add the rung dynamic-shapes.")
     if numerics is not None and not is_auto(recipe):
         raise UsageError('rung.apply takes numerics= with "auto" alone: any other recipe says what it may change.')
-    if isinstance(target, Workload):
-        workload, where = target, pick(device)
-        model = seeded_model(workload).to(where.torch_name)
-    else:
-        if device is not None:
-            raise UsageError("rung.apply takes device= with a Workload alone: a model stays where it is.")
-        if optimizer is not None and not callable(optimizer):
-            raise UsageError(
-                f"rung.apply got {type(optimizer).__name__} as optimizer=: give a function that makes it, as lambda parameters: torch.optim.AdamW(parameters)."
-            )
-        if (loss is None) != (optimizer is None):
-            raise UsageError("rung.apply needs both loss= and optimizer= for a training step, or neither.")
-        if max_grad_norm is not None and optimizer is None:
-            raise UsageError(
-                "rung.apply takes max_grad_norm= with loss= and optimizer= alone: without them your own loop clips gradients."
-            )
-        if not isinstance(target, torch.nn.Module):
-            raise UsageError(
-                f"rung.apply got a {type(target).__name__}: give the torch.nn.Module itself, or a rung.Workload."
-            )
-        model, where = target, device_of(target)
-        mode: Mode = "train" if loss else "infer"
-        workload = Workload(
-            "a model",
-            lambda: model,
-            lambda seed: None,
-            forward,
-            mode,
-            loss,
-            optimizer,
-            output=output,
-            max_grad_norm=max_grad_norm,
-        )
-    here = facts_of(model, workload.mode, where)
-    found, wanted = recipe_for(recipe, model, workload.mode, where, numerics)
-    made = MadeOptimizers(workload.optimizer) if workload.optimizer else None
-    workload = replace(workload, optimizer=made)
-    optimizers = [make_optimizer(workload, model) for _ in range(2)]
-    left_out = impossible(wanted.rungs, where, model, optimizers[0])
-    if optimizers[0] is not None and optimizers[0] is optimizers[1]:
-        left_out |= _would_leave_behind(optimizers[0], [name for name in wanted.rungs if name not in left_out])
-    whole = workload.mode == "train" or isinstance(target, Workload)
-    if not whole and COMPILED_BACKWARD in wanted.rungs:
-        left_out[COMPILED_BACKWARD] = (
-            f"{COMPILED_BACKWARD} is not in effect: it needs loss= and optimizer=. Without them leave torch._dynamo.config.optimize_ddp as it was: gradients would be exchanged one by one."
-        )
+    model, workload, where = _model_and_workload(target, forward, loss, optimizer, max_grad_norm, output, device)
+    here = current_setup(model, workload.mode, where)
+    file, wanted = recipe_for(recipe, model, workload.mode, where, numerics)
+    workload = replace(workload, optimizer=OptimizerFactory(workload.optimizer) if workload.optimizer else None)
+    has_steps = workload.mode == "train" or isinstance(target, Workload)
+    left_out = _left_out(wanted, model, workload, where, has_steps)
     rungs = tuple(name for name in wanted.rungs if name not in left_out)
     plan = replace(wanted, rungs=rungs).plan
-    pending, said = list(left_out), list(left_out.values())
-    if not whole:
+    pending, messages = list(left_out), list(left_out.values())
+    if not has_steps:
         here["mode"] = ""  # a model alone may be called in either mode
         of_steps = [("fused-optimizer", plan.fused_optimizer), ("capture", plan.capture and model.training)]
         pending += [name for name, on in of_steps if on]
-    unset = missing_variables(wanted)
-    for name in wanted.rungs:
-        if lacking := [f"{variable}={unset[variable]}" for variable, _ in plan_of([name]).env if variable in unset]:
-            pending.append(name)
-            said.append(f"{name} is not in effect: start the process with {' '.join(lacking)}.")
-    named = (" + ".join(rungs) or "an empty recipe") + (f" ({wanted.status}, {found})" if found else "")
-    stepped = whole or forward is not call_model  # a step is more than a call of the model then
-    applied = Applied(model, plan, where, workload if stepped else None, dynamic, wanted.rungs, named, tuple(pending))
-    for text in [*differences(wanted.made_for, here), *said]:
+    for name, message in _without_variables(wanted):
+        pending.append(name)
+        messages.append(message)
+    in_words = (" + ".join(rungs) or "an empty recipe") + (f" ({wanted.status}, {file})" if file else "")
+    stepped = has_steps or forward is not call_model  # a step is more than a call of the model then
+    applied = Applied(
+        model, plan, where, workload if stepped else None, dynamic, wanted.rungs, in_words, tuple(pending)
+    )
+    for text in [*differences(wanted.made_for, here), *messages]:
         warnings.warn(text, stacklevel=2)
     return applied
+
+
+def _model_and_workload(
+    target: torch.nn.Module | Workload,
+    forward: Callable[[Any, Any], Any],
+    loss: Callable[[Any, Any], torch.Tensor] | None,
+    optimizer: Factory | None,
+    max_grad_norm: float | None,
+    output: bool,
+    device: str | None,
+) -> tuple[torch.nn.Module, Workload, Device]:
+    """The model that is meant, the workload that runs it, and the device that it is on. Raises UsageError for arguments that do not go
+    together."""
+    if isinstance(target, Workload):
+        where = pick(device)
+        return seeded_model(target).to(where.torch_name), target, where
+    if device is not None:
+        raise UsageError("rung.apply takes device= with a Workload alone: a model stays where it is.")
+    if optimizer is not None and not callable(optimizer):
+        raise UsageError(
+            f"rung.apply got {type(optimizer).__name__} as optimizer=: give a function that makes it, as lambda parameters: torch.optim.AdamW(parameters)."
+        )
+    if (loss is None) != (optimizer is None):
+        raise UsageError("rung.apply needs both loss= and optimizer= for a training step, or neither.")
+    if max_grad_norm is not None and optimizer is None:
+        raise UsageError(
+            "rung.apply takes max_grad_norm= with loss= and optimizer= alone: without them your own loop clips gradients."
+        )
+    if not isinstance(target, torch.nn.Module):
+        raise UsageError(
+            f"rung.apply got a {type(target).__name__}: give the torch.nn.Module itself, or a rung.Workload."
+        )
+    model = target
+    workload = Workload(
+        "a model",
+        lambda: model,
+        lambda seed: None,
+        forward,
+        "train" if loss else "infer",
+        loss,
+        optimizer,
+        output=output,
+        max_grad_norm=max_grad_norm,
+    )
+    return model, workload, device_of(model)
+
+
+def _left_out(
+    recipe: Recipe, model: torch.nn.Module, workload: Workload, device: Device, has_steps: bool
+) -> dict[str, str]:
+    """By name, a sentence for each rung of a recipe that cannot be in effect here. has_steps: whole steps are run, and not calls alone."""
+    optimizers = [make_optimizer(workload, model) for _ in range(2)]
+    left_out = unsupported_rungs(recipe.rungs, device, model, optimizers[0])
+    if optimizers[0] is not None and optimizers[0] is optimizers[1]:
+        left_out |= _would_leave_behind(optimizers[0], [name for name in recipe.rungs if name not in left_out])
+    if not has_steps and COMPILED_BACKWARD in recipe.rungs:
+        left_out[COMPILED_BACKWARD] = (
+            f"{COMPILED_BACKWARD} is not in effect: it needs loss= and optimizer=. Without them leave torch._dynamo.config.optimize_ddp as it was: gradients would be exchanged one by one."
+        )
+    return left_out
+
+
+def _without_variables(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Rungs whose variables the process was not started with, each with a sentence that says how to start it."""
+    unset = missing_variables(recipe)
+    for name in recipe.rungs:
+        if lacking := [f"{variable}={unset[variable]}" for variable, _ in plan_of([name]).env if variable in unset]:
+            yield name, f"{name} is not in effect: start the process with {' '.join(lacking)}."
 
 
 def _would_leave_behind(optimizer: torch.optim.Optimizer, names: Iterable[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from rung.errors import InputError, UsageError
 from rung.files import read_text
 from rung.plan import CONTRACTS, Numerics, Original, Plan
 from rung.renamed import current_name
-from rung.rungs import BY_NAME, LADDER, chosen, plan_of
+from rung.rungs import BY_NAME, LADDER, plan_of, rungs_named
 from rung.rungs.environment import FILES
 from rung.side import Side
 from rung.toml import as_toml, parse_toml, toml_key
@@ -32,7 +32,7 @@ TABLES: dict[str, tuple[tuple[type, ...], str]] = {
     "measured": ((int, float), "numbers"),
 }
 # What a reader of the file may not know.
-ABOUT = {
+COMMENTS = {
     "variables": "the process has to be started with these",
     "original": "batches of these sizes, in elements of all tensors, run on the untouched model: the recipe is not verified there, or was slower",
 }
@@ -75,8 +75,8 @@ class Recipe:
         lines += ["rungs = [" + ", ".join(as_toml(r) for r in self.rungs) + "]"]
         for table in TABLES:
             if values := getattr(self, table):
-                said = [f"# {ABOUT[table]}"] if table in ABOUT else []
-                lines += ["", *said, f"[{table}]", *(f"{toml_key(k)} = {as_toml(v)}" for k, v in values.items())]
+                comment = [f"# {COMMENTS[table]}"] if table in COMMENTS else []
+                lines += ["", *comment, f"[{table}]", *(f"{toml_key(k)} = {as_toml(v)}" for k, v in values.items())]
         return "\n".join(lines) + "\n"
 
     @classmethod
@@ -111,17 +111,17 @@ class Recipe:
         known_sizes = [f.name for f in fields(Original)]
         if odd := [name for name in data.get("original", {}) if name not in known_sizes]:
             raise InputError(f"{where} is damaged: original has {odd[0]!r}; it takes {' and '.join(known_sizes)}.")
-        if wrong := not_allowed(data.get("variables", {})):
+        if wrong := disallowed_variable(data.get("variables", {})):
             raise InputError(f"{where} {wrong}.")
         if odd := [name for name in data.get("made_on", {}) if name not in MADE_ON]:
             raise InputError(f"{where}: made_on has {odd[0]!r}; it takes {', '.join(MADE_ON)}.")
         try:
             if not all(isinstance(r, str) for r in rungs):
                 raise UsageError("rungs must be names.")
-            rungs = [rung.name for rung in chosen(rungs)]
+            rungs = [rung.name for rung in rungs_named(rungs)]
         except UsageError as error:
             raise InputError(f"{where}: {error}") from None
-        if wrong := at_odds(rungs, data.get("numerics", "")):
+        if wrong := contradiction(rungs, data.get("numerics", "")):
             raise InputError(f"{where} {wrong}.")
         # Whoever writes a recipe by hand may write numbers; a target's options are texts, as typed.
         options = {k: str(v) for k, v in data.get("options", {}).items()}
@@ -165,7 +165,7 @@ class Recipe:
             ) from error
 
 
-def at_odds(rungs: Sequence[str], numerics: str) -> str:
+def contradiction(rungs: Sequence[str], numerics: str) -> str:
     """What of a recipe cannot be meant: rungs that its own contract forbids, or that take each other's place; empty where nothing is."""
     for name in rungs:
         if numerics in CONTRACTS and CONTRACTS.index(needs := plan_of([name]).numerics) > CONTRACTS.index(numerics):
@@ -192,18 +192,18 @@ LONGEST_PATH = 4096  # characters of a path
 
 
 @cache
-def settable() -> dict[str, tuple[str, ...]]:
+def settable_variables() -> dict[str, tuple[str, ...]]:
     """By name, the values that rungs give a variable; `{files}` stands for a folder."""
-    found: dict[str, tuple[str, ...]] = {}
+    values: dict[str, tuple[str, ...]] = {}
     for rung in LADDER:
         for name, value in rung.change(Plan()).env:
-            found[name] = tuple(dict.fromkeys((*found.get(name, ()), value)))
-    return found
+            values[name] = tuple(dict.fromkeys((*values.get(name, ()), value)))
+    return values
 
 
-def not_allowed(variables: Mapping[str, str]) -> str:
+def disallowed_variable(variables: Mapping[str, str]) -> str:
     """What is wrong with the first variable that no rung could have set; empty where all are right."""
-    known = settable()
+    known = settable_variables()
     for name, value in variables.items():
         if name not in known:
             return f"sets the variable {name!r}, which no rung of this version sets; a recipe may set {', '.join(sorted(known))}"

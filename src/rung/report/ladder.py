@@ -74,7 +74,7 @@ def listed(rung: Rung, seen: Outcomes | None) -> ListedRung:
         needs=list(rung.needs),
         effect=rung.effect,
         replaces=list(rung.replaces),
-        spares=rung.spares,
+        spares=rung.improves,
         kept=seen.kept if seen else 0,
         decided=seen.decided if seen else 0,
     )
@@ -118,7 +118,7 @@ def rung_lines(rung: Rung, seen: Outcomes | None, width: int) -> list[str]:
         "numerics": f"{rung.contract}: {_lower(NUMERICS[rung.contract])}",
         "needs": needs(rung) or "nothing",
         "shows by": rung.effect,
-        "is for": "a shorter step" if rung.spares == "step" else f"less of: {rung.spares}",
+        "is for": "a shorter step" if rung.improves == "step" else f"less of: {rung.improves}",
         "replaces": ", ".join(rung.replaces),
         "kept here": f"{seen} times that it was tried" if seen else "",
     }

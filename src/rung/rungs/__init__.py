@@ -31,7 +31,8 @@ from rung.rungs.rung import (
     Proof,
     Requirement,
     Rung,
-    within,
+    TimeFactors,
+    speedup_at,
 )
 from rung.rungs.training import (
     DEPTHWISE_DGRAD,
@@ -54,10 +55,11 @@ __all__ = [
     "Proof",
     "Requirement",
     "Rung",
-    "added",
-    "chosen",
+    "TimeFactors",
     "plan_of",
-    "within",
+    "rungs_named",
+    "speedup_at",
+    "with_rung",
 ]
 
 # Where predictions are equal, in this order: what frees the step from its launches comes before what makes kernels
@@ -96,7 +98,7 @@ LADDER: tuple[Rung, ...] = (
 BY_NAME = {rung.name: rung for rung in LADDER}
 
 
-def added(names: Sequence[str], rung: Rung) -> list[str]:
+def with_rung(names: Sequence[str], rung: Rung) -> list[str]:
     """These rungs with one more, without those that it takes the place of."""
     return [*(n for n in names if n not in rung.replaces and rung.name not in BY_NAME[n].replaces), rung.name]
 
@@ -105,11 +107,11 @@ def plan_of(names: Sequence[str]) -> Plan:
     """The plan that these rungs add up to, in this order."""
     plan = Plan()
     for name in names:
-        plan = chosen([name])[0].change(plan)
+        plan = rungs_named([name])[0].change(plan)
     return plan
 
 
-def chosen(names: Sequence[str]) -> list[Rung]:
+def rungs_named(names: Sequence[str]) -> list[Rung]:
     """The rungs of these names, or of those that they had in an earlier version; an unknown name is refused with those that are like
     it, and one that comes twice, whose change would be made twice."""
     names = [current_name(name) for name in names]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rung.records.workload import LookedUp, TunedProducts
 from rung.rungs.graph_rewrites import graph_rewrite
 from rung.rungs.requirements import BFLOAT16, GPU, INFERENCE
-from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, already
+from rung.rungs.rung import NOT_FOUND, Context, Inapplicable, Requirement, TimeFactors, already
 
 JOINS = ("fused-qkv", "fused-gate-up")
 BEST, WORST = 0.85, 1.03  # of the time of the products that are tuned, as a first guess
@@ -18,34 +18,35 @@ def _known(c: Context) -> Inapplicable | None:
 
 
 def _tuned(c: Context) -> Inapplicable | None:
-    found = c.facts.aiter
-    if found and found.tuned:
+    products = c.facts.aiter
+    if products and products.tuned:
         return None
-    if found and found.left:
-        return already(_nothing_tuned(found))
+    if products and products.left:
+        return already(_nothing_tuned(products))
     return Inapplicable("no linear layer found in the captured graph.", group=NOT_FOUND)
 
 
-def _nothing_tuned(found: TunedProducts) -> str:
+def _nothing_tuned(products: TunedProducts) -> str:
     """Why aiter would change nothing: reasons that differ are told with how many products each concerns."""
-    reasons = [shape.said for shape in found.left or ()]
+    reasons = [shape.said for shape in products.left or ()]
     counts = ", ".join(f"{reasons.count(why)}: {why}" for why in dict.fromkeys(reasons))
     return (
         f"aiter would not compute any of the {len(reasons)} shapes of linear layers with a tuned kernel on "
-        f"{found.chip} ({counts}){tuning_hint(found)}."
+        f"{products.chip} ({counts}){tuning_hint(products)}."
     )
 
 
-def tuning_hint(found: TunedProducts) -> str:
-    return f"; to tune those without a row: {found.command}" if found.command else ""
+def tuning_hint(products: TunedProducts) -> str:
+    return f"; to tune those without a row: {products.command}" if products.command else ""
 
 
-def _shrinks(c: Context) -> dict[str, tuple[float, float]]:
-    found, joined = c.facts.aiter, any(name in c.plan.passes for name in JOINS)
-    tuned, left = (
-        sum(_flop(shape, joined) for shape in shapes or ()) for shapes in (found and found.tuned, found and found.left)
+def _factors(c: Context) -> TimeFactors:
+    products, joined = c.facts.aiter, any(name in c.plan.passes for name in JOINS)
+    tuned, untuned = (
+        sum(_flop(shape, joined) for shape in shapes or ())
+        for shapes in (products and products.tuned, products and products.left)
     )
-    share = tuned / (tuned + left or 1)
+    share = tuned / (tuned + untuned or 1)
     return {"gemm": (1 - share * (1 - BEST), 1 + share * (WORST - 1))}
 
 
@@ -68,7 +69,7 @@ AITER_GEMM = graph_rewrite(
         BFLOAT16,
         Requirement("linear layers of tuned shapes", _tuned),
     ),
-    shrinks=_shrinks,
+    remaining=_factors,
     effect="products by the kernels that aiter's tables name",
-    prepares=30.0,
+    prepare_seconds=30.0,
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rung.rungs.graph_rewrites import graph_rewrite
-from rung.rungs.proofs import named
+from rung.rungs.proofs import more_often
 from rung.rungs.requirements import COMPILED, GPU, TF32_ON_HOPPER, chip, unless
-from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
+from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, TimeFactors, already
 
 CUDNN = "CUDNN_ATTENTION"
-UNTOLD = Inapplicable("this torch cannot be told an order of attention kernels; 2.6 and later can.")
+NO_ORDER = Inapplicable("this torch cannot be told an order of attention kernels; 2.6 and later can.")
 
 
 def _calls(c: Context) -> bool:
@@ -20,10 +20,10 @@ def _calls(c: Context) -> bool:
     return by_itself or rewritten or dict(c.plan.switches).get("attention") == "sdpa"
 
 
-def _cudnn_is_not_first(c: Context) -> Inapplicable | None:
+def _cudnn_comes_first(c: Context) -> Inapplicable | None:
     choices = c.facts.attention_choices or {}
     if not choices:
-        return UNTOLD
+        return NO_ORDER
     if choices["default"] == CUDNN:
         return already("torch asks cuDNN first by itself on this device.")
     if choices["cudnn first"] != CUDNN:
@@ -42,27 +42,29 @@ CUDNN_ATTENTION = Rung(
         # It uses the matrix units of Hopper and later as they were made for; torch's flash kernels are those of the architecture before
         # (FlashAttention 2). On older chips both are alike. Source: cuDNN release notes, 9.0 and later.
         chip(r"sm(9\d|1\d\d)", "sm90 and later", "cuDNN's attention kernels are made for those"),
-        Requirement("a torch that asks another library first", _cudnn_is_not_first),
+        Requirement("a torch that asks another library first", _cudnn_comes_first),
         unless("a call of SDPA", _calls, "nothing calls scaled_dot_product_attention so far."),
-        unless("half precision", lambda c: c.half, "it takes half precision only; nothing runs in it so far."),
+        unless(
+            "half precision", lambda c: c.half_precision, "it takes half precision only; nothing runs in it so far."
+        ),
     ),
-    shrinks=lambda c: {"attention": (0.5, 1.0)},
+    remaining=lambda c: {"attention": (0.5, 1.0)},
     change=lambda p: replace(p, attention="cudnn"),
     effect="attention kernels of cuDNN",
-    proof=named(r"(?i)cudnn.*(sdpa|fmha|attention)", "attention kernels of cuDNN"),
-    prepares=10.0,
+    proof=more_often(r"(?i)cudnn.*(sdpa|fmha|attention)", "attention kernels of cuDNN"),
+    prepare_seconds=10.0,
 )
 
 
-def _another_is_first(c: Context) -> Inapplicable | None:
+def _cudnn_not_first(c: Context) -> Inapplicable | None:
     choices = c.facts.attention_choices or {}
     if not choices:
-        return UNTOLD
+        return NO_ORDER
     first = CUDNN if c.plan.attention == "cudnn" else choices["default"]
     return None if first == CUDNN else Inapplicable("torch does not ask cuDNN for attention first on this device.")
 
 
-def _short_shrinks(c: Context) -> dict[str, tuple[float, float]]:
+def _short_factors(c: Context) -> TimeFactors:
     calls = (c.facts.captured or {}).get("sdpa", 0) + c.facts.matches.get("sdpa", 0)
     return {"attention": (0.3, 0.8) if c.facts.matches.get("short-attention", 0) >= calls else (0.5, 1.0)}
 
@@ -73,16 +75,20 @@ SHORT_ATTENTION = graph_rewrite(
     title="memory-efficient attention for short sequences",
     contract="reassociated",
     changes="scaled_dot_product_attention over at most 64 queries and keys, as in windows of an image, tries the memory-efficient kernel before cuDNN's",
-    before=(GPU, Requirement("a torch that asks cuDNN first", _another_is_first)),
-    of="attention over at most 64 queries and keys",
+    asks_first=(GPU, Requirement("a torch that asks cuDNN first", _cudnn_not_first)),
+    matches="attention over at most 64 queries and keys",
     requires=(
-        unless("half precision", lambda c: c.half, "in float32 torch takes the memory-efficient kernel by itself."),
+        unless(
+            "half precision",
+            lambda c: c.half_precision,
+            "in float32 torch takes the memory-efficient kernel by itself.",
+        ),
     ),
     # On one H200: 0.30 to 0.72 of the time going forward was left, 0.53 to 0.79 going back (benchmarks/kernels/short_attention.py).
-    shrinks=_short_shrinks,
+    remaining=_short_factors,
     with_passes=("sdpa",),  # which makes calls of what is written by hand
     effect="memory-efficient attention kernels",
-    shown=(named(r"(?i)fmha_cutlass", "memory-efficient attention kernels"),),
+    proofs=(more_often(r"(?i)fmha_cutlass", "memory-efficient attention kernels"),),
 )
 
 TF32_ATTENTION = graph_rewrite(
@@ -92,14 +98,14 @@ TF32_ATTENTION = graph_rewrite(
     contract="reassociated",
     changes="causal or unmasked attention in float32 is a Triton kernel that skips masked blocks and copies its operands into the "
     "layout in which sm90 multiplies TF32",
-    before=(GPU, *TF32_ON_HOPPER),
-    of="attention in float32 without a mask or with the causal one",
+    asks_first=(GPU, *TF32_ON_HOPPER),
+    matches="attention in float32 without a mask or with the causal one",
     requires=(COMPILED,),
     # Hand-written attention is products and elementwise kernels in a profile.
-    shrinks=lambda c: {"attention": (0.3, 1.0), "gemm": (0.85, 1.0), "pointwise": (0.75, 1.0), "copy": (0.8, 1.0)},
+    remaining=lambda c: {"attention": (0.3, 1.0), "gemm": (0.85, 1.0), "pointwise": (0.75, 1.0), "copy": (0.8, 1.0)},
     with_passes=("sdpa",),  # which makes calls of what is written by hand
     effect="the kernel float32_attention_forward in the trace",
-    shown=(named("float32_attention_forward", "float32_attention_forward kernels"),),
+    proofs=(more_often("float32_attention_forward", "float32_attention_forward kernels"),),
     replaces=("flex-for-sdpa",),
-    prepares=20.0,
+    prepare_seconds=20.0,
 )

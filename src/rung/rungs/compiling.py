@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rung.rungs.graph_rewrites import inductor_rewrite
-from rung.rungs.proofs import both, counted, named, occurs
+from rung.rungs.proofs import all_of, counted, more_often, occurs
 from rung.rungs.requirements import (
     AUTOCAST,
     CAST_WEIGHTS,
@@ -17,7 +17,7 @@ from rung.rungs.requirements import (
     unless,
     unless_backward_is_compiled,
 )
-from rung.rungs.rung import Context, Evidence, Inapplicable, Proof, Requirement, Rung
+from rung.rungs.rung import Context, Evidence, Inapplicable, Proof, Requirement, Rung, TimeFactors
 
 SEVERAL = 2  # shapes beside the measured one, from which inputs are taken to vary
 REPEATED = 2  # times that a block of one kind comes on average: fewer spare too little
@@ -25,7 +25,7 @@ MANY_BLOCKS = 4  # from which compiling one block for all of them is worth a tho
 LONG = 60.0  # seconds of a first run that are worth sparing
 
 
-def _compile_shrinks(c: Context) -> dict[str, tuple[float, float]]:
+def _compile_factors(c: Context) -> TimeFactors:
     # Copies are casts and layouts, which Inductor makes part of its kernels: all of 1.4 ms were, of a step of 7.2 under autocast. It
     # lays convolutions out with channels innermost, too: 0.65 of their time was left in a ResNet-50 in inference, on one H100.
     convolution = (0.9, 1.0) if c.plan.channels_last else (0.5, 1.0)
@@ -44,18 +44,18 @@ COMPILE = Rung(
     title="torch.compile",
     contract="reassociated",
     changes="forward and loss as one compiled function, static shapes",
-    shrinks=_compile_shrinks,
+    remaining=_compile_factors,
     change=lambda p: replace(p, compile=True, regions=False),
     effect="Inductor compiled the captured graphs",
     proof=counted("compiled_graphs", "graphs compiled"),
     replaces=("compile-regions",),
-    core=True,
-    prepares=40.0,  # a first run on 16 cores: 36 s for 12 layers in training
+    always_tried=True,
+    prepare_seconds=40.0,  # a first run on 16 cores: 36 s for 12 layers in training
 )
 
 
 def _whole_takes_long(c: Context) -> Inapplicable | None:
-    if "compile" in c.failed or c.early:
+    if "compile" in c.failed or c.wants_fast_compile:
         return None
     if not c.plan.compile:
         return Inapplicable("it stands in for torch.compile where that takes long or fails.")
@@ -83,13 +83,13 @@ REGIONS = Rung(
         Requirement("torch.compile of the whole takes a minute, or fails", _whole_takes_long),
     ),
     # Against the eager step, where compiling the whole failed, it gives less than that; against compile, nothing.
-    shrinks=lambda c: {} if c.plan.compile else {"pointwise": (0.3, 0.85), "launch_gap": (0.3, 0.9)},
+    remaining=lambda c: {} if c.plan.compile else {"pointwise": (0.3, 0.85), "launch_gap": (0.3, 0.9)},
     change=lambda p: replace(p, compile=False, regions=True),
     effect="blocks compiled by themselves",
-    proof=both(counted("regions", "blocks compiled"), counted("compiled_graphs", "graphs")),
+    proof=all_of(counted("regions", "blocks compiled"), counted("compiled_graphs", "graphs")),
     replaces=("compile", "dynamic-shapes"),
-    prepares=20.0,
-    spares="first run",
+    prepare_seconds=20.0,
+    improves="first run",
 )
 
 
@@ -124,12 +124,12 @@ DYNAMIC = Rung(
     contract="reassociated",
     changes="input sizes are symbolic in the compiled code; with `capture`, each shape still has its own graph",
     requires=(Requirement("torch.compile of the whole, without rewrites, and inputs that vary", _shapes_vary),),
-    shrinks=lambda c: {},  # it makes no step faster; what it costs on the measured shape is measured
+    remaining=lambda c: {},  # it makes no step faster; what it costs on the measured shape is measured
     change=lambda p: replace(p, dynamic=True),
     effect="fewer graphs compiled over the shapes",
     proof=_fewer_graphs,
-    prepares=40.0,
-    spares="graphs",
+    prepare_seconds=40.0,
+    improves="graphs",
 )
 
 FOREACH_WEIGHT_CASTS = inductor_rewrite(
@@ -139,9 +139,10 @@ FOREACH_WEIGHT_CASTS = inductor_rewrite(
     contract="exact",
     changes="one foreach operation casts all weights for autocast, instead of one kernel per weight",
     requires=(GPU, AUTOCAST, CAST_WEIGHTS, COMPILED),
-    shrinks=lambda c: {"pointwise": (0.85, 1.0), "launch_gap": (0.9, 1.0)},
+    remaining=lambda c: {"pointwise": (0.85, 1.0), "launch_gap": (0.9, 1.0)},
     effect="torch's kernels that copy many tensors",
-    shown=("the rewrite of casts", named(r"multi_tensor_apply.*Copy", "such copies")),
+    reported_as="the rewrite of casts",
+    proof=more_often(r"multi_tensor_apply.*Copy", "such copies"),
 )
 
 
@@ -164,10 +165,10 @@ CAPTURE = Rung(
     contract="exact",
     changes="forward, backward and optimizer replayed as one CUDA or HIP graph per input shape",
     requires=(GPU, ALONE, Requirement("no hooks, and an optimizer that can be captured", _replayable)),
-    shrinks=lambda c: {"launch_gap": (0.0, 0.25), "idle": (0.2, 1.0)},
+    remaining=lambda c: {"launch_gap": (0.0, 0.25), "idle": (0.2, 1.0)},
     change=lambda p: replace(p, capture=True),
     effect="the step is a graph's replay",
-    proof=both(counted("captured", "shapes captured"), occurs(GRAPH_LAUNCH, "graph launches")),
+    proof=all_of(counted("captured", "shapes captured"), occurs(GRAPH_LAUNCH, "graph launches")),
     replaces=("reduce-overhead",),
-    core=True,
+    always_tried=True,
 )

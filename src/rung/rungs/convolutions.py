@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rung.rungs.graph_rewrites import graph_rewrite
-from rung.rungs.proofs import counted, told
+from rung.rungs.proofs import counted, reported
 from rung.rungs.requirements import GPU, share_of, unless
-from rung.rungs.rung import NOT_FOUND, Context, Requirement, Rung, already
+from rung.rungs.rung import NOT_FOUND, Context, Requirement, Rung, TimeFactors, already
 
 
 def _only_patches(c: Context) -> bool:
@@ -16,7 +16,7 @@ def _only_patches(c: Context) -> bool:
     return 0 < convolutions <= found
 
 
-def _layout_shrinks(c: Context) -> dict[str, tuple[float, float]]:
+def _layout_factors(c: Context) -> TimeFactors:
     """On one H100 with TF32, 30 convolutions of KernelBench's level 1, 2-D and 3-D: 0.31 to 1.3 of the step was left, 0.95 in the median
     (benchmarks/ladder/convolutions.py). Activations follow convolutions; behind one over patches they are tokens in any case, and as a
     product it has no layout."""
@@ -25,7 +25,7 @@ def _layout_shrinks(c: Context) -> dict[str, tuple[float, float]]:
     return {} if "patch-matmul" in c.plan.passes else {"convolution": (0.6, 1.05)}
 
 
-def _patch_shrinks(c: Context) -> dict[str, tuple[float, float]]:
+def _patch_factors(c: Context) -> TimeFactors:
     """Of the time of convolutions, of which the product in their place takes a part. Where no other is in the graph, little more is left."""
     return {"convolution": (0.1, 0.8) if _only_patches(c) else (0.5, 1.0)}
 
@@ -44,7 +44,7 @@ CHANNELS_LAST = Rung(
             NOT_FOUND,
         ),
     ),
-    shrinks=_layout_shrinks,
+    remaining=_layout_factors,
     change=lambda p: replace(p, channels_last=True),
     effect="weights in channels-last layout",
     proof=counted("channels_last", "weights in channels-last layout"),
@@ -66,11 +66,11 @@ CUDNN_BENCHMARK = Rung(
     ),
     # On one H200 at bf16, compiled networks: 0.88 of the time of convolutions was left in training regnety_032, 0.96 to 1.0 in others
     # (docs/internals/zoo.md). On ROCm, several versions of torch have it on by themselves (aten/src/ATen/Context.h).
-    shrinks=lambda c: {"convolution": (0.85, 1.0)},
+    remaining=lambda c: {"convolution": (0.85, 1.0)},
     change=lambda p: replace(p, cudnn_benchmark=True),
     effect="convolutions are searched for",
-    proof=told("cudnn_benchmark", True, "torch.backends.cudnn.benchmark"),
-    prepares=10.0,
+    proof=reported("cudnn_benchmark", True, "torch.backends.cudnn.benchmark"),
+    prepare_seconds=10.0,
 )
 
 
@@ -80,9 +80,9 @@ PATCH_MATMUL = graph_rewrite(
     title="patch convolutions as matrix products",
     contract="reassociated",
     changes="a convolution whose windows touch and do not overlap, as a patch embedding, becomes one matrix product",
-    of="convolution whose stride is its window",
+    matches="convolution whose stride is its window",
     requires=(share_of("convolution"),),
-    shrinks=_patch_shrinks,
+    remaining=_patch_factors,
     effect="no convolution over patches",
 )
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from rung.plan import Plan
-from rung.rungs.proofs import both, counted, told
+from rung.rungs.proofs import all_of, counted, reported
 from rung.rungs.requirements import BFLOAT16, COMPILED, GPU, INFERENCE, allowed, unless
 from rung.rungs.rung import OTHER_CHIP, Context, Inapplicable, Requirement, Rung
 from rung.toml import Row, shipped_rows
@@ -60,12 +60,12 @@ FP8 = Rung(
     contract="fp8",
     changes="weights in FP8 with one scale per row, inputs quantized on the fly, products by torch._scaled_mm",
     requires=(*EITHER, Requirement("units for FP8", _has_units)),
-    shrinks=lambda c: {"gemm": (0.55, 1.0)},
+    remaining=lambda c: {"gemm": (0.55, 1.0)},
     change=lambda p: replace(p, linears="fp8"),
     effect="products of 8-bit floats",
     proof=counted("eight_bits", "linear layers in FP8"),
     replaces=("int8-weights",),
-    prepares=30.0,
+    prepare_seconds=30.0,
 )
 
 INT8 = Rung(
@@ -83,12 +83,12 @@ INT8 = Rung(
             "with more than one token a step, Inductor writes every weight widened before its product, unless max-autotune is in effect.",
         ),
     ),
-    shrinks=lambda c: {"gemm": (0.6, 1.1)},
+    remaining=lambda c: {"gemm": (0.6, 1.1)},
     change=_int8,
     effect="products that read 8-bit weights",
-    proof=both(counted("eight_bits", "linear layers with int8 weights"), told(f"inductor {TUNED}", True, TUNED)),
+    proof=all_of(counted("eight_bits", "linear layers with int8 weights"), reported(f"inductor {TUNED}", True, TUNED)),
     replaces=("fp8-linears",),
-    prepares=30.0,
+    prepare_seconds=30.0,
 )
 
 EIGHT_BITS = (FP8, INT8)

@@ -10,9 +10,9 @@ from functools import cache
 import msgspec
 
 from rung.plan import CONTRACTS, Plan
-from rung.rungs.proofs import both, counted, told
+from rung.rungs.proofs import all_of, counted, reported
 from rung.rungs.requirements import GPU, RANKS, allowed, one_process, share_of, unless
-from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
+from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, TimeFactors, already
 from rung.toml import Row, shipped, shipped_rows
 
 LEAST_MEMORY = 0.2  # of what is reserved, not in use at the peak: with less, sparing it is not worth the restarts
@@ -24,7 +24,7 @@ class Setting(Row, kw_only=True, frozen=True):
 
     name: str
     env: dict[str, str]
-    first: dict[str, str] = msgspec.field(default_factory=dict)
+    tuning_env: dict[str, str] = msgspec.field(default_factory=dict)
     vendor: str
     arch: str = ""
     chips: str = ""
@@ -37,9 +37,9 @@ class Setting(Row, kw_only=True, frozen=True):
     effect: str
     contract: str
     needs: str = ""
-    shrinks: dict[str, tuple[float, float]]
-    prepares: float = 0.0
-    spares: str = "step"
+    remaining: TimeFactors
+    prepare_seconds: float = 0.0
+    improves: str = "step"
     ranks: bool = False
     shows: dict[str, str] = msgspec.field(default_factory=dict)
     replaces: tuple[str, ...] = ()
@@ -90,9 +90,9 @@ def _requires(row: Setting) -> Iterator[Requirement]:
             lambda c: getattr(c.plan, row.beside),
             f"it matters together with {other}, which is not in effect so far.",
         )
-    if row.first:
+    if row.tuning_env:
         yield one_process("what the run before it finds lies in a file, which ranks would write over each other")
-    if row.spares == "memory":
+    if row.improves == "memory":
         yield Requirement("reserved memory that is not in use", _no_memory_to_spare)
     if row.needs:
         yield share_of(row.needs)
@@ -134,9 +134,9 @@ def _change(row: Setting) -> Callable[[Plan], Plan]:
 
 
 def _rung(row: Setting) -> Rung:
-    proofs = [told(f"variable {name}", value, name) for name, value in row.env.items() if FILES not in value]
+    proofs = [reported(f"variable {name}", value, name) for name, value in row.env.items() if FILES not in value]
     proofs += [counted(key, what) for key, what in row.shows.items()]
-    if row.first:
+    if row.tuning_env:
         proofs.append(counted("tuned_products", "tuned products in use"))
     return Rung(
         name=row.name,
@@ -145,14 +145,14 @@ def _rung(row: Setting) -> Rung:
         contract=row.contract,
         changes=row.changes,
         requires=tuple(_requires(row)),
-        shrinks=lambda c: row.shrinks,
+        remaining=lambda c: row.remaining,
         change=_change(row),
         effect=row.effect,
-        proof=both(*proofs),
+        proof=all_of(*proofs),
         replaces=row.replaces,
-        prepares=row.prepares,
-        spares=row.spares,
-        first=tuple(row.first.items()),
+        prepare_seconds=row.prepare_seconds,
+        improves=row.improves,
+        tuning_env=tuple(row.tuning_env.items()),
     )
 
 

@@ -6,7 +6,7 @@ import re
 
 from rung.rungs.graph_rewrites import graph_rewrite
 from rung.rungs.requirements import BFLOAT16, GPU, INFERENCE, allowed, chip, share_of, unless
-from rung.rungs.rung import OTHER_CHIP, Context
+from rung.rungs.rung import OTHER_CHIP, Context, TimeFactors
 
 _SM80 = r"sm(8\d|9\d|1\d\d)"  # and later
 
@@ -18,7 +18,7 @@ LIBRARY = unless(
 )
 
 
-def _shrinks(c: Context) -> dict[str, tuple[float, float]]:
+def _factors(c: Context) -> TimeFactors:
     """On one H200 at bf16, compiled and captured, 0.91 of the step of vit_base was left in inference (docs/internals/zoo.md). In training the activation
     is a smaller part of what is elementwise."""
     return {"pointwise": (0.6, 0.97) if c.training else (0.4, 0.9), "gemm": (1.0, 1.06)}
@@ -31,10 +31,10 @@ ACTIVATION_EPILOGUE = graph_rewrite(
     contract="reassociated",
     changes="a linear layer with a bias, and ReLU or GELU with tanh behind it, become one kernel of cuBLASLt or hipBLASLt; "
     "in training GELU with tanh between two linear layers, and its derivative, which are kernels of cuBLASLt",
-    before=(GPU, LIBRARY),
-    of="ReLU or GELU with tanh behind a linear layer or pointwise convolution with a bias",
+    asks_first=(GPU, LIBRARY),
+    matches="ReLU or GELU with tanh behind a linear layer or pointwise convolution with a bias",
     requires=(share_of("pointwise"),),
-    shrinks=_shrinks,
+    remaining=_factors,
     effect="no kernel of the activation's own",
 )
 
@@ -45,10 +45,10 @@ GELU_EPILOGUE = graph_rewrite(
     contract="bf16",
     changes="a linear layer with a bias, and GELU behind it, become one kernel of cuBLASLt or hipBLASLt, which has the form with tanh: up to 0.0005 off, "
     "and rounded to bfloat16 once where the two are rounded twice; in training GELU between two linear layers, and its derivative",
-    before=(GPU, LIBRARY),
-    of="GELU behind a linear layer or pointwise convolution with a bias",
+    asks_first=(GPU, LIBRARY),
+    matches="GELU behind a linear layer or pointwise convolution with a bias",
     requires=(allowed("bf16"), BFLOAT16, share_of("pointwise")),
-    shrinks=_shrinks,
+    remaining=_factors,
     effect="no kernel of the activation's own",
 )
 
@@ -58,7 +58,7 @@ CONVOLUTION_EPILOGUE = graph_rewrite(
     title="sums and ReLU in the epilogue of convolutions",
     contract="reassociated",
     changes="a convolution, a sum with another tensor and ReLU behind it become one kernel of cuDNN; batch norms in between are folded",
-    before=(
+    asks_first=(
         INFERENCE,
         GPU,
         chip(
@@ -67,7 +67,7 @@ CONVOLUTION_EPILOGUE = graph_rewrite(
             "MIOpen has such kernels for float32 alone, and older chips were not tried",
         ),
     ),
-    of="convolution with ReLU behind it",
+    matches="convolution with ReLU behind it",
     requires=(
         unless(
             "convolutions in channels-last layout",
@@ -79,7 +79,7 @@ CONVOLUTION_EPILOGUE = graph_rewrite(
     ),
     # On one H200 at bf16, compiled and captured: 0.85 of the step of resnet50 was left (docs/internals/zoo.md).
     # Of a convolution by itself 1.00 to 1.4 (benchmarks/kernels/epilogues.py), and not all are rewritten.
-    shrinks=lambda c: {"pointwise": (0.3, 0.95), "convolution": (0.98, 1.2)},
+    remaining=lambda c: {"pointwise": (0.3, 0.95), "convolution": (0.98, 1.2)},
     with_passes=("folded-batch-norm", "folded-weights"),
     effect="no kernel of ReLU's own behind these convolutions",
 )

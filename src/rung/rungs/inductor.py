@@ -12,7 +12,7 @@ import msgspec
 
 from rung.plan import Plan
 from rung.rungs.compiling import ALONE, GRAPH_LAUNCH
-from rung.rungs.proofs import both, counted, fewer, occurs, told
+from rung.rungs.proofs import all_of, counted, fewer, occurs, reported
 from rung.rungs.requirements import (
     COMPILED,
     GPU,
@@ -25,7 +25,7 @@ from rung.rungs.requirements import (
     share_of,
     unless,
 )
-from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
+from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, TimeFactors, already
 from rung.toml import Row, shipped_rows
 
 
@@ -46,8 +46,8 @@ class Setting(Row, kw_only=True, frozen=True):
     needs: str = ""
     captured: dict[str, str] = msgspec.field(default_factory=dict)
     of: str = ""
-    shrinks: dict[str, tuple[float, float]]
-    prepares: float
+    remaining: TimeFactors
+    prepare_seconds: float
     remedy: bool = False
     env: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
     fewer: str = ""
@@ -116,17 +116,19 @@ def _change(row: Setting) -> Callable[[Plan], Plan]:
     return change
 
 
-def _shrinks(row: Setting, c: Context) -> dict[str, tuple[float, float]]:
+def _factors(row: Setting, c: Context) -> TimeFactors:
     """What is left of each part: less of it goes where the graph has others that the setting does not change."""
     counts = c.facts.captured or {}
     whole = counts.get(row.of, 0)
     changed = sum(counts.get(name, 0) for name in row.captured) / whole if whole else 1.0
-    return {part: (1 - changed * (1 - best), 1 - changed * (1 - worst)) for part, (best, worst) in row.shrinks.items()}
+    return {
+        part: (1 - changed * (1 - best), 1 - changed * (1 - worst)) for part, (best, worst) in row.remaining.items()
+    }
 
 
 def _rung(row: Setting) -> Rung:
     proofs = [counted("compiled_graphs", "graphs compiled"),
-              *(told(f"inductor {name}", value, name) for name, value in row.options.items())]  # fmt: skip
+              *(reported(f"inductor {name}", value, name) for name, value in row.options.items())]  # fmt: skip
     if row.fewer:
         proofs.append(fewer(row.fewer, row.fewer))
     if row.graphs:
@@ -138,12 +140,12 @@ def _rung(row: Setting) -> Rung:
         contract="reassociated",
         changes=row.changes,
         requires=tuple(_requires(row)),
-        shrinks=lambda c: _shrinks(row, c),
+        remaining=lambda c: _factors(row, c),
         change=_change(row),
         effect=row.effect,
-        proof=both(*proofs),
+        proof=all_of(*proofs),
         replaces=row.replaces,
-        prepares=row.prepares,
+        prepare_seconds=row.prepare_seconds,
     )
 
 

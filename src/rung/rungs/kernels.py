@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from rung.rungs.graph_rewrites import graph_rewrite
-from rung.rungs.proofs import named
+from rung.rungs.proofs import more_often
 from rung.rungs.requirements import COMPILED, GPU, HALF, INFERENCE, TRAINING
 from rung.rungs.rung import Context, Inapplicable, Requirement
 from rung.toml import Row, shipped_rows
@@ -59,11 +59,11 @@ ROPE = graph_rewrite(
     title="rotary embedding by a Triton kernel",
     contract="reassociated",
     changes="each rotary embedding (interleaved or half-split) is one kernel, forward and backward",
-    of="rotary embedding",
+    matches="rotary embedding",
     requires=(COMPILED, beats_inductor("rope")),
-    shrinks=lambda c: {"pointwise": (0.85, 1.0)},
+    remaining=lambda c: {"pointwise": (0.85, 1.0)},
     effect="the kernel rope_rotate in the trace",
-    shown=(named("rope_rotate", "rope_rotate kernels"),),
+    proofs=(more_often("rope_rotate", "rope_rotate kernels"),),
 )
 
 CROSS_ENTROPY = graph_rewrite(
@@ -72,12 +72,12 @@ CROSS_ENTROPY = graph_rewrite(
     title="cross-entropy by a Triton kernel",
     contract="reassociated",
     changes="the loss reads the logits once forward and once backward, in their own dtype",
-    before=(TRAINING,),
-    of="cross-entropy",
+    asks_first=(TRAINING,),
+    matches="cross-entropy",
     requires=(COMPILED, beats_inductor("cross_entropy")),
-    shrinks=lambda c: {"pointwise": (0.85, 1.0)},
+    remaining=lambda c: {"pointwise": (0.85, 1.0)},
     effect="the kernel cross_entropy_forward in the trace",
-    shown=(named("cross_entropy_forward", "cross_entropy_forward kernels"),),
+    proofs=(more_often("cross_entropy_forward", "cross_entropy_forward kernels"),),
     replaces=("fused-cross-entropy",),
 )
 
@@ -87,11 +87,11 @@ DECODE_ATTENTION = graph_rewrite(
     title="attention of one query by a Triton kernel",
     contract="reassociated",
     changes="attention of one query per head splits the cache's keys over the multiprocessors (split-K) and skips masked blocks",
-    of="attention of one query under a mask",
+    matches="attention of one query under a mask",
     requires=(COMPILED, beats_inductor("decode_attention")),
-    shrinks=lambda c: {"attention": (0.15, 1.0), "pointwise": (0.85, 1.0)},
+    remaining=lambda c: {"attention": (0.15, 1.0), "pointwise": (0.85, 1.0)},
     effect="the kernel decode_attention_part in the trace",
-    shown=(named("decode_attention_part", "decode_attention_part kernels"),),
+    proofs=(more_often("decode_attention_part", "decode_attention_part kernels"),),
 )
 
 GEMV = graph_rewrite(
@@ -100,12 +100,12 @@ GEMV = graph_rewrite(
     title="products of one row by a Triton kernel",
     contract="reassociated",
     changes="linear layers of one row in 16 bits (GEMV) read their weights with all loads of a thread in flight at once",
-    of="linear layer of one row",
+    matches="linear layer of one row",
     requires=(COMPILED, GPU, INFERENCE, beats_inductor("gemv")),
     # On one H200 0.71 to 0.97 of the time of cuBLAS' kernels was left (benchmarks/kernels/gemv.py).
-    shrinks=lambda c: {"gemm": (0.7, 0.98)},
+    remaining=lambda c: {"gemm": (0.7, 0.98)},
     effect="the kernel gemv_rows in the trace",
-    shown=(named("gemv_rows", "gemv_rows kernels"),),
+    proofs=(more_often("gemv_rows", "gemv_rows kernels"),),
 )
 
 BIASED_ATTENTION = graph_rewrite(
@@ -114,13 +114,13 @@ BIASED_ATTENTION = graph_rewrite(
     title="attention with an added bias by a Triton kernel",
     contract="reassociated",
     changes="attention in 16 bits whose mask is numbers, as a bias by the distance of two tokens, is a Triton kernel, which also has the bias' gradient and dropout",
-    of="attention with a bias that is added to its scores",
+    matches="attention with a bias that is added to its scores",
     requires=(COMPILED, HALF, beats_inductor("biased_attention")),
     # On one H200, forward and backward together, 0.31 to 0.75 of the time of torch's kernels was left (benchmarks/kernels/biased_attention.py).
-    shrinks=lambda c: {"attention": (0.3, 0.8), "pointwise": (0.9, 1.0)},
+    remaining=lambda c: {"attention": (0.3, 0.8), "pointwise": (0.9, 1.0)},
     with_passes=("sdpa",),  # which makes calls of what is written by hand
     effect="the kernel biased_attention_forward in the trace",
-    shown=(named("biased_attention_forward", "biased_attention_forward kernels"),),
+    proofs=(more_often("biased_attention_forward", "biased_attention_forward kernels"),),
 )
 
 KERNELS = (ROPE, CROSS_ENTROPY, DECODE_ATTENTION, GEMV, BIASED_ATTENTION)

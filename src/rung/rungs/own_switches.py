@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rung.rungs.proofs import told
+from rung.rungs.proofs import reported
 from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
 
 
@@ -31,10 +31,10 @@ ATTENTION = Rung(
     contract="reassociated",
     changes='model.set_attn_implementation("sdpa")',
     requires=(Requirement("a model of transformers with eager attention", _eager_attention),),
-    shrinks=lambda c: {"attention": (0.15, 0.8), "pointwise": (0.85, 1.0), "launch_gap": (0.7, 1.0)},
+    remaining=lambda c: {"attention": (0.15, 0.8), "pointwise": (0.85, 1.0), "launch_gap": (0.7, 1.0)},
     change=lambda p: replace(p, switches=(*p.switches, ("attention", "sdpa"))),
     effect="attention by F.scaled_dot_product_attention",
-    proof=told("switch attention", "sdpa", "the model's attention"),
+    proof=reported("switch attention", "sdpa", "the model's attention"),
 )
 
 STATIC_CACHE = Rung(
@@ -45,11 +45,11 @@ STATIC_CACHE = Rung(
     changes='model.generation_config.cache_implementation = "static"',
     requires=(Requirement("a call of `generate` with a growing cache", _growing_cache),),
     # One shape for every token: transformers then compiles the decoding step by itself.
-    shrinks=lambda c: {"launch_gap": (0.2, 1.05), "pointwise": (0.5, 1.0), "copy": (0.3, 1.0)},
+    remaining=lambda c: {"launch_gap": (0.2, 1.05), "pointwise": (0.5, 1.0), "copy": (0.3, 1.0)},
     change=lambda p: replace(p, switches=(*p.switches, ("cache", "static"))),
     effect="keys and values written in place",
-    proof=told("switch cache", "static", "the cache"),
-    prepares=60.0,
+    proof=reported("switch cache", "static", "the cache"),
+    prepare_seconds=60.0,
 )
 
 OWN_SWITCHES = (ATTENTION, STATIC_CACHE)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rung.rungs.proofs import told
+from rung.rungs.proofs import reported
 from rung.rungs.requirements import GPU, allowed
-from rung.rungs.rung import OTHER_CHIP, Context, Inapplicable, Requirement, Rung, already
+from rung.rungs.rung import OTHER_CHIP, Context, Inapplicable, Requirement, Rung, TimeFactors, already
 
 
 def _float32_products(c: Context) -> Inapplicable | None:
@@ -23,7 +23,7 @@ def _float32_products(c: Context) -> Inapplicable | None:
 
 # On gfx950 TunableOp may choose TF32 kernels of hipBLASLt that lose alpha where beta is not 0 (ROCm/rocm-libraries#12226,
 # open): what that changes, the verification refuses.
-def _tf32_shrinks(c: Context) -> dict[str, tuple[float, float]]:
+def _tf32_factors(c: Context) -> TimeFactors:
     ratio = c.rates["fp32"] / c.rates["tf32"] if c.rates else 0.25
     # Not convolutions: cuDNN's may use TF32 by torch's own default.
     return {"gemm": (ratio * 0.9, min(1.0, ratio * 3.5)), "attention": (0.4, 1.0)}
@@ -37,7 +37,7 @@ def _not_under_autocast(c: Context) -> Inapplicable | None:
     return None
 
 
-def _bf16_shrinks(c: Context) -> dict[str, tuple[float, float]]:
+def _bf16_factors(c: Context) -> TimeFactors:
     ratio = c.rates["tf32" if c.plan.tf32 else "fp32"] / c.rates["bf16"] if c.rates else 0.5
     parts = {
         "gemm": (min(1.0, ratio * 1.1), min(1.0, ratio * 2.5)),
@@ -57,10 +57,10 @@ TF32 = Rung(
     contract="tf32",
     changes='torch.set_float32_matmul_precision("high")',
     requires=(GPU, allowed("tf32"), Requirement("products in float32", _float32_products)),
-    shrinks=_tf32_shrinks,
+    remaining=_tf32_factors,
     change=lambda p: replace(p, tf32=True),
     effect="float32 products may use TF32",
-    proof=told("precision", "high", "float32 matmul precision"),
+    proof=reported("precision", "high", "float32 matmul precision"),
 )
 
 BF16 = Rung(
@@ -70,8 +70,8 @@ BF16 = Rung(
     contract="bf16",
     changes="forward and loss under torch.autocast(dtype=torch.bfloat16)",
     requires=(allowed("bf16"), Requirement("float32 weights without autocast", _not_under_autocast)),
-    shrinks=_bf16_shrinks,
+    remaining=_bf16_factors,
     change=lambda p: replace(p, bf16=True),
     effect="the step runs under autocast",
-    proof=told("autocast", "torch.bfloat16", "autocast"),
+    proof=reported("autocast", "torch.bfloat16", "autocast"),
 )

@@ -34,7 +34,7 @@ def fewer(counter: str, what: str, left: float = 1.0) -> Prove:
     return proof
 
 
-def named(pattern: str, what: str) -> Prove:
+def more_often(pattern: str, what: str) -> Prove:
     """Kernels, operators or runtime calls whose names match are more frequent than before, or came in."""
 
     def proof(e: Evidence) -> Proof:
@@ -46,7 +46,7 @@ def named(pattern: str, what: str) -> Prove:
     return proof
 
 
-def rarer(pattern: str, what: str) -> Prove:
+def less_often(pattern: str, what: str) -> Prove:
     """Kernels whose names match were there and are fewer now, or gone."""
 
     def proof(e: Evidence) -> Proof:
@@ -70,24 +70,24 @@ def occurs(pattern: str, what: str) -> Prove:
     return proof
 
 
-def told(key: str, wanted: object, what: str) -> Prove:
+def reported(key: str, wanted: object, what: str) -> Prove:
     """The candidate's worker found this value in effect in its own process."""
 
     def proof(e: Evidence) -> Proof:
         if key not in e.worker:
             return Proof(None, f"the worker says nothing of {what}")
-        found = e.worker[key]
-        return Proof(found == wanted, f"{what} is {found} in the worker")
+        value = e.worker[key]
+        return Proof(value == wanted, f"{what} is {value} in the worker")
 
     return proof
 
 
 def less_memory(e: Evidence) -> Proof:
     """At its peak the candidate has less memory in use."""
-    best, mine = (e.memory.get(side, {}).get("allocated") for side in ("best", "candidate"))
-    if not best or not mine:
+    before, after = (e.memory.get(side, {}).get("allocated") for side in ("best", "candidate"))
+    if not before or not after:
         return Proof(None, "the peak of memory is not known on this device")
-    return Proof(mine < best, f"{best / 2**30:.2f} -> {mine / 2**30:.2f} GiB at the peak")
+    return Proof(after < before, f"{before / 2**30:.2f} -> {after / 2**30:.2f} GiB at the peak")
 
 
 def counted(key: str, what: str) -> Prove:
@@ -100,13 +100,13 @@ def counted(key: str, what: str) -> Prove:
     return proof
 
 
-def both(*proofs: Prove) -> Prove:
+def all_of(*proofs: Prove) -> Prove:
     """All of them: one that fails decides; what cannot be told does not stand in the way of what can."""
 
     def proof(e: Evidence) -> Proof:
-        found = [p(e) for p in proofs]
-        known = [p.shown for p in found if p.shown is not None]
-        return Proof(all(known) if known else None, "; ".join(p.says for p in found))
+        results = [prove(e) for prove in proofs]
+        known = [result.shown for result in results if result.shown is not None]
+        return Proof(all(known) if known else None, "; ".join(result.says for result in results))
 
     return proof
 

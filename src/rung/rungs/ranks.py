@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET
 
 from rung.plan import Plan
-from rung.rungs.proofs import both, counted, named, rarer, told
+from rung.rungs.proofs import all_of, counted, less_often, more_often, reported
 from rung.rungs.requirements import (
     AUTOCAST,
     CAST_WEIGHTS,
@@ -21,7 +21,7 @@ from rung.rungs.requirements import (
     unless,
     unless_backward_is_compiled,
 )
-from rung.rungs.rung import Inapplicable, Requirement, Rung, Shrinks
+from rung.rungs.rung import Inapplicable, Remaining, Requirement, Rung
 
 # MiB of gradients that are exchanged at once. torch's own is 25: less begins sooner and launches more, more moves at a higher rate.
 BUCKETS = (8, 100)
@@ -30,12 +30,12 @@ BUCKETS = (8, 100)
 AHEAD = 2
 
 
-def _exchanging(plan: Plan, **how: Any) -> Plan:
+def _with_exchange(plan: Plan, **how: Any) -> Plan:
     return replace(plan, exchange=replace(plan.exchange, **how))
 
 
-def _with(plan: Plan, argument: str, value: Any) -> Plan:
-    return _exchanging(plan, ddp=tuple({**dict(plan.exchange.ddp), argument: value}.items()))
+def _with_ddp_argument(plan: Plan, argument: str, value: Any) -> Plan:
+    return _with_exchange(plan, ddp=tuple({**dict(plan.exchange.ddp), argument: value}.items()))
 
 
 NOT_IN_PYTHON = unless_backward_is_compiled(
@@ -44,56 +44,56 @@ NOT_IN_PYTHON = unless_backward_is_compiled(
 WHOLE = unless("torch.compile of the whole", lambda c: c.plan.compile, "it needs the whole model compiled.")
 
 
-def _argument(name: str, argument: str, value: Any, *requires: Requirement, **declared: Any) -> Rung:
+def _ddp_argument(name: str, argument: str, value: Any, *requires: Requirement, **declared: Any) -> Rung:
     """A rung that gives DistributedDataParallel another argument."""
     return Rung(
         name=name,
         level=2,
         changes=f"DistributedDataParallel({argument}={value})",
         requires=(RANKS, DDP, *requires),
-        change=lambda p: _with(p, argument, value),
-        proof=told(f"ddp {argument}", value, argument),
+        change=lambda p: _with_ddp_argument(p, argument, value),
+        proof=reported(f"ddp {argument}", value, argument),
         **declared,
     )
 
 
-def _exchanged(best: float, worst: float) -> Shrinks:
+def _exchange_factors(best: float, worst: float) -> Remaining:
     return lambda c: {"communication": (best, worst), "idle": (0.8, 1.02)}
 
 
-def _bucket(size: int) -> Rung:
-    return _argument(
+def _ddp_buckets(size: int) -> Rung:
+    return _ddp_argument(
         f"ddp-buckets-{size}",
         "bucket_cap_mb",
         size,
         title=f"gradients exchanged {size} MiB at a time",
         contract="reassociated",  # in which order ranks are summed may depend on it
-        shrinks=_exchanged(0.7, 1.1),
+        remaining=_exchange_factors(0.7, 1.1),
         effect=f"buckets of {size} MiB",
         replaces=tuple(f"ddp-buckets-{other}" for other in BUCKETS if other != size),
     )
 
 
-VIEWS = _argument(
+GRADIENT_VIEWS = _ddp_argument(
     "ddp-gradient-views",
     "gradient_as_bucket_view",
     True,
     NOT_IN_PYTHON,
     title="gradients as views of the buckets",
     contract="exact",
-    shrinks=lambda c: {"copy": (0.5, 1.0), "pointwise": (0.95, 1.0)},
+    remaining=lambda c: {"copy": (0.5, 1.0), "pointwise": (0.95, 1.0)},
     effect="gradients are views of what is exchanged, and are there once",
-    spares="memory",
+    improves="memory",
 )
 
-STATIC = _argument(
+STATIC_GRAPH = _ddp_argument(
     "ddp-static-graph",
     "static_graph",
     True,
     NOT_IN_PYTHON,
     title="static graph for DistributedDataParallel",
     contract="exact",
-    shrinks=lambda c: {"launch_gap": (0.9, 1.0), "communication": (0.9, 1.0)},
+    remaining=lambda c: {"launch_gap": (0.9, 1.0), "communication": (0.9, 1.0)},
     effect="the graph of the first step is taken for that of all",
 )
 
@@ -128,8 +128,8 @@ SYMMETRIC_MEMORY = Rung(
             "gradients are exchanged in a compiled graph (ddp-compiled-backward), which asks no hook."
         ),
     ),
-    shrinks=lambda c: {"communication": (0.8, 2.5), "copy": (1.0, 1.1), "idle": (0.8, 1.02)},
-    change=lambda p: _exchanging(p, symmetric_memory=True),
+    remaining=lambda c: {"communication": (0.8, 2.5), "copy": (1.0, 1.1), "idle": (0.8, 1.02)},
+    change=lambda p: _with_exchange(p, symmetric_memory=True),
     effect="GPUs read each other's gradients directly, in one kernel a bucket",
     proof=counted("buckets in symmetric memory", "buckets summed in symmetric memory"),
 )
@@ -152,23 +152,23 @@ BF16_GRADIENTS = Rung(
             "gradients are exchanged in a compiled graph (ddp-compiled-backward), and whether torch still joins them there was not tried."
         ),
     ),
-    shrinks=_exchanged(0.5, 0.95),
-    change=lambda p: _exchanging(p, gradients="bf16"),
+    remaining=_exchange_factors(0.5, 0.95),
+    change=lambda p: _with_exchange(p, gradients="bf16"),
     effect="half as many bytes between the ranks",
-    proof=told("gradients", "bf16", "the format in which gradients are exchanged"),
+    proof=reported("gradients", "bf16", "the format in which gradients are exchanged"),
 )
 
-GATHERED_ONCE = Rung(
+KEEP_GATHERED = Rung(
     name="fsdp-keep-gathered",
     level=2,
     title="weights gathered once a step",
     contract="exact",
     changes="fully_shard(reshard_after_forward=False): weights that forward has gathered stay until backward",
     requires=(RANKS, FSDP2),
-    shrinks=_exchanged(0.55, 1.0),
-    change=lambda p: _exchanging(p, gathered=True),
+    remaining=_exchange_factors(0.55, 1.0),
+    change=lambda p: _with_exchange(p, gathered=True),
     effect="weights are gathered less often",
-    proof=rarer(r"(?i)all_?gather", "gatherings of weights"),
+    proof=less_often(r"(?i)all_?gather", "gatherings of weights"),
 )
 
 
@@ -187,10 +187,15 @@ BF16_WEIGHTS = Rung(
         CAST_WEIGHTS,
         _only_with_autocast("weights are used"),
     ),
-    shrinks=lambda c: {"communication": (0.6, 1.0), "pointwise": (0.85, 1.05), "copy": (0.7, 1.0), "idle": (0.8, 1.02)},
-    change=lambda p: _exchanging(p, weights="bf16"),
+    remaining=lambda c: {
+        "communication": (0.6, 1.0),
+        "pointwise": (0.85, 1.05),
+        "copy": (0.7, 1.0),
+        "idle": (0.8, 1.02),
+    },
+    change=lambda p: _with_exchange(p, weights="bf16"),
     effect="half as many bytes of weights between the ranks, and no cast of them at each use",
-    proof=told("weights", "bf16", "the format in which weights are gathered"),
+    proof=reported("weights", "bf16", "the format in which weights are gathered"),
 )
 
 
@@ -209,8 +214,8 @@ PREFETCH = Rung(
             f"the model has no list of more than {AHEAD} blocks that repeat.",
         ),
     ),
-    shrinks=_exchanged(0.7, 1.05),
-    change=lambda p: _exchanging(p, ahead=AHEAD),
+    remaining=_exchange_factors(0.7, 1.05),
+    change=lambda p: _with_exchange(p, ahead=AHEAD),
     effect="a gathering begins before the host has come to the block that needs it",
     proof=counted("ahead", "blocks gathered ahead"),
 )
@@ -223,10 +228,10 @@ CORES = Rung(
     contract="exact",
     changes="sched_setaffinity: the cores of the GPU's NUMA node, divided among the ranks that are near them",
     requires=(RANKS,),
-    shrinks=lambda c: {"launch_gap": (0.85, 1.02), "idle": (0.9, 1.02), "communication": (0.9, 1.02)},
-    change=lambda p: _exchanging(p, cores=True),
+    remaining=lambda c: {"launch_gap": (0.85, 1.02), "idle": (0.9, 1.02), "communication": (0.9, 1.02)},
+    change=lambda p: _with_exchange(p, cores=True),
     effect="no rank moves between cores, or to those of another",
-    proof=told("cores", "own", "the set of cores"),
+    proof=reported("cores", "own", "the set of cores"),
 )
 
 # What it gives depends on the link between the ranks. torch cuts the graph so that the exchange of a bucket begins while
@@ -243,15 +248,15 @@ ONE_GRAPH = Rung(
         WHOLE,
         unless_backward_is_compiled("the model is one graph (ddp-compiled-backward)."),
     ),
-    shrinks=lambda c: {
+    remaining=lambda c: {
         "gemm": (0.95, 1.0),
         "pointwise": (0.8, 1.0),
         "launch_gap": (0.7, 1.0),
         "communication": (1.0, 2.0),
     },
-    change=lambda p: _exchanging(p, one_graph=True),
+    change=lambda p: _with_exchange(p, one_graph=True),
     effect="the model is one graph, whatever the buckets hold",
-    proof=told("one graph under DDP", True, "one graph under DDP"),
+    proof=reported("one graph under DDP", True, "one graph under DDP"),
 )
 
 # Experimental in torch (docs/internals/many-gpus.md has what it gave on two H200).
@@ -271,18 +276,18 @@ COMPILED_BACKWARD = Rung(
             "it compiles backward anew, where rewrites of Inductor's graphs would not be in effect.",
         ),
     ),
-    shrinks=lambda c: {
+    remaining=lambda c: {
         "gemm": (0.95, 1.0),
         "pointwise": (0.8, 1.0),
         "copy": (0.8, 1.0),
         "launch_gap": (0.7, 1.0),
         "communication": (0.7, 1.3),
     },
-    change=lambda p: _exchanging(p, compiled_backward=True),
+    change=lambda p: _with_exchange(p, compiled_backward=True),
     effect="the model is one graph, and a part of its exchange still hides behind backward",
-    proof=told("compiled backward", True, "one compiled graph of backward"),
+    proof=reported("compiled backward", True, "one compiled graph of backward"),
     replaces=("ddp-one-graph", "ddp-gradient-views", "ddp-static-graph", "ddp-symmetric-memory", "bf16-gradients"),
-    prepares=60,
+    prepare_seconds=60,
 )
 
 # Inductor's option for it. What a step gains depends on how large the products are beside their exchange: the range is a guess.
@@ -291,7 +296,7 @@ FUSE_PRODUCTS = "_micro_pipeline_tp"
 
 def _with_fused_products(plan: Plan) -> Plan:
     options = {**dict(plan.inductor), FUSE_PRODUCTS: True}
-    return _exchanging(replace(plan, inductor=tuple(options.items())), fused_products=True)
+    return _with_exchange(replace(plan, inductor=tuple(options.items())), fused_products=True)
 
 
 ASYNC_TENSOR_PARALLEL = Rung(
@@ -301,24 +306,24 @@ ASYNC_TENSOR_PARALLEL = Rung(
     contract="reassociated",
     changes="torch._inductor.config._micro_pipeline_tp: all-gathers before products, and reduce-scatters behind them, become symm_mem.fused_all_gather_matmul and symm_mem.fused_matmul_reduce_scatter; no NVLink multicast",
     requires=(GPU, RANKS, TENSOR_PARALLEL, _ON_ONE_HOST, WHOLE),
-    shrinks=lambda c: {"communication": (0.3, 1.05), "gemm": (1.0, 1.1), "idle": (0.8, 1.05)},
+    remaining=lambda c: {"communication": (0.3, 1.05), "gemm": (1.0, 1.1), "idle": (0.8, 1.05)},
     change=_with_fused_products,
     effect="a product begins with the parts that have come, and sends those that are done",
-    proof=both(
-        told(f"inductor {FUSE_PRODUCTS}", True, FUSE_PRODUCTS),
-        named(r"symm_mem::fused_(all_gather|matmul)", "products fused with their exchange"),
+    proof=all_of(
+        reported(f"inductor {FUSE_PRODUCTS}", True, FUSE_PRODUCTS),
+        more_often(r"symm_mem::fused_(all_gather|matmul)", "products fused with their exchange"),
     ),
 )
 
 EXCHANGE = (
-    *(_bucket(size) for size in BUCKETS),
-    VIEWS,
-    STATIC,
+    *(_ddp_buckets(size) for size in BUCKETS),
+    GRADIENT_VIEWS,
+    STATIC_GRAPH,
     ONE_GRAPH,
     COMPILED_BACKWARD,
     SYMMETRIC_MEMORY,
     BF16_GRADIENTS,
-    GATHERED_ONCE,
+    KEEP_GATHERED,
     BF16_WEIGHTS,
     PREFETCH,
 )

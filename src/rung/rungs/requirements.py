@@ -35,7 +35,7 @@ COMPILED = unless("torch.compile", lambda c: c.plan.compiles, "it needs torch.co
 AUTOCAST = unless("autocast", lambda c: c.autocast, "it needs autocast to 16 bits, which is not in effect so far.")
 RANKS = unless(
     "several ranks (--nproc-per-node)",
-    lambda c: c.several,
+    lambda c: c.distributed,
     "it is for several ranks: climb with --nproc-per-node.",
     SEVERAL_RANKS,
 )
@@ -56,7 +56,7 @@ TENSOR_PARALLEL = unless(
 )
 WHOLE_WEIGHTS = unless(
     "",
-    lambda c: not (c.several and c.facts.parallel in ("fsdp2", "tensor")),
+    lambda c: not (c.distributed and c.facts.parallel in ("fsdp2", "tensor")),
     "each rank holds a part of the weights, and it works on whole ones.",
     ONE_PROCESS,
 )
@@ -66,11 +66,13 @@ BFLOAT16 = unless(
     "it is for products in bfloat16, and nothing runs in bfloat16 so far.",
 )
 HALF = unless(
-    "products in 16 bits", lambda c: c.half, "it is for products in 16 bits, and nothing runs in 16 bits so far."
+    "products in 16 bits",
+    lambda c: c.half_precision,
+    "it is for products in 16 bits, and nothing runs in 16 bits so far.",
 )
 REFUSED = unless(
     "compiled code that verification refused",
-    lambda c: c.refused,
+    lambda c: c.rounding_refused,
     "it makes nothing faster: a climb adds it to a plain mode that verification refused in 16 bits.",
 )
 KNOWN_SIZES = unless(
@@ -92,7 +94,7 @@ CAST_WEIGHTS = Requirement(
 
 def one_process(why: str) -> Requirement:
     """Refuses several ranks. why: as a clause behind "it is for one process"."""
-    return unless("one process", lambda c: not c.several, f"it is for one process: {why}.", ONE_PROCESS)
+    return unless("one process", lambda c: not c.distributed, f"it is for one process: {why}.", ONE_PROCESS)
 
 
 def unless_backward_is_compiled(why: str) -> Requirement:
@@ -136,7 +138,7 @@ def share_of(part: str) -> Requirement:
     return Requirement(f"{LEAST_SHARE:.0%} of the step in {part.replace('_', ' ')}", refuses)
 
 
-def finds(rewrite: str, what: str) -> tuple[Requirement, Requirement]:
+def finds_match(rewrite: str, what: str) -> tuple[Requirement, Requirement]:
     """The survey's capture found something for this rewrite; else it says what it saw."""
 
     def refuses(c: Context) -> Inapplicable | None:
@@ -149,8 +151,8 @@ def finds(rewrite: str, what: str) -> tuple[Requirement, Requirement]:
             )
         near = [s.removeprefix(f"{rewrite}: ") for s in c.facts.skipped if s.startswith(f"{rewrite}: ")]
         if near:
-            more = f" (and {len(near) - 1} more)" if len(near) > 1 else ""
-            return Inapplicable(f"{what} found, but none that can be rewritten: {near[0]}{more}", group=NOT_FOUND)
+            others = f" (and {len(near) - 1} more)" if len(near) > 1 else ""
+            return Inapplicable(f"{what} found, but none that can be rewritten: {near[0]}{others}", group=NOT_FOUND)
         return Inapplicable(f"no {what} found in the captured graph.", group=NOT_FOUND)
 
     return KNOWN_SIZES, Requirement(what, refuses)
@@ -166,7 +168,7 @@ def captured(operator: str, what: str) -> Requirement:
     )
 
 
-def _turned_on_the_way(c: Context) -> Inapplicable | None:
+def _no_tf32_products(c: Context) -> Inapplicable | None:
     if c.autocast or c.facts.dtype != "torch.float32":
         return Inapplicable("products are not computed in float32: in 16 bits the chip takes factors in both orders.")
     return None if c.tf32 else Inapplicable("float32 products do not use TF32 so far.")
@@ -175,5 +177,5 @@ def _turned_on_the_way(c: Context) -> Inapplicable | None:
 # Such a chip takes the factors of TF32 products in one order only (PTX, wgmma).
 TF32_ON_HOPPER = (
     chip("sm90", "sm90", "its TF32 products take factors in one order only"),
-    Requirement("products in TF32", _turned_on_the_way),
+    Requirement("products in TF32", _no_tf32_products),
 )

@@ -13,11 +13,18 @@ from rung.records.workload import Facts
 
 @dataclass(frozen=True)
 class Context:
-    """What a rung may know before it is tried. facts: what is known of the workload, all of it once it was surveyed;
-    parts: nanoseconds a step by category, of the best so far; rates: matrix FLOP/s of the chip by precision;
-    first_run: seconds of the best's first run, compiling included; failed: rungs whose candidate raised, hung or died;
-    memory: the best's peaks in bytes (`allocated` and `reserved` on a GPU); early: what compiles sooner is wanted beside what may turn out
-    faster; refused: what is compiled so far was refused for what it computes in 16 bits."""
+    """What a rung may know before it is tried.
+
+    plan                 of the best so far.
+    facts                what is known of the workload: all of it once it was surveyed.
+    parts                nanoseconds a step by category, of the best so far.
+    rates                matrix FLOP/s of the chip by precision.
+    first_run            seconds of the best's first run, compiling included.
+    failed               rungs whose candidate raised, hung or died.
+    memory               the best's peaks in bytes (`allocated` and `reserved` on a GPU).
+    wants_fast_compile   what compiles sooner is wanted beside what may turn out faster.
+    rounding_refused     what is compiled so far was refused for what it computes in 16 bits.
+    """
 
     plan: Plan
     numerics: Numerics
@@ -27,15 +34,15 @@ class Context:
     first_run: float = 0.0
     failed: tuple[str, ...] = ()
     memory: Mapping[str, int] = field(default_factory=dict)
-    early: bool = False
-    refused: bool = False
+    wants_fast_compile: bool = False
+    rounding_refused: bool = False
 
     @property
     def gpu(self) -> bool:
         return self.facts.gpu
 
     @property
-    def several(self) -> bool:
+    def distributed(self) -> bool:
         """Whether several ranks train together."""
         return self.facts.ranks > 1
 
@@ -49,7 +56,7 @@ class Context:
         return bool(self.plan.bf16 or self.facts.amp)
 
     @property
-    def half(self) -> bool:
+    def half_precision(self) -> bool:
         """Whether products are computed in 16 bits, by autocast or because the weights are."""
         return self.autocast or self.facts.dtype in ("torch.bfloat16", "torch.float16")
 
@@ -65,7 +72,7 @@ class Context:
 
 # Where in its range, of the time that is left, the gain of a rung is expected: 0 is the low end. The second is for a step that is compiled
 # already, and no lower precision: from 14 trials of the zoo (docs/zoo.md, "Predictions").
-MIDDLE, COMPILED = 0.5, 0.14
+MIDDLE, WHERE_COMPILED = 0.5, 0.14
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ class Prediction:
     def middle(self) -> float:
         """Of the range, of the time that is left. By it the next rung is chosen: what gives less is reverted, so that what a try may give
         counts for more than what is likely."""
-        return within(self.low, self.high, MIDDLE)
+        return speedup_at(self.low, self.high, MIDDLE)
 
     def judge(self, measured: float) -> str:
         return "below" if measured < self.low else "above" if measured > self.high else "inside"
@@ -128,9 +135,13 @@ class Counters:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What can show that a rung is in effect. before, after: the traces of the best so far and of the candidate, None
-    where there is none; worker: what the candidate's worker says of itself (`Candidate.warm`); of both sides, `best` and `candidate`,
-    over_shapes: where the rung is about them (`climb.verdict.over_shapes`); memory: the peaks."""
+    """What can show that a rung is in effect.
+
+    before, after   counts from the traces of the best so far and of the candidate; None where there is no trace.
+    worker          what the candidate's worker reports of itself (`Candidate.warm`).
+    over_shapes     of `best` and `candidate`, where the rung is about several shapes (`climb.verdict.over_shapes`).
+    memory          of `best` and `candidate`, the peaks in bytes.
+    """
 
     before: Counters | None
     after: Counters | None
@@ -147,7 +158,9 @@ class Proof:
     says: str
 
 
-Shrinks = Callable[[Context], dict[str, tuple[float, float]]]
+# For each part of the profile that a change works on, the factors that should be left of its time: at best and at worst.
+TimeFactors = dict[str, tuple[float, float]]
+Remaining = Callable[[Context], TimeFactors]
 
 
 @dataclass(frozen=True)
@@ -163,18 +176,18 @@ class Requirement:
 class Rung:
     """One step of the ladder: a change of the plan, and all that is known of it.
 
-    contract     what it may do to numbers: `exact`, `reassociated`, `tf32`, `bf16` or `fp8`.
-    requires     its preconditions. The first that does not hold is the reason why it is not tried.
-    shrinks      for the parts that it works on, the factors that should be left of their time, at best and at worst.
-    change       the plan with the rung in it. Nothing else is changed, so leaving it out again undoes it.
-    effect       what it should do beside being faster, and `proof` whether it did.
-    replaces     rungs that cannot be in effect together with it; they leave the plan when it comes in.
-    core         tried whatever is predicted: nothing else shows while the GPU waits for its launches.
-    prepares     seconds that preparing it takes on top of what the best so far takes, as a first guess.
-    spares       what it is for: a shorter `step`; or, at the same step, a shorter `first run`, a lower peak of `memory`, or
-                 fewer `graphs` compiled over all shapes.
-    first        variables of a worker that runs the candidate once before all others, for what it leaves in files.
-    members      the rungs that are tried as this one (`climb.bundles.best_bundle`).
+    contract          what it may do to numbers: `exact`, `reassociated`, `tf32`, `bf16` or `fp8`.
+    requires          its preconditions. The first that does not hold is the reason why it is not tried.
+    remaining         for the parts that it works on, the factors that should be left of their time, at best and at worst.
+    change            the plan with the rung in it. Nothing else is changed, so leaving it out again undoes it.
+    effect            what it should do beside being faster, and `proof` whether it did.
+    replaces          rungs that cannot be in effect together with it; they leave the plan when it comes in.
+    always_tried      whatever is predicted: nothing else shows while the GPU waits for its launches.
+    prepare_seconds   that preparing it takes on top of what the best so far takes, as a first guess.
+    improves          what it is for: a shorter `step`; or, at the same step, a shorter `first run`, a lower peak of `memory`,
+                      or fewer `graphs` compiled over all shapes.
+    tuning_env        variables of a worker that runs the candidate once before all others, for what it leaves in files.
+    members           the rungs that are tried as this one (`climb.bundles.best_bundle`).
     """
 
     name: str
@@ -183,21 +196,22 @@ class Rung:
     contract: str
     changes: str
     requires: tuple[Requirement, ...] = ()
-    shrinks: Shrinks
+    remaining: Remaining
     change: Callable[[Plan], Plan]
     effect: str
     proof: Callable[[Evidence], Proof]
     replaces: tuple[str, ...] = ()
-    core: bool = False
-    prepares: float = 0.0
-    spares: str = "step"
-    first: tuple[tuple[str, str], ...] = ()
+    always_tried: bool = False
+    prepare_seconds: float = 0.0
+    improves: str = "step"
+    tuning_env: tuple[tuple[str, str], ...] = ()
     members: tuple[Rung, ...] = ()
 
     def applies(self, context: Context) -> Inapplicable | None:
         """None, or why it is not tried here."""
-        if no := next((no for required in self.requires if (no := required.refuses(context))), None):
-            return no
+        refusals = (requirement.refuses(context) for requirement in self.requires)
+        if refused := next(filter(None, refusals), None):
+            return refused
         if self.change(context.plan) == context.plan:  # it would be the best so far against itself, and kept by chance
             return already("what is kept so far changes all that it would.")
         return None
@@ -205,28 +219,28 @@ class Rung:
     @property
     def needs(self) -> tuple[str, ...]:
         """What has to hold for it to apply, in a few words each."""
-        return tuple(required.needs for required in self.requires if required.needs)
+        return tuple(requirement.needs for requirement in self.requires if requirement.needs)
 
     def predict(self, context: Context) -> Prediction:
         """Amdahl's law over the parts of the profile: what the rung leaves alone takes as long as before."""
-        shrinks = self.shrinks(context)
+        factors = self.remaining(context)
         total = sum(context.parts.values())
         best, worst = (
-            sum(t * shrinks.get(part, (1.0, 1.0))[end] for part, t in context.parts.items()) for end in (0, 1)
+            sum(t * factors.get(part, (1.0, 1.0))[end] for part, t in context.parts.items()) for end in (0, 1)
         )
         if total <= 0:
             return Prediction(1.0, 1.0, {}, 1.0)
-        largest = sorted(shrinks, key=lambda part: -context.parts.get(part, 0.0))
+        largest = sorted(factors, key=lambda part: -context.parts.get(part, 0.0))
         shares = {part: context.share(part) for part in largest if context.share(part) >= 0.005}
         low, high = total / max(worst, 1e-9 * total), total / max(best, 1e-9 * total)
-        return Prediction(low, high, shares, within(low, high, self._place(context.plan)))
+        return Prediction(low, high, shares, speedup_at(low, high, self._place(context.plan)))
 
     def _place(self, plan: Plan) -> float:
         """Where in its range its gain is expected. What a lower precision gives is as sure on a compiled step."""
         same_precision = self.change(plan).precision_only() == plan.precision_only()
-        return COMPILED if plan.compiles and same_precision else MIDDLE
+        return WHERE_COMPILED if plan.compiles and same_precision else MIDDLE
 
 
-def within(low: float, high: float, place: float) -> float:
+def speedup_at(low: float, high: float, place: float) -> float:
     """The speedup at this place of a range, of the time that is left: 0 is its low end."""
     return 1 / ((1 - place) / low + place / high)

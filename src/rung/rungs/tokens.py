@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from rung.rungs.rung import Context
+from rung.rungs.rung import Context, TimeFactors
 from rung.toml import Row, shipped_rows
 
 
@@ -20,7 +20,7 @@ class Range(Row, kw_only=True, frozen=True):
     rungs: list[str]
     mode: str = ""
     tokens_at_most: int | None = None
-    shrinks: dict[str, tuple[float, float]]
+    remaining: TimeFactors
     seen: list[Seen]
     source: str
 
@@ -34,11 +34,11 @@ def ranges() -> tuple[Range, ...]:
     return shipped_rows("rungs/tokens.toml", "range", Range)
 
 
-def shrinks_by_tokens(rung: str) -> Callable[[Context], dict[str, tuple[float, float]]]:
+def factors_by_tokens(rung: str) -> Callable[[Context], TimeFactors]:
     """The factors of the first row for this rung that covers the workload's mode and tokens a step."""
 
-    def shrinks(c: Context) -> dict[str, tuple[float, float]]:
+    def factors(c: Context) -> TimeFactors:
         mode, tokens = c.facts.mode, c.facts.tokens or None
-        return next(row.shrinks for row in ranges() if rung in row.rungs and row.covers(mode, tokens))
+        return next(row.remaining for row in ranges() if rung in row.rungs and row.covers(mode, tokens))
 
-    return shrinks
+    return factors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rung.rungs.graph_rewrites import inductor_rewrite
-from rung.rungs.proofs import both, fewer, less_memory, named, rarer, told
+from rung.rungs.proofs import all_of, fewer, less_memory, less_often, more_often, reported
 from rung.rungs.requirements import AUTOCAST, COMPILED, GPU, TF32_ON_HOPPER, TRAINING, captured, share_of, unless
 from rung.rungs.rung import Context, Inapplicable, Requirement, Rung, already
 
@@ -17,7 +17,7 @@ def _unfused(c: Context) -> Inapplicable | None:
         return already("the optimizer is already fused.")
     if why := c.facts.optimizer_not_fused:
         return Inapplicable(f"{why}.")
-    if c.several and c.facts.parallel in ("fsdp2", "tensor") and c.facts.optimizer not in FUSED_SHARDS:
+    if c.distributed and c.facts.parallel in ("fsdp2", "tensor") and c.facts.optimizer not in FUSED_SHARDS:
         return Inapplicable(f"torch's fused {c.facts.optimizer} does not step weights that ranks share out.")
     return None
 
@@ -29,11 +29,12 @@ FUSED_OPTIMIZER = Rung(
     contract="reassociated",
     changes="the same optimizer with fused=True",
     requires=(TRAINING, Requirement("an optimizer that has a fused form", _unfused)),
-    shrinks=lambda c: {"optimizer": (0.25, 0.8), "launch_gap": (0.7, 1.0)},
+    remaining=lambda c: {"optimizer": (0.25, 0.8), "launch_gap": (0.7, 1.0)},
     change=lambda p: replace(p, fused_optimizer=True),
     effect="the optimizer steps in fused kernels",
-    proof=both(
-        told("optimizer_fused", True, "fused"), named(r"(?i)_fused_(adam|sgd|adagrad)|Fused(Adam|SGD)", "fused steps")
+    proof=all_of(
+        reported("optimizer_fused", True, "fused"),
+        more_often(r"(?i)_fused_(adam|sgd|adagrad)|Fused(Adam|SGD)", "fused steps"),
     ),
 )
 
@@ -54,9 +55,10 @@ FLOAT32_GRADIENTS = inductor_rewrite(
     changes="the matrix product for a weight's gradient writes float32 directly, without a bfloat16 copy that is then widened",
     requires=(TRAINING, GPU, AUTOCAST, Requirement("gradients that are widened to float32", _widened), COMPILED),
     # 8 bytes a weight become 4: 2 written, 2 read, 4 written before.
-    shrinks=lambda c: {"pointwise": (0.88, 1.0)},
+    remaining=lambda c: {"pointwise": (0.88, 1.0)},
     effect="no kernels that widen gradients",
-    shown=("the rewrite of gradients", fewer("kernels", "kernels")),
+    reported_as="the rewrite of gradients",
+    proof=fewer("kernels", "kernels"),
 )
 
 
@@ -82,9 +84,10 @@ FUSED_DGRAD = inductor_rewrite(
         ),
     ),
     # Of 12 kernels that took 7 % of the step of `medium` on one H100, a fifth of the bytes; more where they are computed again.
-    shrinks=lambda c: {"pointwise": (0.85, 1.0)},
+    remaining=lambda c: {"pointwise": (0.85, 1.0)},
     effect="fewer kernels that choose by the place",
-    shown=("the rewrite of joins", rarer("triton_.*_cat_", "kernels that join")),
+    reported_as="the rewrite of joins",
+    proof=less_often("triton_.*_cat_", "kernels that join"),
 )
 
 DEPTHWISE_DGRAD = inductor_rewrite(
@@ -102,13 +105,11 @@ DEPTHWISE_DGRAD = inductor_rewrite(
     ),
     # On one H200 in bfloat16, 0.42 to 0.71 of the time of such a gradient was left channels-last, and 0.56 to 0.94 otherwise. It is a third to a half of
     # what a depthwise convolution takes in training, and others are beside it (docs/internals/zoo.md).
-    shrinks=lambda c: {"convolution": (0.75, 1.0)},
+    remaining=lambda c: {"convolution": (0.75, 1.0)},
     effect="fewer kernels for input gradients of convolutions",
-    shown=(
-        "the rewrite of convolutions",
-        # col2im: MIOpen's products, and torch's own, put together what such a gradient is summed of.
-        rarer(r"(?i)dgrad|depthwise2d_backward_kernel|conv.*bwd|igemm_bwd|col2im", "kernels for such gradients"),
-    ),
+    reported_as="the rewrite of convolutions",
+    # col2im: MIOpen's products, and torch's own, put together what such a gradient is summed of.
+    proof=less_often(r"(?i)dgrad|depthwise2d_backward_kernel|conv.*bwd|igemm_bwd|col2im", "kernels for such gradients"),
 )
 
 K_MAJOR_WGRAD = inductor_rewrite(
@@ -120,9 +121,10 @@ K_MAJOR_WGRAD = inductor_rewrite(
     "the weight for the input gradient",
     requires=(TRAINING, *TF32_ON_HOPPER, COMPILED),
     # A third of the products are gradients of weights; on one H100 they took two thirds to all of their time, with the copies.
-    shrinks=lambda c: {"gemm": (0.85, 1.0), "pointwise": (1.0, 1.1)},
+    remaining=lambda c: {"gemm": (0.85, 1.0), "pointwise": (1.0, 1.1)},
     effect="copies of factors before the products that read them",
-    shown=("the order of factors", named("k_major_copy", "copied factors")),
+    reported_as="the order of factors",
+    proof=more_often("k_major_copy", "copied factors"),
 )
 
 RECOMPUTE = inductor_rewrite(
@@ -133,8 +135,9 @@ RECOMPUTE = inductor_rewrite(
     changes="the backward pass recomputes gated activations and normalized values instead of saving them",
     requires=(TRAINING, GPU, COMPILED),
     # One more value is written where both its inputs are read already.
-    shrinks=lambda c: {"pointwise": (1.0, 1.1)},
+    remaining=lambda c: {"pointwise": (1.0, 1.1)},
     effect="less memory in use at the peak",
-    shown=("the choice of what is kept", less_memory),
-    spares="memory",
+    reported_as="the choice of what is kept",
+    proof=less_memory,
+    improves="memory",
 )

@@ -26,7 +26,7 @@ from rung.measure.summary import summarize
 from rung.records.bench import Bench, OverRanks, TimerFacts, Work
 from rung.records.measured import Interval, Sensors
 from rung.records.record import record_of
-from rung.rungs import chosen
+from rung.rungs import rungs_named
 from rung.side import Launcher, Limits, Setup, Side
 from rung.timing.compile_cache import compiled_code
 from rung.timing.function import Function, Here, named
@@ -84,7 +84,7 @@ def bench(
     the file that the side came from, whose climb's figures are held beside these (`rung.timing.saved`). With a `trend` the interval is
     wider than 95 %. What raises, hangs or dies raises WorkloadError; samples taken until then are in its `samples`.
     """
-    chosen(side.rungs)
+    rungs_named(side.rungs)
     limit = deadline or _preset(preset).deadline
     with log_folder("rung-bench-") as folder, ExitStack() as stack:
         # What Inductor tunes it chooses anew where nothing is kept, and code of another choice takes another time.

@@ -23,7 +23,7 @@ from rung.launch import WorkerFailed, log_folder
 from rung.measure import COMPARE, Restart
 from rung.plan import in_words
 from rung.quantities import ratio
-from rung.recipes.fit import found_nothing
+from rung.recipes.compatibility import no_match_message
 from rung.records.compare import ComparedSide, Comparison, Ranked, Ranking
 from rung.records.measured import Compared, Verification
 from rung.records.record import plain, record_of
@@ -215,7 +215,7 @@ def idle(sides: Mapping[str, Side], warm: Mapping[str, Warmed]) -> list[str]:
     for side, state in warm.items():
         applied = state.applied
         for name in (n for n, count in applied.get("matches", {}).items() if not count and n in sides[side].rungs):
-            said.append(f"{side}: {found_nothing(name, applied['skipped'])}")
+            said.append(f"{side}: {no_match_message(name, applied['skipped'])}")
     return said
 
 

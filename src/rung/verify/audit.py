@@ -24,8 +24,9 @@ from rung.verify.perturb import perturbed, put, state
 from rung.verify.randomness import without_dropout
 from rung.verify.reference import LOW, exactly, full_precision, in_float32
 from rung.workload import Workload, seeded_model, shapes
-from rung.workload.base import copied, of_same_tensors, refuse_other_arguments, underivable
-from rung.workload.hidden import refuse_hidden_tensors
+from rung.workload.base import refuse_other_arguments, why_no_second_shape
+from rung.workload.copy_model import copy_model, copy_sharing_tensors
+from rung.workload.hidden_tensors import refuse_hidden_tensors
 
 # What a device and its libraries say where memory is short, among other things.
 DEVICE = re.compile(r"(?i)\b(cuda|hip) error|cublas|cudnn|hipblas|rocblas|miopen")
@@ -98,7 +99,7 @@ def _in_full_precision(step: Step, weights: dict[str, torch.Tensor], seen: Seen)
     raised = exactly(workload)
     try:
         with full_precision():
-            model = in_float32(copied(step.model))
+            model = in_float32(copy_model(step.model))
             model.zero_grad(set_to_none=True)
             exact = observe(
                 Step(raised, model, Plan(), device), weights, to_device(raised.inputs(1), device), gradients=False
@@ -221,7 +222,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
     """
     workload = without_dropout(workload)
     step = Step(workload, seeded_model(workload).to(device.torch_name), Plan(), device)
-    other = of_same_tensors(step.model, workload.label)
+    other = copy_sharing_tensors(step.model, workload.label)
     first = workload.inputs(1)
     _refuse_inputs(workload, step.model, first)
     _refuse_inference_tensors(workload, step.model)
@@ -402,7 +403,7 @@ def one_shape_only(workload: Workload, device: Device) -> str:
         return "it says so"
     if workload.other_shapes:
         return ""
-    if why := underivable(workload):
+    if why := why_no_second_shape(workload):
         return f"{why}, so no other shape can be derived"
     derived = shapes(workload)[1](1)
     try:

@@ -26,7 +26,7 @@ from rung.verify.perturb import state
 from rung.verify.verdict import Verification
 from rung.verify.verify import Build, OneProcess, verify
 from rung.workload import Batch, Workload, of_rank
-from rung.workload.base import copied
+from rung.workload.copy_model import copy_model
 
 Batches = list[Batch]  # of each rank, in their order
 
@@ -157,7 +157,7 @@ class _Gathered(_OfRank):
     out before a step, and gathered with their gradients after it."""
 
     def __init__(self, workload: Workload, model: torch.nn.Module, plan: Plan, device: Device) -> None:
-        super().__init__(workload, copied(model), plan, device)
+        super().__init__(workload, copy_model(model), plan, device)
         self.model = model
         assert sharded(self.step.model)
 

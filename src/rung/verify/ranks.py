@@ -16,7 +16,7 @@ from rung.plan import Plan
 from rung.verify.observe import own_copy
 from rung.verify.randomness import active
 from rung.workload import Workload
-from rung.workload.base import copied
+from rung.workload.copy_model import copy_model
 
 # Relative L2 error of a gradient: bfloat16 leaves far less, a gradient that another rank had no part in far more.
 APART = 0.1
@@ -75,7 +75,7 @@ class TrainedTogether:
         if active(self._model):
             return ""
         try:
-            alone = copied(self._model)
+            alone = copy_model(self._model)
             own = self._gradients(alone, alone, batch)
         except torch.OutOfMemoryError:
             own = []

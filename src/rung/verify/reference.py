@@ -19,7 +19,7 @@ from rung.verify.draws import Draws
 from rung.verify.observe import Seen, observe
 from rung.verify.perturb import inexact, state
 from rung.workload import Batch, Workload
-from rung.workload.base import copied
+from rung.workload.copy_model import copy_model
 
 LOW = (torch.bfloat16, torch.float16)
 DOUBLE = (torch.float64, torch.complex128)
@@ -47,7 +47,7 @@ class Reference:
         self._alone, self._whole = alone, whole
         self.name = "float64" if double else "float32"
         self.draws: Draws | None = None  # of a workload whose forward draws random numbers
-        self.step = whole(Step(self._workload, (_double if double else in_float32)(copied(model)), Plan(), device))
+        self.step = whole(Step(self._workload, (_double if double else in_float32)(copy_model(model)), Plan(), device))
 
     def run(self, weights: dict[str, torch.Tensor], batch: Batch) -> Seen:
         if self.name == "float64":
@@ -84,7 +84,7 @@ class Reference:
             return False
         narrow = _Narrow()
         with contextlib.suppress(Exception), narrow:  # a workload that raises is refused elsewhere
-            self._whole(Step(self._workload, copied(self._model), Plan(), self._device))(self.cast(batch))
+            self._whole(Step(self._workload, copy_model(self._model), Plan(), self._device))(self.cast(batch))
         return not narrow.seen
 
     def _fall_back(self) -> None:
@@ -92,7 +92,7 @@ class Reference:
         del self.step
         release_cache(self._device)
         self.name = "float32"
-        self.step = self._whole(Step(self._workload, in_float32(copied(self._model)), Plan(), self._device))
+        self.step = self._whole(Step(self._workload, in_float32(copy_model(self._model)), Plan(), self._device))
 
 
 def jittered(weights: dict[str, torch.Tensor], seed: int, times: float = 1.0) -> dict[str, torch.Tensor]:

@@ -38,7 +38,7 @@ from rung.verify.untouched import changed, changed_settings, fingerprint, functi
 from rung.verify.values import other_integers, other_values, settled, value_rows, varying
 from rung.verify.verdict import Verification
 from rung.workload import Batch, Workload, seeded_model, shapes
-from rung.workload.base import copied
+from rung.workload.copy_model import copy_model
 
 SEEDS = (11, 12, 13)  # 11 % 3 == 2: faint weights; 12 and 13: sharp ones
 # For the untouched model, where a candidate would be refused for a few numbers: sharp and faint weights, as above.
@@ -129,7 +129,7 @@ def _as_it_draws(
     model = seeded_model(workload).to(device.torch_name)
     if not random and (workload.mode != "train" or not active(model)):
         return []
-    baseline = Step(workload, copied(model), Plan(), device)
+    baseline = Step(workload, copy_model(model), Plan(), device)
     weights = perturbed(model, 0, 0.0)
     batch = to_device(shapes(workload)[-1](SEEDS[0]), device)
     try:
@@ -175,7 +175,7 @@ class _At:
         self.turns = turns
         self.model = seeded_model(workload).to(device.torch_name)
         self.reference = Reference(workload, self.model, device, alone, asked.whole)
-        self.baseline = asked.whole(Step(workload, copied(self.model), plan.precision_only(), device))
+        self.baseline = asked.whole(Step(workload, copy_model(self.model), plan.precision_only(), device))
         self.build = build or (lambda model, at: Step(workload, model, at, device))
         self.draws: Draws | None = None  # where the workload's forward draws random numbers
         self.rows: list[Row] = []
@@ -184,7 +184,7 @@ class _At:
         self.double = False  # the workload's own precision
 
     def verify(self, backwards: bool, others: bool) -> None:
-        mine = copied(self.model)
+        mine = copy_model(self.model)
         # What the workload itself loads and sets when it first runs is its own.
         with contextlib.suppress(Exception), self.turns.take():
             self._look_at_the_untouched()

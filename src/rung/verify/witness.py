@@ -28,7 +28,7 @@ from rung.verify.randomness import active
 from rung.verify.reference import Reference, jittered, own_precision
 from rung.verify.tolerance import FLOOR, judge
 from rung.workload import Batch, Workload, seeded_model
-from rung.workload.base import copied
+from rung.workload.copy_model import copy_model
 
 NEW = 10_000  # the first seed of inputs that nothing has seen
 PAIRS, MOST_PAIRS = 9, 27  # of a step on new inputs and one on the same again; the most where they seem to differ
@@ -114,7 +114,7 @@ def against_the_untouched(
     numerics = plan.phases(own_precision(workload, model, device))[-1]
     # Beside others who fill the GPU: bfloat16 and TF32 are off by thousands of times what float32 is.
     reference = Reference(workload, model, device, double=numerics == "exact")
-    baseline = Step(workload, copied(model), plan.precision_only(), device)
+    baseline = Step(workload, copy_model(model), plan.precision_only(), device)
     said: list[str] = []
     found: list[Row] = []
     if watched.cases and draws(partial(observe, baseline, *watched.cases[0][:2]), device):

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import sys
-import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from rung.errors import WorkloadError
-from rung.workload.closures import Rebinding
 
 if TYPE_CHECKING:
     import torch
 
 Mode = Literal["train", "infer"]
 Parallel = Literal["ddp", "fsdp2", "own"]
-OF_MODULES = ("_parameters", "_buffers", "_modules")  # torch's tables in a module
-TOLD = 6  # of a model's arguments, that a refusal names
+MOST_NAMED = 6  # arguments of a model in a refusal
 Batch = Any  # a tensor, or a dict, tuple or list of tensors
 
 
@@ -253,7 +249,7 @@ def shapes(workload: Workload) -> list[Callable[[int], Batch]]:
         return [workload.inputs]
     if workload.other_shapes:
         return [workload.inputs, *workload.other_shapes]
-    if why := underivable(workload):
+    if why := why_no_second_shape(workload):
         raise WorkloadError(
             f"{workload.label}: a second input shape cannot be derived, because {why}; give "
             "Workload(other_shapes=(lambda seed: ...,)), or one_shape=True where the model runs on one alone."
@@ -274,7 +270,7 @@ def shapes(workload: Workload) -> list[Callable[[int], Batch]]:
     return [workload.inputs, resized]
 
 
-def underivable(workload: Workload) -> str:
+def why_no_second_shape(workload: Workload) -> str:
     """Why no second shape can be derived from the inputs, in a few words; empty where one can."""
     import torch
     from torch.utils import _pytree as pytree
@@ -284,39 +280,6 @@ def underivable(workload: Workload) -> str:
         return "its inputs hold a sparse or a nested tensor"
     rows = {t.shape[0] if t.dim() else 0 for t in tensors}
     return "its inputs share no first dimension" if len(rows) != 1 or 0 in rows else ""
-
-
-def copied(model: torch.nn.Module) -> torch.nn.Module:
-    """Tensors that a module worked out of its parameters when it was made and keeps as plain attributes (`torch.nn.utils.prune`, the older
-    `weight_norm`) are copied as values: deepcopy takes none that has a history, and the next forward works them out anew. Hooks on
-    parameters, which deepcopy leaves out, are hung on the copy's, and functions that hold on to the model take the copy (`Rebinding`). Of tensors in a compressed sparse layout (CSR) deepcopy copies none, and the
-    parameters that it copies of a module compiled by TorchScript have a history, so that no optimizer takes them."""
-    import torch
-
-    compressed = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
-    known: dict[int, Any] = {id(t): t.detach().clone() for t in _attributes(model) if not t.is_leaf}
-    for t in (*_attributes(model), *model.parameters(), *model.buffers()):
-        if t.layout in compressed and t.is_leaf:
-            value = t.detach().clone()
-            known[id(t)] = torch.nn.Parameter(value) if isinstance(t, torch.nn.Parameter) else value
-    with torch.no_grad():
-        made = copy.deepcopy(model, known)
-    functions = Rebinding(known)
-    functions.within(made)
-    for own, theirs in zip(model.parameters(), made.parameters(), strict=True):
-        theirs.requires_grad_(own.requires_grad)
-        if not hooked(own) or not own.requires_grad:  # of a frozen one no hook is called, and torch takes none
-            continue
-        for hook in (own._backward_hooks or {}).values():
-            theirs.register_hook(functions.of(hook))
-        for hook in (own._post_accumulate_grad_hooks or {}).values():
-            theirs.register_post_accumulate_grad_hook(functions.of(hook))
-    return made
-
-
-def hooked(tensor: torch.Tensor) -> bool:
-    """Whether hooks see its gradient, as it comes or once it is added to `.grad`. No copy and no pickle has them by itself."""
-    return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
 
 
 def refuse_other_arguments(workload: Workload, model: torch.nn.Module, batch: Batch) -> None:
@@ -331,67 +294,9 @@ def refuse_other_arguments(workload: Workload, model: torch.nn.Module, batch: Ba
         call_model(takes.bind, batch)
     except TypeError as error:
         names = [*takes.parameters]
-        taken = ", ".join(names[:TOLD]) + (", ..." if len(names) > TOLD else "")
+        taken = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
         many = f" of {len(batch)}" if isinstance(batch, (Mapping, tuple, list)) else ""
         raise WorkloadError(
             f"{workload.label}: inputs(seed) gives a {type(batch).__name__}{many}, and {type(model).__name__}.forward({taken}) cannot be "
             f"called with it ({error}); change inputs, or say how the model is called: Workload(forward=lambda model, batch: ...)."
         ) from error
-
-
-def of_same_tensors(model: torch.nn.Module, label: str) -> torch.nn.Module:
-    """A copy as `copied` makes it, but that it shares every tensor with the original. Raises WorkloadError where a model cannot be copied, with
-    the attribute that cannot."""
-    tensors = {id(t): t for t in (*_attributes(model), *model.parameters(), *model.buffers())}
-    known: dict[int, Any] = dict(tensors)
-    try:
-        made = copy.deepcopy(model, known)
-        Rebinding(known).within(made)
-        return made
-    except Exception as error:
-        for place, module in model.named_modules():
-            for attribute, value in vars(module).items():
-                if attribute in OF_MODULES:
-                    continue
-                try:
-                    copy.deepcopy(value, dict(tensors))
-                except Exception:
-                    raise WorkloadError(
-                        f"{label}: {f'{place}.{attribute}'.lstrip('.')} of its model, a {type(value).__name__}, cannot be copied "
-                        f"({error}), and a candidate is compared with copies of the model; make it where it is used, or outside of the model."
-                    ) from error
-        raise WorkloadError(
-            f"{label}: its model cannot be copied ({type(error).__name__}: {error}), and a candidate is compared with copies of it."
-        ) from error
-
-
-def _attributes(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Tensors that are plain attributes of a model's modules, or lie in one: activations that a hook notes in a dict, states in an object."""
-    return tensors_within(
-        [value for module in model.modules() for name, value in vars(module).items() if name not in OF_MODULES]
-    )
-
-
-def tensors_within(values: list[Any]) -> list[torch.Tensor]:
-    """Tensors among these objects, or in their items and attributes, whatever their classes. Modules are not looked into."""
-    import torch
-
-    apart = (torch.nn.Module, type, types.ModuleType, types.FunctionType, str)
-    found, seen = [], set()
-    left = [*values]
-    while left:
-        value = left.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, Mapping):
-            left += value.values()
-        elif isinstance(value, (list, tuple, set)):
-            left += value
-        elif not isinstance(value, apart):
-            left += getattr(value, "__dict__", {}).values()
-            if is_dataclass(value):  # it may have slots alone
-                left += [getattr(value, one.name) for one in fields(value) if hasattr(value, one.name)]
-    return found

@@ -19,7 +19,7 @@ import cloudpickle
 import torch
 
 from rung.errors import UsageError, first_line
-from rung.workload.base import copied, hooked
+from rung.workload.copy_model import copy_model, has_gradient_hooks
 
 
 @dataclass(frozen=True)
@@ -29,25 +29,25 @@ class Copies:
     original: torch.nn.Module | Callable[[], torch.nn.Module]
 
     def __call__(self) -> torch.nn.Module:
-        return copied(self.original if isinstance(self.original, torch.nn.Module) else self.original())
+        return copy_model(self.original if isinstance(self.original, torch.nn.Module) else self.original())
 
 
-def may_be_written(values: Mapping[str, Any]) -> bool:
-    """Goes through all that would be written, part by part, and raises UsageError where it should not be. Returns whether the function
+def check_picklable(values: Mapping[str, Any]) -> bool:
+    """Checks all that would be written, part by part, and raises UsageError where it should not be. Returns whether the function
     that makes the model refers to one, which it may return at every call."""
-    made = values["model"]
-    look = _Look("model", made)
-    if isinstance(made, Copies) and isinstance(made.original, torch.nn.Module):
-        look.allow(made.original.modules())
-    look.through()
+    make = values["model"]
+    checked = _Checker("model", make)
+    if isinstance(make, Copies) and isinstance(make.original, torch.nn.Module):
+        checked.allow(make.original.modules())
+    checked.run()
     for name, value in values.items():
         if name != "model":
-            _Look(name, value, look.modules).through()
-    return bool(look.modules) and not isinstance(made, Copies)
+            _Checker(name, value, checked.modules).run()
+    return bool(checked.modules) and not isinstance(make, Copies)
 
 
-class _Look(cloudpickle.Pickler):
-    """Pickles one part of a workload to nowhere, and looks at each of its objects. model: modules that only a model may refer to."""
+class _Checker(cloudpickle.Pickler):
+    """Pickles one part of a workload to nowhere, and checks each of its objects. model: modules that only a model may refer to."""
 
     def __init__(self, part: str, value: Any, model: Mapping[int, torch.nn.Module] | None = None) -> None:
         super().__init__(io.BytesIO())
@@ -56,7 +56,7 @@ class _Look(cloudpickle.Pickler):
         self._moved: set[int] = set()  # storages that go to the device of the model
         self.modules: dict[int, torch.nn.Module] = {}
 
-    def through(self) -> None:
+    def run(self) -> None:
         try:
             self.dump(self._value)
         except UsageError:
@@ -76,7 +76,7 @@ class _Look(cloudpickle.Pickler):
                 raise UsageError(
                     f"the model has no values for {empty}, which is on the device meta: load or initialize it first."
                 )
-            if watched := next((name for name, tensor in tensors if hooked(tensor)), None):
+            if watched := next((name for name, tensor in tensors if has_gradient_hooks(tensor)), None):
                 raise UsageError(
                     f"the model has a hook on the gradient of {watched}, which its copies in the processes of a climb would lack: put a function "
                     'that makes the model, with its hooks, into a file, and climb that, as rung.climb("model.py:make").'

@@ -41,55 +41,61 @@ def make(
     diffusers.logging.set_verbosity_error()
     folder = _folder(name, part, random_weights)
     config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    kind = getattr(diffusers, config.get("_class_name", ""), None)
-    if kind is None:
+    model_class = getattr(diffusers, config.get("_class_name", ""), None)
+    if model_class is None:
         raise ValueError(
             f"diffusers {diffusers.__version__} has no {config.get('_class_name') or 'class that its config.json names'}"
         )
-    training, decodes = task == "train", hasattr(kind, "decode")
+    training, decodes = task == "train", hasattr(model_class, "decode")
     if training and decodes:
-        raise ValueError(f"{kind.__name__} is an autoencoder, of which only decoding is a workload; leave --task out")
-    floats = getattr(torch, dtype or ("float32" if training else "bfloat16"))
+        raise ValueError(
+            f"{model_class.__name__} is an autoencoder, of which only decoding is a workload; leave --task out"
+        )
+    weights_dtype = getattr(torch, dtype or ("float32" if training else "bfloat16"))
     side = latent or (64 if decodes else config.get("sample_size") or 64)
-    parameters = inspect.signature(kind.decode if decodes else kind.forward).parameters
+    parameters = inspect.signature(model_class.decode if decodes else model_class.forward).parameters
     # Flux reads the latents as a sequence of 2 x 2 patches, and where each of them lies.
     packed = "img_ids" in parameters
 
     def model() -> nn.Module:
-        made: nn.Module = kind.from_config(config) if random_weights else kind.from_pretrained(folder)
-        wide = getattr(kind, "_keep_in_fp32_modules", None) or []  # parts whose author wants them in float32
-        for part_name, module in made.named_modules():
-            if not {*part_name.split(".")} & {*wide}:
+        loaded: nn.Module = model_class.from_config(config) if random_weights else model_class.from_pretrained(folder)
+        in_float32 = getattr(model_class, "_keep_in_fp32_modules", None) or []  # parts whose author wants them so
+        for part_name, module in loaded.named_modules():
+            if not {*part_name.split(".")} & {*in_float32}:
                 for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-                    tensor.data = tensor.data.to(floats) if tensor.is_floating_point() else tensor.data
-        return made
+                    tensor.data = tensor.data.to(weights_dtype) if tensor.is_floating_point() else tensor.data
+        return loaded
 
     def inputs(seed: int) -> dict[str, Any]:
-        draw = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         if decodes:
             channels = config.get("latent_channels") or config.get("z_dim")
             frames = (2,) if "z_dim" in config else ()  # of a video
-            return {"z": torch.randn(batch, channels, *frames, side, side, generator=draw).to(floats)}
-        given = _inputs(kind, config, parameters, draw, batch, side, prompt_tokens)
-        given = {key: value.to(floats) if value.is_floating_point() else value for key, value in given.items()}
+            return {"z": torch.randn(batch, channels, *frames, side, side, generator=generator).to(weights_dtype)}
+        tensors = _inputs(model_class, config, parameters, generator, batch, side, prompt_tokens)
+        tensors = {
+            key: value.to(weights_dtype) if value.is_floating_point() else value for key, value in tensors.items()
+        }
         if training:
             channels = config.get("out_channels") or config["in_channels"]
             shape = (batch, (side // 2) ** 2, channels) if packed else (batch, channels, side, side)
-            given["noise"] = torch.randn(shape, generator=draw)
-        return given
+            tensors["noise"] = torch.randn(shape, generator=generator)
+        return tensors
 
-    def forward(module: Any, given: dict[str, Any]) -> torch.Tensor:
-        read = {key: value for key, value in given.items() if key in parameters}
-        if extra := {key: value for key, value in given.items() if key not in parameters and key != "noise"}:
-            read["added_cond_kwargs"] = extra
+    def forward(module: Any, tensors: dict[str, Any]) -> torch.Tensor:
+        arguments = {key: value for key, value in tensors.items() if key in parameters}
+        if extra := {key: value for key, value in tensors.items() if key not in parameters and key != "noise"}:
+            arguments["added_cond_kwargs"] = extra
         if packed:  # the same for all rows, and no input of its own
-            read["txt_ids"], read["img_ids"] = _places(side // 2, prompt_tokens, given["hidden_states"].device)
-        found: torch.Tensor = (module.decode if decodes else module)(**read, return_dict=False)[0]
-        return found
+            arguments["txt_ids"], arguments["img_ids"] = _positions(
+                side // 2, prompt_tokens, tensors["hidden_states"].device
+            )
+        output: torch.Tensor = (module.decode if decodes else module)(**arguments, return_dict=False)[0]
+        return output
 
     return Workload(
-        f"{kind.__name__} {task}", model, inputs, forward, mode=task, samples=batch,
-        loss=(lambda output, given: F.mse_loss(output.float(), given["noise"])) if training else None,
+        f"{model_class.__name__} {task}", model, inputs, forward, mode=task, samples=batch,
+        loss=(lambda output, tensors: F.mse_loss(output.float(), tensors["noise"])) if training else None,
         optimizer=(lambda weights: torch.optim.AdamW(weights, lr=1e-4)) if training else None,
         output=not training,
     )  # fmt: skip
@@ -107,11 +113,11 @@ def _folder(name: str, part: str | None, random_weights: bool) -> Path:
             raise FileNotFoundError(
                 f"{name} is not a folder and not in the local cache: get it with `hf download {name}`, or set HF_HUB_OFFLINE=0"
             ) from error
-    there = [known for known in PARTS if (folder / known / "config.json").is_file()]
-    if part and part not in there and not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"{folder} has no {part}; it has {', '.join(there) or 'no model at all'}")
-    if there:
-        folder /= part or there[0]
+    parts = [name for name in PARTS if (folder / name / "config.json").is_file()]
+    if part and part not in parts and not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} has no {part}; it has {', '.join(parts) or 'no model at all'}")
+    if parts:
+        folder /= part or parts[0]
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(
             f"{folder} has neither a config.json nor one in {', '.join(PARTS)}: give the folder of a pipeline that diffusers has saved"
@@ -122,23 +128,29 @@ def _folder(name: str, part: str | None, random_weights: bool) -> Path:
 
 
 def _inputs(
-    kind: Any, config: dict[str, Any], parameters: Any, draw: torch.Generator, batch: int, side: int, prompt_tokens: int
+    model_class: Any,
+    config: dict[str, Any],
+    parameters: Any,
+    generator: torch.Generator,
+    batch: int,
+    side: int,
+    prompt_tokens: int,
 ) -> dict[str, torch.Tensor]:
     """What one denoising step is given, by what the model's forward takes and what its configuration says."""
     channels = config.get("in_channels", 4)
-    given: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     packed = "img_ids" in parameters
     if packed:
-        given["hidden_states"] = torch.randn(batch, (side // 2) ** 2, channels, generator=draw)
+        tensors["hidden_states"] = torch.randn(batch, (side // 2) ** 2, channels, generator=generator)
     elif "hidden_states" in parameters or "sample" in parameters:
-        latents = torch.randn(batch, channels, side, side, generator=draw)
-        given["hidden_states" if "hidden_states" in parameters else "sample"] = latents
+        latents = torch.randn(batch, channels, side, side, generator=generator)
+        tensors["hidden_states" if "hidden_states" in parameters else "sample"] = latents
     else:
         raise ValueError(
-            f"no inputs can be made for {kind.__name__}; write a workload file (--write-workload) and make them there"
+            f"no inputs can be made for {model_class.__name__}; write a workload file (--write-workload) and make them there"
         )
-    steps = torch.randint(TIME_STEPS, (batch,), generator=draw)
-    given["timestep"] = steps / TIME_STEPS if packed else steps
+    steps = torch.randint(TIME_STEPS, (batch,), generator=generator)
+    tensors["timestep"] = steps / TIME_STEPS if packed else steps
     width = next(
         (config[key] for key in ("caption_channels", "joint_attention_dim", "cross_attention_dim") if config.get(key)),
         0,
@@ -150,23 +162,24 @@ def _inputs(
         and not config.get("num_embeds_ada_norm")
     )
     if prompted or config.get("caption_channels"):
-        given["encoder_hidden_states"] = torch.randn(batch, prompt_tokens, width, generator=draw)
+        tensors["encoder_hidden_states"] = torch.randn(batch, prompt_tokens, width, generator=generator)
     elif "class_labels" in parameters and config.get("num_embeds_ada_norm"):
-        given["class_labels"] = torch.randint(CLASSES, (batch,), generator=draw)
+        tensors["class_labels"] = torch.randint(CLASSES, (batch,), generator=generator)
     if "pooled_projections" in parameters and config.get("pooled_projection_dim"):
-        given["pooled_projections"] = torch.randn(batch, config["pooled_projection_dim"], generator=draw)
+        tensors["pooled_projections"] = torch.randn(batch, config["pooled_projection_dim"], generator=generator)
     if config.get("guidance_embeds"):
-        given["guidance"] = torch.full((batch,), 3.5)
-    if (
-        config.get("addition_embed_type") == "text_time"
-    ):  # Stable Diffusion XL: the pooled prompt, and sizes of the image
+        tensors["guidance"] = torch.full((batch,), 3.5)
+    if config.get("addition_embed_type") == "text_time":
+        # Stable Diffusion XL: the pooled prompt, and sizes of the image
         pooled = config["projection_class_embeddings_input_dim"] - 6 * config["addition_time_embed_dim"]
-        given["text_embeds"] = torch.randn(batch, pooled, generator=draw)
-        given["time_ids"] = torch.tensor([[8.0 * side, 8.0 * side, 0.0, 0.0, 8.0 * side, 8.0 * side]]).repeat(batch, 1)
-    return given
+        tensors["text_embeds"] = torch.randn(batch, pooled, generator=generator)
+        tensors["time_ids"] = torch.tensor([[8.0 * side, 8.0 * side, 0.0, 0.0, 8.0 * side, 8.0 * side]]).repeat(
+            batch, 1
+        )
+    return tensors
 
 
-def _places(side: int, prompt_tokens: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def _positions(side: int, prompt_tokens: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Three coordinates of each of the prompt's tokens and of the image's patches."""
     line = torch.arange(side, device=device, dtype=torch.float32)
     rows, columns = torch.meshgrid(line, line, indexing="ij")

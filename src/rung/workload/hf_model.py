@@ -51,63 +51,70 @@ def make(
         raise ValueError(
             f'the config.json of {name} names no architecture; add one, as in "architectures": ["LlamaForCausalLM"]'
         )
-    kind = getattr(transformers, config.architectures[0], None)
-    if kind is None:
+    model_class = getattr(transformers, config.architectures[0], None)
+    if model_class is None:
         raise ValueError(
             f"transformers {transformers.__version__} has no {config.architectures[0]}, which {name} asks for"
         )
-    decoder = kind.__name__.endswith(("ForCausalLM", "LMHeadModel")) and not config.is_encoder_decoder
-    task = task or ("prefill" if decoder else "infer")
-    if task == "prefill" and not decoder:
-        raise ValueError(f"{kind.__name__} reads no prompt; give --task infer or train")
-    if task == "generate" and not kind.can_generate():
-        raise ValueError(f"{kind.__name__} generates no text; give --task infer or train")
+    task = _task(model_class, config, task)
     training = task == "train"
-    floats = (
-        getattr(torch, dtype)
-        if dtype
-        else torch.float32
-        if training
-        else getattr(config, "dtype", None) or torch.float32
-    )
-    parameters = inspect.signature(kind.forward).parameters
+    if dtype:
+        weights_dtype = getattr(torch, dtype)
+    else:
+        weights_dtype = torch.float32 if training else getattr(config, "dtype", None) or torch.float32
+    parameters = inspect.signature(model_class.forward).parameters
     options = {"use_cache": False} if "use_cache" in parameters else {}
 
     def model() -> nn.Module:
         if not random_weights:
-            loaded: nn.Module = kind.from_pretrained(folder, dtype=floats)
+            loaded: nn.Module = model_class.from_pretrained(folder, dtype=weights_dtype)
             return loaded
         before = torch.get_default_dtype()
-        torch.set_default_dtype(floats)  # buffers that ask for another dtype keep it, as when weights are loaded
+        torch.set_default_dtype(weights_dtype)  # buffers that ask for another dtype keep it, as when weights are loaded
         try:
-            made: nn.Module = kind(config)
+            made: nn.Module = model_class(config)
         finally:
             torch.set_default_dtype(before)
         return made
 
     def inputs(seed: int) -> dict[str, Any]:
-        draw = torch.Generator().manual_seed(seed)
-        given = _inputs(kind, config, parameters, draw, batch, seq, image_size, audio_seconds)
-        given = {key: value.to(floats) if value.is_floating_point() else value for key, value in given.items()}
+        generator = torch.Generator().manual_seed(seed)
+        tensors = _inputs(model_class, config, parameters, generator, batch, seq, image_size, audio_seconds)
+        tensors = {
+            key: value.to(weights_dtype) if value.is_floating_point() else value for key, value in tensors.items()
+        }
         if training:
-            return _with_labels(kind, config, given, draw, batch, seq)
+            return _with_labels(model_class, config, tensors, generator, batch, seq)
         if config.is_encoder_decoder and task != "generate":
-            given["decoder_input_ids"] = _ids(config, draw, batch, seq)
-        return given
+            tensors["decoder_input_ids"] = _ids(config, generator, batch, seq)
+        return tensors
 
-    def forward(module: Any, given: dict[str, Any]) -> Any:
+    def forward(module: Any, tensors: dict[str, Any]) -> Any:
         if task == "generate":
-            return module.generate(**given, min_new_tokens=new_tokens, max_new_tokens=new_tokens, do_sample=False)
-        output = module(**given, **options)
+            return module.generate(**tensors, min_new_tokens=new_tokens, max_new_tokens=new_tokens, do_sample=False)
+        output = module(**tensors, **options)
         return output.loss if training else output[0] if not hasattr(output, "logits") else output.logits
 
-    text = kind.main_input_name == "input_ids"
+    text = model_class.main_input_name == "input_ids"
     return Workload(
         f"{config.model_type} {task}", model, inputs, forward, mode="train" if training else "infer", samples=batch,
-        loss=(lambda output, given: output) if training else None,
+        loss=(lambda output, tensors: output) if training else None,
         optimizer=(lambda weights: torch.optim.AdamW(weights, lr=1e-4)) if training else None,
         tokens=batch * (new_tokens if task == "generate" else seq) if text else None, output=not training,
     )  # fmt: skip
+
+
+def _task(
+    model_class: Any, config: Any, task: Literal["prefill", "generate", "infer", "train"] | None
+) -> Literal["prefill", "generate", "infer", "train"]:
+    """The task that is asked for, or the usual one of such a model. Raises ValueError where the model cannot do it."""
+    decoder = model_class.__name__.endswith(("ForCausalLM", "LMHeadModel")) and not config.is_encoder_decoder
+    task = task or ("prefill" if decoder else "infer")
+    if task == "prefill" and not decoder:
+        raise ValueError(f"{model_class.__name__} reads no prompt; give --task infer or train")
+    if task == "generate" and not model_class.can_generate():
+        raise ValueError(f"{model_class.__name__} generates no text; give --task infer or train")
+    return task
 
 
 def _folder(name: str, random_weights: bool) -> str:
@@ -132,70 +139,68 @@ def _folder(name: str, random_weights: bool) -> str:
     return str(folder)
 
 
-def _ids(config: Any, draw: torch.Generator, *shape: int) -> torch.Tensor:
+def _ids(config: Any, generator: torch.Generator, *shape: int) -> torch.Tensor:
     """Token ids; the first few are often padding and the ends of a text."""
     return torch.randint(
-        min(4, config.get_text_config().vocab_size - 1), config.get_text_config().vocab_size, shape, generator=draw
+        min(4, config.get_text_config().vocab_size - 1), config.get_text_config().vocab_size, shape, generator=generator
     )
 
 
 def _inputs(
-    kind: Any,
+    model_class: Any,
     config: Any,
     parameters: Any,
-    draw: torch.Generator,
+    generator: torch.Generator,
     batch: int,
     seq: int,
     image_size: int,
     audio_seconds: float,
 ) -> dict[str, torch.Tensor]:
     """What the model's forward is given, by the name of its main input and by what its configuration says."""
-    found: dict[str, torch.Tensor] = {}
-    main = kind.main_input_name
+    tensors: dict[str, torch.Tensor] = {}
+    main = model_class.main_input_name
     two_sides = hasattr(config, "text_config") and hasattr(config, "vision_config")
-    in_text = any(
-        hasattr(config, name) for name in ("image_token_id", "image_token_index")
-    )  # an image stands in the text
+    # Where an image stands in the text, it is no input of its own here.
+    in_text = any(hasattr(config, name) for name in ("image_token_id", "image_token_index"))
     if main == "input_ids" or (two_sides and "input_ids" in parameters):
-        found["input_ids"] = _ids(config, draw, batch, seq)
+        tensors["input_ids"] = _ids(config, generator, batch, seq)
     if main == "pixel_values" or (two_sides and "pixel_values" in parameters and not in_text):
         vision = getattr(config, "vision_config", config)
         size = image_size or getattr(vision, "image_size", 224)
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
-        found["pixel_values"] = torch.randn(batch, getattr(vision, "num_channels", 3), height, width, generator=draw)
+        tensors["pixel_values"] = torch.randn(
+            batch, getattr(vision, "num_channels", 3), height, width, generator=generator
+        )
     if main == "input_features" and hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions"):
-        found[main] = torch.randn(batch, config.num_mel_bins, 2 * config.max_source_positions, generator=draw)
+        tensors[main] = torch.randn(batch, config.num_mel_bins, 2 * config.max_source_positions, generator=generator)
     if main == "input_values":
-        bins = (
-            (config.max_length, config.num_mel_bins)
-            if hasattr(config, "num_mel_bins")
-            else (int(audio_seconds * SAMPLE_RATE),)
-        )
-        found[main] = torch.randn(batch, *bins, generator=draw)
-    if not found:
+        samples = (int(audio_seconds * SAMPLE_RATE),)
+        shape = (config.max_length, config.num_mel_bins) if hasattr(config, "num_mel_bins") else samples
+        tensors[main] = torch.randn(batch, *shape, generator=generator)
+    if not tensors:
         raise ValueError(
-            f"no inputs can be made for {kind.__name__}, which reads {main}; write a workload file (--write-workload) and make them there"
+            f"no inputs can be made for {model_class.__name__}, which reads {main}; write a workload file (--write-workload) and make them there"
         )
-    return found
+    return tensors
 
 
 def _with_labels(
-    kind: Any, config: Any, given: dict[str, torch.Tensor], draw: torch.Generator, batch: int, seq: int
+    model_class: Any, config: Any, tensors: dict[str, torch.Tensor], generator: torch.Generator, batch: int, seq: int
 ) -> dict[str, Any]:
     """The inputs of a training step, for which the model works out its loss."""
-    asked = next((what for ending, what in LABELS.items() if kind.__name__.endswith(ending)), "")
-    if "return_loss" in inspect.signature(kind.forward).parameters:  # which text belongs to which image
-        return {**given, "return_loss": True}
-    if not asked:
+    label = next((what for ending, what in LABELS.items() if model_class.__name__.endswith(ending)), "")
+    if "return_loss" in inspect.signature(model_class.forward).parameters:  # which text belongs to which image
+        return {**tensors, "return_loss": True}
+    if not label:
         raise ValueError(
-            f"no loss is known for {kind.__name__}; write a workload file (--write-workload) and work it out there"
+            f"no loss is known for {model_class.__name__}; write a workload file (--write-workload) and work it out there"
         )
-    if asked == "a class":
-        labels = torch.randint(config.num_labels, (batch,), generator=draw)
-    elif kind.__name__.endswith("ForTokenClassification"):
-        labels = torch.randint(config.num_labels, (batch, seq), generator=draw)
-    elif asked == "a short text":
-        labels = _ids(config, draw, batch, 32)
+    if label == "a class":
+        labels = torch.randint(config.num_labels, (batch,), generator=generator)
+    elif model_class.__name__.endswith("ForTokenClassification"):
+        labels = torch.randint(config.num_labels, (batch, seq), generator=generator)
+    elif label == "a short text":
+        labels = _ids(config, generator, batch, 32)
     else:
-        labels = _ids(config, draw, batch, seq)
-    return {**given, "labels": labels}
+        labels = _ids(config, generator, batch, seq)
+    return {**tensors, "labels": labels}

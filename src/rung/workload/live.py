@@ -25,9 +25,9 @@ from torch.utils import _pytree as pytree
 from rung.errors import InputError, UsageError, not_written
 from rung.files import check_regular
 from rung.workload.base import Batch, Workload, call_model
-from rung.workload.by_value import Copies, Reader, may_be_written
-from rung.workload.hidden import hidden_tensors
-from rung.workload.load import look_in
+from rung.workload.by_value import Copies, Reader, check_picklable
+from rung.workload.hidden_tensors import hidden_tensors
+from rung.workload.load import add_import_folders
 from rung.workload.shuffled import shuffled
 
 FILE, NAME, OBJECTS = "workload.py", "workload", "objects.pt"
@@ -76,12 +76,12 @@ def workload_of(
             f"rung.climb got {type(optimizer).__name__} as optimizer=: give a function that makes it, as lambda parameters: "
             "torch.optim.AdamW(parameters)."
         )
-    make = inputs if _makes(inputs) else shuffled(_batch(inputs))
+    make = inputs if _is_maker(inputs) else shuffled(_batch(inputs))
     called = name or type(model).__name__
     return Workload(called, Copies(model), make, forward, loss=loss, optimizer=optimizer, max_grad_norm=max_grad_norm)
 
 
-def _makes(inputs: Any) -> bool:
+def _is_maker(inputs: Any) -> bool:
     return callable(inputs) and not isinstance(inputs, (torch.Tensor, Mapping))
 
 
@@ -109,7 +109,7 @@ def write(workload: Workload, folder: Path) -> str:
     try:
         partial.mkdir(parents=True)
         values = {field.name: getattr(workload, field.name) for field in fields(workload)}
-        copies = may_be_written(values)
+        copies = check_picklable(values)
         torch.save(values, partial / OBJECTS, pickle_module=cloudpickle)
         folders = "".join(f"\n        {path!r}," for path in _folders())
         text = SOURCE.format(
@@ -135,7 +135,7 @@ def read(folder: Path, folders: Sequence[str] = (), copies: bool = False) -> Wor
         check_regular(folder / OBJECTS)
     except OSError as error:
         raise InputError(f"{folder / OBJECTS} could not be read: {error.strerror}; climb again.") from error
-    look_in(*map(Path, folders))
+    add_import_folders(*map(Path, folders))
     reader = types.SimpleNamespace(Unpickler=Reader, __name__=__name__)
     values = torch.load(folder / OBJECTS, map_location="cpu", mmap=True, weights_only=False, pickle_module=reader)
     workload = Workload(**values)

@@ -26,21 +26,21 @@ from rung.workload import by_name
 from rung.workload.base import Workload, is_model
 from rung.workload.options import kind_of, value_of
 
-MOST_SHOWN = 8  # names of what a file has, where none is like the one that was asked for
+MOST_LISTED = 8  # names of what a file has, where none is like the one that was asked for
 KERNELBENCH = "kernelbench:"
 BUILTIN = {"tiny-transformer": "rung.workload.tiny_transformer:make"}
 
 
 def load(target: str, options: Mapping[str, str] | None = None) -> Workload:
     """The workload that `target` names, its factory called with `options` (texts, as typed)."""
-    made = find(target)
-    if isinstance(made, Workload):
+    factory = find(target)
+    if isinstance(factory, Workload):
         if options:
             raise UsageError(f"{target} is a ready Workload and takes no options; got --{next(iter(options))}.")
-        return made
-    values = _arguments(target, made, options or {})
-    with _without_our_words(target), _told_what_to_install(target):
-        workload = made(**values)
+        return factory
+    values = _arguments(target, factory, options or {})
+    with _own_argv(target), _install_hints(target):
+        workload = factory(**values)
     if is_model(workload):
         raise UsageError(
             f"{target} gives a model, and a climb needs inputs, too: write a function that returns rung.Workload(name=..., model=..., "
@@ -82,16 +82,16 @@ def find(target: str) -> Workload | Callable[..., Any]:
     if target.startswith(KERNELBENCH):
         return _kernelbench(target)
     if by_name.family(target):
-        with _told_what_to_install(target):
+        with _install_hints(target):
             return by_name.factory(target)
-    where, name = _place(target)
+    where, name = _split(target)
     module = _module_of_file(Path(where)) if where.endswith(".py") else _module(where, target)
     try:
         made: Any = getattr(module, name)
     except AttributeError:
-        names = [n for n, v in vars(module).items() if _makes(v, module)]
+        names = [n for n, v in vars(module).items() if _is_target(v, module)]
         near = get_close_matches(name, names, 1)
-        shown = f"{', '.join(names[:MOST_SHOWN])}{' and others' if len(names) > MOST_SHOWN else ''}"
+        shown = f"{', '.join(names[:MOST_LISTED])}{' and others' if len(names) > MOST_LISTED else ''}"
         hint = f" Did you mean {near[0]!r}?" if near else f" It has: {shown}." if names else ""
         raise UsageError(f"{where} has no {name!r}.{hint}") from None
     if not isinstance(made, Workload) and not callable(made):
@@ -104,10 +104,10 @@ def check_target(target: str) -> None:
     """Raises UsageError where the text of a target or the lack of its file says that it is none. Nothing is imported, so the answer
     comes at once."""
     if not target.startswith(KERNELBENCH) and not by_name.family(target):
-        _place(target)
+        _split(target)
 
 
-def _place(target: str) -> tuple[str, str]:
+def _split(target: str) -> tuple[str, str]:
     """A file that is there or a module, and a name in it."""
     where, _, name = BUILTIN.get(target, target).rpartition(":")
     if target.endswith(".py") and Path(target).is_file():
@@ -131,7 +131,7 @@ def _kernelbench(target: str) -> Workload:
     return workload_of(_module_of_file(path), path)
 
 
-def _makes(made: Any, module: types.ModuleType) -> bool:
+def _is_target(made: Any, module: types.ModuleType) -> bool:
     """Whether it can be a target: a workload, or a function of this module's own."""
     own = inspect.isfunction(made) and made.__module__ == module.__name__ and not made.__name__.startswith("_")
     return isinstance(made, Workload) or own
@@ -139,8 +139,8 @@ def _makes(made: Any, module: types.ModuleType) -> bool:
 
 def parameters(target: str) -> dict[str, inspect.Parameter]:
     """The options that a target takes, by name as in Python."""
-    made = find(target)
-    return {} if isinstance(made, Workload) else dict(inspect.signature(made).parameters)
+    factory = find(target)
+    return {} if isinstance(factory, Workload) else dict(inspect.signature(factory).parameters)
 
 
 def convert(target: str, factory: Callable[..., Any], options: Mapping[str, str]) -> dict[str, Any]:
@@ -188,22 +188,22 @@ def _module_of_file(path: Path) -> types.ModuleType:
     module = importlib.util.module_from_spec(spec)
     # Dynamo and pickling look modules up by name; a user's file may import its neighbours.
     sys.modules[name] = module
-    look_in(path.parent, *_current_folder_above(path))
+    add_import_folders(path.parent, *_current_folder_above(path))
     try:
-        with _without_our_words(str(path)), _told_what_to_install(str(path)):
+        with _own_argv(str(path)), _install_hints(str(path)):
             spec.loader.exec_module(module)
     except RungErrors:
         sys.modules.pop(name, None)
         raise
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        said = f"{type(error).__name__}: {first_line(error)}{where(error)}"
-        raise WorkloadError(f"{path} could not be imported: {said}") from error
+        why = f"{type(error).__name__}: {first_line(error)}{where(error)}"
+        raise WorkloadError(f"{path} could not be imported: {why}") from error
     return module
 
 
-def look_in(*folders: Path) -> None:
-    """Has modules looked for in these folders, too: after the standard library, which none of their files may replace, and before
+def add_import_folders(*folders: Path) -> None:
+    """Adds folders in which imports look for modules: after the standard library, which none of their files may replace, and before
     all others, as for a script that Python runs."""
     library = {os.path.realpath(sysconfig.get_path("stdlib"))}
     library |= {os.path.join(folder, "lib-dynload") for folder in library}
@@ -223,8 +223,8 @@ def _current_folder_above(path: Path) -> list[Path]:
 
 
 @contextmanager
-def _without_our_words(name: str) -> Iterator[None]:
-    """A target that reads the command line finds its own name there, and none of our options, which it would refuse."""
+def _own_argv(name: str) -> Iterator[None]:
+    """Hides Rung's command line: a target that reads sys.argv finds its own name there, and none of our options, which it would refuse."""
     before = sys.argv
     sys.argv = [name]
     try:
@@ -234,8 +234,8 @@ def _without_our_words(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _told_what_to_install(target: str) -> Iterator[None]:
-    """A module that the target imports and that is not there: a sentence that says how to get it."""
+def _install_hints(target: str) -> Iterator[None]:
+    """Turns ModuleNotFoundError into a WorkloadError that says how to install the module."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -248,8 +248,8 @@ def _module(name: str, target: str) -> types.ModuleType:
     package = name.partition(".")[0]
     with suppress(OSError):  # the current folder may be gone
         if package not in sys.modules and PathFinder.find_spec(package, [os.getcwd()]):
-            look_in(Path.cwd())
-    with _without_our_words(name), _told_what_to_install(target):
+            add_import_folders(Path.cwd())
+    with _own_argv(name), _install_hints(target):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:

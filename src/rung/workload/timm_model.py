@@ -49,13 +49,13 @@ def make(
         labels = torch.randint(classes, (batch,), generator=generator)
         return {"images": images, "labels": labels} if training else {"images": images}
 
-    def forward(module: Any, given: dict[str, torch.Tensor]) -> torch.Tensor:
-        found: torch.Tensor = module(given["images"])
-        return found
+    def forward(module: Any, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+        output: torch.Tensor = module(tensors["images"])
+        return output
 
     return Workload(
         f"{name} {task}", model, inputs, forward, mode=task, samples=batch,
-        loss=(lambda output, given: F.cross_entropy(output.float(), given["labels"])) if training else None,
+        loss=(lambda output, tensors: F.cross_entropy(output.float(), tensors["labels"])) if training else None,
         optimizer=(lambda parameters: torch.optim.AdamW(parameters, lr=1e-4)) if training else None,
         output=not training,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from rung.records.measured import Figure
 from rung.records.record import plain, record_of
 from rung.records.workload import Facts
 from rung.rungs import Rung
-from rung.rungs.proofs import told
+from rung.rungs.proofs import reported
 from rung.rungs.requirements import unless
 from rung.runs import Run
 from rung.side import Side
@@ -43,9 +43,9 @@ def rung(
     """A rung that leaves this share of the matrix products' time; alone: it cannot be one of several."""
     refused = (unless("what is missing", lambda c: False, no),) if no else ()
     return Rung(
-        name=name, level=2, title=name, contract="exact", changes=name, requires=refused, shrinks=lambda c: {"gemm": (left, left)},
-        change=lambda p: replace(p, switches=(*p.switches, (name, "1"))), effect="it shows", proof=told(name, True, "x"), core=core, prepares=prepares,
-        first=(("A", "1"),) if alone else (),
+        name=name, level=2, title=name, contract="exact", changes=name, requires=refused, remaining=lambda c: {"gemm": (left, left)},
+        change=lambda p: replace(p, switches=(*p.switches, (name, "1"))), effect="it shows", proof=reported(name, True, "x"), always_tried=core, prepare_seconds=prepares,
+        tuning_env=(("A", "1"),) if alone else (),
     )  # fmt: skip
 
 

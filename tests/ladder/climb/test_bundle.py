@@ -22,7 +22,7 @@ from rung.plan import Plan
 from rung.records.analyze import Breakdown
 from rung.records.climb import Stopped
 from rung.rungs import BY_NAME, Context, Counters, Evidence, Rung, plan_of
-from rung.rungs.proofs import told
+from rung.rungs.proofs import reported
 from rung.rungs.requirements import COMPILED
 from rung.timing.tasks import Task
 from rung.timing.work import rates
@@ -60,7 +60,7 @@ def test_who_needs_another_one_comes_in_with_it_and_who_replaces_one_stays_out()
     first = replace(rung("first", 0.9), change=lambda p: replace(p, compile=True))
     instead = replace(rung("instead", 0.2), replaces=("first",))
     variables = replace(rung("variables", 0.2), change=lambda p: replace(p, env=(("A", "1"),)))
-    memory = replace(rung("memory", 0.2), spares="memory")
+    memory = replace(rung("memory", 0.2), improves="memory")
     setting = replace(rung("setting", 0.2), change=lambda p: replace(p, inductor=(("a", 1),)))
     found = best_bundle(context(), [], [after, first, instead, variables, memory, setting], lambda prepares: 30.0)
     assert members(found) == ["first", "after"]
@@ -81,7 +81,7 @@ def test_it_has_the_loosest_contract_and_the_longest_preparation_of_its_members(
     loose = replace(rung("loose", 0.5, prepares=20), contract="bf16", level=4)
     found = best_bundle(context(), [], [rung("a", 0.5), loose, rung("b", 0.5)], lambda prepares: 30.0)
     assert found is not None
-    assert (found.contract, found.prepares, found.level, found.spares) == ("bf16", 20, 4, "step")
+    assert (found.contract, found.prepare_seconds, found.level, found.improves) == ("bf16", 20, 4, "step")
 
 
 def test_who_leaves_another_one_nothing_to_do_takes_its_place() -> None:
@@ -103,7 +103,7 @@ def test_who_leaves_another_one_nothing_to_do_takes_its_place() -> None:
 def test_the_core_is_among_them_however_little_it_promises(tmp_path: Path) -> None:
     core, little = (rung("last", 0.99, core=core, prepares=60) for core in (True, False))
     for last, expected in ((core, ["b", "c", "a", "last"]), (little, ["b", "c", "a"])):
-        made = short_of(state(tmp_path / str(last.core)), [*THREE, last])
+        made = short_of(state(tmp_path / str(last.always_tried)), [*THREE, last])
         assert members(next_bundle(made, [*THREE, last])) == expected
 
 
@@ -143,7 +143,7 @@ def test_what_was_kept_with_others_is_not_in_the_next_attempt_again(tmp_path: Pa
     assert isinstance(found, Rung)
     assert sorted(members(found)) == ["compile", "fused-qkv", "hoisted-constants"]
     # What is kept is in the profile already, and is not predicted once more.
-    assert "optimizer" not in found.shrinks(made.context())
+    assert "optimizer" not in found.remaining(made.context())
     record = new_record(made, found)
     assert record.stack == [*kept, *members(found)]
     assert record.title.startswith("a bundle of 3 more rungs, ")
@@ -166,7 +166,7 @@ def test_members_that_did_nothing_are_told_by_the_worker_and_by_the_names_of_ker
 
 
 def test_what_is_more_than_a_pass_and_did_nothing_spoils_the_attempt() -> None:
-    made = replace(rung("a", 0.5), proof=told("a", True, "a"))
+    made = replace(rung("a", 0.5), proof=reported("a", True, "a"))
     found = bundle_of(context(), [BY_NAME["compile"], BY_NAME["bf16-stream"], made])
     worker = {"compiled_graphs": 1, "matches": {"bf16-stream": 0}, "a": True}
     assert found.proof(Evidence(None, None, worker)).says == "2 of 3 are, not bf16-stream"

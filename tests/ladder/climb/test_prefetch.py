@@ -43,7 +43,7 @@ def climb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[State, Added
     made.baseline.memory = {"allocated": 1 << 30}
     rung = bundle_of(made.context(), [BY_NAME[name] for name in MEMBERS])
     made.next_worker = Task("02-together-1-candidate", made.side([*BEST, *MEMBERS]), [])
-    made.next_rung, made.next_gain = replace(rung, shrinks=lambda c: {}), 1.3
+    made.next_rung, made.next_gain = replace(rung, remaining=lambda c: {}), 1.3
     return made, pool
 
 
@@ -206,7 +206,8 @@ def test_without_many_cores_it_waits(climb: tuple[State, Added], monkeypatch: py
 def tried_now(made: State, gain: float, *found: str, best: Sequence[str] = BEST) -> None:
     """Another candidate than the one that was prepared ahead is tried. found: once its worker is ready, the passes that found something."""
     rung = replace(
-        bundle_of(made.context(), [BY_NAME[name] for name in MEMBERS]), shrinks=lambda c: {"rest": (1 / gain, 1 / gain)}
+        bundle_of(made.context(), [BY_NAME[name] for name in MEMBERS]),
+        remaining=lambda c: {"rest": (1 / gain, 1 / gain)},
     )
     made.breakdown = Breakdown(parts={"rest": 10e6})
     task, made.next_worker = Task("03-together-1-candidate", made.side([*best, *MEMBERS]), []), None

@@ -108,9 +108,11 @@ def test_what_cannot_give_half_a_percent_is_left_out_but_not_the_core(tmp_path: 
     assert isinstance(next_rung(made, [rung("enough", 0.98)]), Rung)
 
 
-@pytest.mark.parametrize("spares", ["memory", "first run", "graphs"])
-def test_what_saves_memory_or_compile_time_is_tried_though_it_makes_no_step_faster(tmp_path: Path, spares: str) -> None:
-    sparing = replace(rung("sparing", 1.0), spares=spares)
+@pytest.mark.parametrize("improves", ["memory", "first run", "graphs"])
+def test_what_saves_memory_or_compile_time_is_tried_though_it_makes_no_step_faster(
+    tmp_path: Path, improves: str
+) -> None:
+    sparing = replace(rung("sparing", 1.0), improves=improves)
     assert next_rung(state(tmp_path), [sparing]) is sparing
 
 
@@ -223,7 +225,7 @@ def test_a_search_that_later_candidates_repeat_comes_after_them(tmp_path: Path) 
     assert gain_per_second(made, search) > gain_per_second(made, others[0])
     assert next_rung(made, [search, *others]) is others[0]
     assert next_rung(made, [search, *others[:1]]) is search  # which takes longer then, alone
-    assert next_rung(made, [replace(search, core=True), *others]).name == "search"
+    assert next_rung(made, [replace(search, always_tried=True), *others]).name == "search"
 
 
 # 6. The end of the budget
@@ -396,7 +398,7 @@ def test_what_raised_in_the_plain_modes_is_not_tried_again(tmp_path: Path) -> No
 def test_what_compiling_made_much_slower_is_compiled_once_more_with_all_rewrites(
     tmp_path: Path, speedup: float, together: bool
 ) -> None:
-    made, core, rewrite = leave(state(tmp_path), 1e6), replace(rung("compile", 0.8), core=True), rung("a", 0.9)
+    made, core, rewrite = leave(state(tmp_path), 1e6), replace(rung("compile", 0.8), always_tried=True), rung("a", 0.9)
     modes = [{"rungs": ["compile"], "speedup": speedup, "prepared_seconds": 10.0}]
     tried(made, "plain", "inconclusive", stack=[], modes=modes)
     found = next_rung(made, [core, rewrite])
@@ -570,7 +572,7 @@ def test_what_compiling_took_here_says_more_than_the_number_of_kernels(tmp_path:
 
     before = guessed()
     tried(made, "plain", "inconclusive", modes=[{"rungs": ["compile"], "prepared_seconds": 4.0, "speedup": 1.0}, {"rungs": ["capture"], "prepared_seconds": 90.0, "speedup": 1.0}, {"rungs": ["compile", "max-autotune"], "prepared_seconds": 300.0, "speedup": 1.0}])  # fmt: skip
-    assert guessed() == pytest.approx(before * 4.0 / BY_NAME["compile"].prepares)
+    assert guessed() == pytest.approx(before * 4.0 / BY_NAME["compile"].prepare_seconds)
     tried(made, "plain", "inconclusive", modes=[{"rungs": ["compile"], "prepared_seconds": 400.0, "speedup": 1.0}])
     assert guessed() == pytest.approx(before)
 

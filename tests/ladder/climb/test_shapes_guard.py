@@ -7,7 +7,8 @@ from torch import nn
 import rung
 from rung.errors import InputError
 from rung.ladder.climb.confirm import guard
-from rung.recipes.fit import changes, described, differences, missing_variables
+from rung.recipes.compatibility import changes, differences, missing_variables
+from rung.recipes.fingerprint import describe_model
 from rung.recipes.recipe import Recipe
 from rung.records.climb import Shape
 
@@ -51,8 +52,8 @@ def test_a_recipe_says_what_else_it_was_made_for() -> None:
     model = nn.Linear(8, 8)
     made = {"device": "a chip", "torch": "1.0", "model": "Linear with 72 parameters in 2 tensors"}
     recipe = Recipe(("tf32",), made_on=made)
-    assert described(model) == made["model"]
-    said = differences(recipe.made_for, {"device": "a chip", "torch": "2.0", "model": described(nn.Linear(4, 4))})
+    assert describe_model(model) == made["model"]
+    said = differences(recipe.made_for, {"device": "a chip", "torch": "2.0", "model": describe_model(nn.Linear(4, 4))})
     assert [("'1.0'" in s, "'2.0'" in s) for s in said] == [(True, True), (False, False)]
     assert "20 parameters" in said[1]
     assert differences(recipe.made_for, made) == []

@@ -22,7 +22,7 @@ from rung.records.climb import Attempt, Moment, Noise, Predicted, Result, Shape,
 from rung.records.compare import Interleaved
 from rung.records.measured import Figure
 from rung.records.progress import Answered, Warned
-from rung.rungs import MIDDLE, Prediction, plan_of, within
+from rung.rungs import MIDDLE, Prediction, plan_of, speedup_at
 from rung.timing.workers import variables
 
 PROVISIONAL_GAIN = 1.05  # times as fast, in one restart: two processes of one program differ by less
@@ -287,7 +287,7 @@ def prediction_of(attempt: Attempt) -> Prediction | None:
     stored = attempt.prediction
     if stored is None or stored.low is None or stored.high is None:
         return None
-    expected = stored.expected or within(stored.low, stored.high, MIDDLE)  # an earlier version did not store it
+    expected = stored.expected or speedup_at(stored.low, stored.high, MIDDLE)  # an earlier version did not store it
     return Prediction(stored.low, stored.high, {part: share or 0.0 for part, share in stored.shares.items()}, expected)
 
 

@@ -126,9 +126,9 @@ def attempt(state: State, rung: Rung) -> None:
 
 def _rehearse(state: State, rung: Rung, candidate: Sequence[str], name: str) -> None:
     """Runs what a rung needs first, in a worker with variables of its own. It leaves its results in files."""
-    if not rung.first:
+    if not rung.tuning_env:
         return
-    env = {key: value.replace(FILES, str(state.setup.files.resolve())) for key, value in rung.first}
+    env = {key: value.replace(FILES, str(state.setup.files.resolve())) for key, value in rung.tuning_env}
     progress.info("a first run that leaves its results in files")
     task = state.pool.add(Task(f"{name}-first", state.side(candidate, env), [("rehearse", {})], state.step_bytes()))
     state.wait(task, keep=confirmation_seconds(state))
@@ -152,12 +152,12 @@ def _compare(state: State, rung: Rung, record: Attempt, name: str) -> ABRun:
     faster = ab_run.record() if gain >= PROVISIONAL_GAIN else None
     if faster and (slowed_by_others(state, faster) or _implausible_gain(state, ab_run.restarts[0], gain)):
         ab_run.comparison = replace(ab_run.comparison, answer="undecided")
-    elif faster and rung.spares == "step" and not reason_to_distrust(faster, gain):
+    elif faster and rung.improves == "step" and not reason_to_distrust(faster, gain):
         _offer_provisional(state, stack, ab_run)
         unfinished.verified_stack = effective_stack(rung, stack, _evidence(state, rung, ab_run, name))
         if not state.request.over_ranks:  # beside which nothing else runs
             state.candidate_checks = _checks(state, unfinished.verified_stack, name)
-    if rung.spares == "step" and ab_run.comparison.answer != "undecided":
+    if rung.improves == "step" and ab_run.comparison.answer != "undecided":
         return ab_run
     decided = decide(ab_run.restarts, looks=unfinished.looks)
     if not (decided and decided.final):  # else what followed was not: the verification
@@ -282,7 +282,7 @@ def _first_restart(state: State, rung: Rung, record: Attempt, name: str) -> Unfi
     group = WorkerGroup.of(state.setup_within(trial_budget(state)), {"best": best, "candidate": task})
     progress.info("timing %s", in_words(rung.name))
     ab_run.restarts.append(with_solo_baseline(state, group.timed(ab_run), state.kept))
-    given_up = rung.spares == "step" and judge_first_restart(state, ab_run).answer == "slower"
+    given_up = rung.improves == "step" and judge_first_restart(state, ab_run).answer == "slower"
     if not given_up or state.request.budget is None:
         ab_run.witness = group.witness()
         group.profile(state.trace(name))
@@ -341,7 +341,7 @@ def _judge(state: State, rung: Rung, record: Attempt, ab_run: ABRun, name: str, 
     if error is not None and predicted:
         record.forecast, record.prediction_error = predicted.judge(speedup.value), error
     record.pay_back = pay_back(record)
-    if rung.spares == "graphs" and (
+    if rung.improves == "graphs" and (
         ab_run.comparison.answer == "faster" or speedup.low > 1 - state.request.slower_at_most
     ):
         record.over_shapes = over_shapes(state, record.stack, name)

@@ -36,7 +36,7 @@ from rung.rungs import Rung
 from rung.timing.tasks import Call, Place, Task
 from rung.timing.timed import Opened, TimedBlock
 from rung.timing.worker_group import PROFILED_STEPS
-from rung.workload.saved import forget_saved
+from rung.workload.model_cache import forget_saved
 
 progress = logging.getLogger(__name__)
 

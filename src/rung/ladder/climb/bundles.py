@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import reduce
 
 from rung.plan import CONTRACTS, Plan
-from rung.rungs import BY_NAME, Context, Evidence, Proof, Rung, added
+from rung.rungs import BY_NAME, Context, Evidence, Proof, Rung, TimeFactors, with_rung
 
 NAME = "together"  # of a bundle
 IN_WORDS = "several rungs together"
@@ -36,7 +36,7 @@ def best_bundle(
         at, stack = _with_members(context, members), [*(BY_NAME[name] for name in kept), *members]
         if rung in stack or not _can_join(rung, stack) or rung.applies(at):
             continue
-        if not rung.core and rung.predict(at).high < 1 + LEAST_GAIN:
+        if not rung.always_tried and rung.predict(at).high < 1 + LEAST_GAIN:
             continue
         # One that comes in later may leave those before it nothing to do (bf16 after tf32).
         found = [*members, rung]
@@ -44,8 +44,8 @@ def best_bundle(
             m for m in found if not m.applies(_with_members(context, [other for other in found if other is not m]))
         ]
         whole = bundle_of(context, found)
-        gain = math.log(whole.predict(context).middle) / seconds(whole.prepares)
-        if rung in found and (gain > worth or rung.core):
+        gain = math.log(whole.predict(context).middle) / seconds(whole.prepare_seconds)
+        if rung in found and (gain > worth or rung.always_tried):
             members, worth = found, gain
     return bundle_of(context, members) if len(members) > 1 else None
 
@@ -65,7 +65,7 @@ def effective_stack(rung: Rung, stack: Sequence[str], e: Evidence) -> list[str]:
 
 def stack_with(kept: Sequence[str], rung: Rung) -> list[str]:
     """The rungs of the best so far with this one, or with all members of this bundle, added."""
-    return reduce(added, rung.members or (rung,), list(kept))
+    return reduce(with_rung, rung.members or (rung,), list(kept))
 
 
 def _can_join(rung: Rung, others: Sequence[Rung]) -> bool:
@@ -73,8 +73,8 @@ def _can_join(rung: Rung, others: Sequence[Rung]) -> bool:
     exchange between ranks slow a step down as often as not, so they are tried alone."""
     apart = any(rung.name in other.replaces or other.name in rung.replaces for other in others)
     change = rung.change(Plan())
-    alone = rung.first or change.env or change.inductor or change.exchange.is_setting or apart
-    return rung.spares == "step" and not alone
+    alone = rung.tuning_env or change.env or change.inductor or change.exchange.is_setting or apart
+    return rung.improves == "step" and not alone
 
 
 def _with_members(context: Context, members: Sequence[Rung]) -> Context:
@@ -82,11 +82,11 @@ def _with_members(context: Context, members: Sequence[Rung]) -> Context:
 
 
 def bundle_of(context: Context, members: Sequence[Rung]) -> Rung:
-    shrinks: dict[str, tuple[float, float]] = {}
+    factors: TimeFactors = {}
     for k, member in enumerate(members):
-        for part, (best, worst) in member.shrinks(_with_members(context, members[:k])).items():
-            so_far = shrinks.get(part, (1.0, 1.0))
-            shrinks[part] = (so_far[0] * best, so_far[1] * worst)
+        for part, (best, worst) in member.remaining(_with_members(context, members[:k])).items():
+            so_far = factors.get(part, (1.0, 1.0))
+            factors[part] = (so_far[0] * best, so_far[1] * worst)
 
     def proof(e: Evidence) -> Proof:
         without = ineffective_members(whole, e)
@@ -102,11 +102,11 @@ def bundle_of(context: Context, members: Sequence[Rung]) -> Rung:
         title=f"a bundle of {count} rungs, because the budget is too short to test them one at a time",
         contract=max((r.contract for r in members), key=STRONGER.index),
         changes=", ".join(r.name for r in members),
-        shrinks=lambda c: shrinks,
+        remaining=lambda c: factors,
         change=lambda p: reduce(lambda plan, r: r.change(plan), members, p),
         effect="each of them is in effect",
         proof=proof,
-        prepares=max(r.prepares for r in members),
+        prepare_seconds=max(r.prepare_seconds for r in members),
         members=tuple(members),
     )
     return whole

@@ -30,13 +30,13 @@ from rung.ladder.climb.state import OutOfTime, Request, Say, State
 from rung.ladder.climb.verdict import restore_best
 from rung.records.climb import DryRun, Stopped
 from rung.records.progress import Inapplicable, Planned, Warned
-from rung.rungs import LADDER, Rung, chosen
+from rung.rungs import LADDER, Rung, rungs_named
 from rung.runs import Run
 from rung.text import to_paste
 from rung.timing.compile_cache import compiled_code
 from rung.timing.tasks import Pool
 from rung.timing.workers import fork_server
-from rung.workload.saved import forget_saved
+from rung.workload.model_cache import forget_saved
 
 GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA's driver, of AMD's, and of Windows' for its Linux
 
@@ -66,7 +66,7 @@ class Climb:
 
     def _climb(self, dry: bool) -> None:
         state, request = self.state, self.request
-        rungs = chosen(request.rungs) if request.rungs is not None else list(LADDER)
+        rungs = rungs_named(request.rungs) if request.rungs is not None else list(LADDER)
         cores = usable_cores()
         with ExitStack() as stack:
             compiled = stack.enter_context(compiled_code())

@@ -82,7 +82,7 @@ def eager_rounding_variant(
 ) -> tuple[str, tuple[str, ...]] | None:
     """The name and the rungs of the mode in the place of one that was refused in 16 bits, which rounds where eager rounds. None where that is
     nothing for it, or one of the modes `seen`, by name, does so already."""
-    return _variant(replace(context, refused=True), name, rungs, seen, ROUNDED, "eager-rounding")
+    return _variant(replace(context, rounding_refused=True), name, rungs, seen, ROUNDED, "eager-rounding")
 
 
 def bias_kernel_variant(
@@ -96,7 +96,9 @@ def _variant(
     context: Context, name: str, rungs: Sequence[str], seen: Iterable[str], end: str, remedy: str
 ) -> tuple[str, tuple[str, ...]] | None:
     """A compiled mode with one rung more, whose name ends in `end`."""
-    on = Context(plan_of(rungs), context.numerics, context.facts, {}, context.rates, refused=context.refused)
+    on = Context(
+        plan_of(rungs), context.numerics, context.facts, {}, context.rates, rounding_refused=context.rounding_refused
+    )
     if "compile" not in rungs or any(one.endswith(end) for one in seen):
         return None
     return None if BY_NAME[remedy].applies(on) else (f"{name}-{end}", (*rungs, remedy))
@@ -121,4 +123,4 @@ def title(name: str) -> str:
 
 def _on(context: Context, names: list[str]) -> Context:
     """Without the profile: what is compared with must not depend on where the time goes."""
-    return Context(plan_of(names), context.numerics, context.facts, {}, context.rates, early=True)
+    return Context(plan_of(names), context.numerics, context.facts, {}, context.rates, wants_fast_compile=True)

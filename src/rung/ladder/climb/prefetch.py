@@ -71,7 +71,7 @@ def prefetch_next(state: State, stack: Sequence[str], profile: Profile, without:
     state.set_profile(profile)
     try:
         rung = next_rung(state, [rung for rung in LADDER if rung.name not in without])
-        if isinstance(rung, Rung) and rung.spares == "step" and not rung.first:
+        if isinstance(rung, Rung) and rung.improves == "step" and not rung.tuning_env:
             number, after = 2 + max([0, *(a.number for a in state.attempts)]), stack_with(stack, rung)
             name = f"{number:02d}-{rung.name}-1-candidate"
             state.next_worker = Task(name, state.side(after), WARM, state.step_bytes())
@@ -111,7 +111,14 @@ def verify_while_compiling(state: State, rung: Rung, task: Task) -> None:
     It starts in full precision, in which nothing else compiles the candidate. It is called again once the worker is warm. Then it continues at
     the candidate's own precision, whose code is in the cache by then. It starts again without members of a bundle that did nothing. With
     dropout, that code is never in the cache, because a verification runs without dropout. So both precisions start at once."""
-    if not state.facts.gpu or not state.many_cores or rung.spares != "step" or rung.first or task.error or task.ended:
+    if (
+        not state.facts.gpu
+        or not state.many_cores
+        or rung.improves != "step"
+        or rung.tuning_env
+        or task.error
+        or task.ended
+    ):
         return
     stack, name = _effective_candidate(state, task, rung)
     if state.next_checks and list(state.next_checks[0].side.rungs) != stack:

@@ -77,9 +77,9 @@ def next_rung(state: State, rungs: Sequence[Rung]) -> Rung | Stopped:
 def fits_budget(state: State, rung: Rung, prepared: float = 0.0) -> bool:
     """Whether a rung can be decided in what is left of the budget. prepared: seconds of preparing it that are over."""
     budget = trial_budget(state)
-    done = min(prepared, state.prepared_in + _preparation_estimate(state, rung.prepares))
+    done = min(prepared, state.prepared_in + _preparation_estimate(state, rung.prepare_seconds))
     # Estimates are rough. One that is a little too long is tolerated where time for confirming can be cut instead, or nothing is kept yet.
-    tolerant = rung.spares == "step" and (bool(confirmation_seconds(state)) or not state.kept)
+    tolerant = rung.improves == "step" and (bool(confirmation_seconds(state)) or not state.kept)
     return budget > 0 and trial_seconds(state, rung) - done < (LATE if tolerant else 1.0) * budget
 
 
@@ -87,7 +87,7 @@ def may_finish(state: State, rung: Rung, prepared: float, verified: Mapping[str,
     """Whether a prefetched rung may be decided in what is left of the budget. One restart is enough where the answer is clear.
 
     prepared: how many seconds it has been prepared for, infinite once it is ready; verified: the same for each part of its verification."""
-    usual = state.prepared_in + _preparation_estimate(state, rung.prepares)
+    usual = state.prepared_in + _preparation_estimate(state, rung.prepare_seconds)
     overdue = 0.0 if math.isinf(prepared) else OVERDUE * prepared  # nobody knows how much longer it takes
     preparing, restart = max(usual - prepared, overdue), _restart_seconds(state)
     verifying = max((VERIFYING * usual - seconds for seconds in verified.values()), default=0.0)
@@ -173,12 +173,12 @@ def most_restarts(state: State, others: int) -> int:
 def trial_seconds(state: State, rung: Rung) -> float:
     """Seconds that deciding a rung takes: preparing it, timing it in three restarts, and verifying it."""
     plan = rung.change(plan_of(state.kept))
-    return _decision_seconds(state, rung.prepares, len(plan.phases(state.own_precision)))
+    return _decision_seconds(state, rung.prepare_seconds, len(plan.phases(state.own_precision)))
 
 
-def _decision_seconds(state: State, prepares: float, precisions: int) -> float:
-    """prepares: the rung's guess of what preparing takes on top of the best so far; precisions: at how many it is verified."""
-    more, one = _preparation_estimate(state, prepares), _restart_seconds(state)
+def _decision_seconds(state: State, prepare_seconds: float, precisions: int) -> float:
+    """prepare_seconds: the rung's guess of what preparing takes on top of the best so far; precisions: at how many it is verified."""
+    more, one = _preparation_estimate(state, prepare_seconds), _restart_seconds(state)
     rounds = math.ceil((CLIMB[0][0] - 1) / parallel_groups(state, [state.peak] * 2))
     verifying = _verification_seconds(state, precisions, state.prepared_in + more)
     further = (CLIMB[0][0] - 1) * one + rounds * state.prepared_again
@@ -205,7 +205,7 @@ def _verification_seconds(state: State, precisions: int, prepared: float) -> flo
 def _preparation_estimate(state: State, guess: float) -> float:
     """A rung's guess of what preparing takes, scaled to this step: by what compiling took here, else by how many kernels the step has."""
     if compiled := _compile_seconds(state):
-        return guess * min(1.0, compiled / BY_NAME["compile"].prepares)
+        return guess * min(1.0, compiled / BY_NAME["compile"].prepare_seconds)
     seen = state.breakdown
     kernels = (seen and (seen.kernels or A_PRODUCT * (seen.gemms or 0.0))) or KERNELS
     return guess * min(1.0, max(LEAST_OF_A_GUESS, kernels / KERNELS))
@@ -247,7 +247,11 @@ def gain_per_second(state: State, rung: Rung, others: int = 0) -> float:
     """The logarithm of the expected speedup, per second that deciding the rung should take. others: candidates beside it, which take longer
     after a search. In a climb of eva02_small `coordinate-descent` came before `patch-matmul`, which did not fit in the budget any more
     (docs/internals/zoo.md)."""
-    again = _preparation_estimate(state, rung.prepares) if rung.prepares >= SEARCH and not rung.core else 0.0
+    again = (
+        _preparation_estimate(state, rung.prepare_seconds)
+        if rung.prepare_seconds >= SEARCH and not rung.always_tried
+        else 0.0
+    )
     return math.log(rung.predict(state.context()).middle) / (trial_seconds(state, rung) + others * again)
 
 
@@ -353,13 +357,13 @@ def _candidates(state: State, rungs: Sequence[Rung]) -> tuple[list[Rung], Stoppe
     `tried`, the `rest` can give too little, or the step is near its `floor`, the roofline bound."""
     applying = [r for r in rungs if not finished_attempts(state, r) and _applies(state, r)]
     best_case = {r.name: r.predict(state.context()).high for r in applying}
-    worth = [r for r in applying if r.core or r.spares != "step" or best_case[r.name] >= 1 + LEAST_GAIN]
+    worth = [r for r in applying if r.always_tried or r.improves != "step" or best_case[r.name] >= 1 + LEAST_GAIN]
     rule, why = "tried", "every rung that applies was tried."
     if len(worth) < len(applying):
         rule, why = "rest", f"by the profile, no remaining rung can gain {LEAST_GAIN:.1%} or more."
     worth = worth or [r for r in rungs if deserves_retry(state, r)]
     if worth and near_roofline(state):
-        worth = [r for r in worth if r.core and not finished_attempts(state, r)]
+        worth = [r for r in worth if r.always_tried and not finished_attempts(state, r)]
         rule, why = "floor", f"the step takes less than {NEAR:.2f}× its roofline lower bound."  # fmt: skip
     return worth, Stopped(rule=rule, why=why, left=best_case)
 

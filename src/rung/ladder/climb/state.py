@@ -70,7 +70,7 @@ class Request:
     devices: GPUs as torch counts them, the first of which is timed, and the others verify; or `auto` for all of its kind that are idle;
     ranks, launcher: what is timed is a job of so many ranks of this host, or of those that a command starts;
     slurm: the options with which the job of SLURM was asked for in which it began; slower_at_most: the share of its time that a step may lose for
-    what a rung spares beside it (`Rung.spares`)."""
+    what else a rung improves (`Rung.improves`)."""
 
     target: str
     options: dict[str, str] = field(default_factory=dict)

@@ -289,18 +289,18 @@ SIDES = ("best", "candidate")
 
 def secondary_gain(record: Attempt, rung: Rung) -> str | None:
     """The secondary gain of a candidate in words, such as less memory; None where it is too small, or the rung is only for the step."""
-    if rung.spares == "first run":
+    if rung.improves == "first run":
         assert record.first_run_seconds
         best, mine = (record.first_run_seconds[side] for side in SIDES)
         return f"its first run takes {mine:.0f} s instead of {best:.0f} s" if mine < LESS_TIME * best else None
-    if rung.spares == "memory":
+    if rung.improves == "memory":
         assert record.memory
         for key, verb in (("allocated", "takes"), ("reserved", "reserves")):
             peaks = [record.memory[side].get(key, 0) for side in SIDES]
             if peaks[1] < LESS_MEMORY * peaks[0]:
                 return f"it {verb} {_gib(peaks[1])} instead of {_gib(peaks[0])} at its peak"
         return None
-    if rung.spares == "graphs":
+    if rung.improves == "graphs":
         assert record.over_shapes
         before, now = (record.over_shapes[side] for side in SIDES)
         times = f"{now.seconds:.0f} s instead of {before.seconds:.0f} s for {now.shapes} shapes"

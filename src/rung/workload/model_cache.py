@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rung.errors import lacks_memory
-from rung.workload.base import Workload, hooked
+from rung.workload.base import Workload
+from rung.workload.copy_model import has_gradient_hooks
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +34,7 @@ def save_model(model: torch.nn.Module, path: Path) -> bool:
     disk."""
     import torch
 
-    if any(map(hooked, model.parameters())):
+    if any(map(has_gradient_hooks, model.parameters())):
         return False
     # As `rung.runs.store.is_partial` knows them.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
@@ -85,7 +86,7 @@ def read_from(workload: Workload, path: Path | None, gpu: torch.device | None = 
 
     import torch
 
-    from rung.workload.drawn import DrawnOn
+    from rung.workload.random_on_gpu import RandomOn
 
     def model() -> torch.nn.Module:
         if path is not None and torch.initial_seed() == SEED and _note(path).exists():
@@ -93,7 +94,7 @@ def read_from(workload: Workload, path: Path | None, gpu: torch.device | None = 
                 return _read(path)
         if gpu is None:
             return workload.model()
-        with DrawnOn(gpu):
+        with RandomOn(gpu):
             made = workload.model()
         torch.cuda.empty_cache()  # what it was drawn in is no memory of the workload
         return made

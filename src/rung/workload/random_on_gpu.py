@@ -15,7 +15,7 @@ LARGE = 1 << 20  # numbers; fewer are drawn where they are
 DRAWS = (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default)  # what torch.nn.init draws
 
 
-class DrawnOn(TorchDispatchMode):
+class RandomOn(TorchDispatchMode):
     """Large tensors on the CPU get their random numbers from another device: other ones than the CPU would draw, and as random."""
 
     def __init__(self, device: torch.device) -> None:

@@ -7,7 +7,8 @@ import dataclasses
 from collections.abc import Mapping
 
 from rung.errors import WorkloadError
-from rung.workload.base import Batch, Workload, tensors_within
+from rung.workload.base import Batch, Workload
+from rung.workload.copy_model import tensors_within
 
 
 def refuse_hidden_tensors(workload: Workload, batch: Batch) -> None:

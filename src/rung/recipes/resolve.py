@@ -16,9 +16,9 @@ from rung.hardware import pick
 from rung.hardware.device import Device
 from rung.plan import Numerics
 from rung.recipes import store
-from rung.recipes.fit import described, structure
-from rung.recipes.recipe import Recipe, at_odds
-from rung.rungs import chosen
+from rung.recipes.fingerprint import describe_model, structure_hash
+from rung.recipes.recipe import Recipe, contradiction
+from rung.rungs import rungs_named
 from rung.workload.base import Mode
 
 logger = logging.getLogger(__name__)
@@ -40,9 +40,9 @@ def recipe_for(
     """The recipe that is meant for a model in a mode, and its file where "auto" found one in the store."""
     if not is_auto(recipe):
         return None, _recipe(recipe)
-    found, wanted = store.find(structure(model), facts_of(model, mode, device), numerics)
-    logger.info("%s: %s, %s", found, wanted.status, " + ".join(wanted.rungs))
-    return found, wanted
+    file, stored = store.find(structure_hash(model), current_setup(model, mode, device), numerics)
+    logger.info("%s: %s, %s", file, stored.status, " + ".join(stored.rungs))
+    return file, stored
 
 
 def is_auto(recipe: Recipe | str | Path | Iterable[str]) -> bool:
@@ -50,15 +50,15 @@ def is_auto(recipe: Recipe | str | Path | Iterable[str]) -> bool:
     return recipe == "auto" and not Path("auto").is_file()
 
 
-def facts_of(model: torch.nn.Module, mode: Mode, device: Device) -> dict[str, str]:
-    """What a recipe is asked about: was it made for this?"""
-    there_is = torch.distributed.is_available() and torch.distributed.is_initialized()
-    ranks = torch.distributed.get_world_size() if there_is else 1
+def current_setup(model: torch.nn.Module, mode: Mode, device: Device) -> dict[str, str]:
+    """What a recipe has to be made for to fit here: mode, device, torch, the model in words, and the number of ranks."""
+    in_job = torch.distributed.is_available() and torch.distributed.is_initialized()
+    ranks = torch.distributed.get_world_size() if in_job else 1
     return {
         "mode": mode,
         "device": device.name,
         "torch": str(torch.__version__),
-        "model": described(model),
+        "model": describe_model(model),
         "ranks": str(ranks),
     }
 
@@ -68,13 +68,13 @@ def _recipe(recipe: Recipe | str | Path | Iterable[str]) -> Recipe:
     if isinstance(recipe, Path) or (isinstance(recipe, str) and _is_path(recipe)):
         return Recipe.read(Path(recipe))
     if isinstance(recipe, Recipe):
-        return _sound(recipe)
+        return _checked(recipe)
     if isinstance(recipe, str):
         recipe = [recipe]
     names = list(recipe) if isinstance(recipe, Iterable) and not isinstance(recipe, (bytes, bytearray)) else [recipe]
     if not all(isinstance(name, str) for name in names):
         raise UsageError(f"rung.apply takes a recipe's file, a Recipe, or names of rungs; got {recipe!r:.60}.")
-    return _sound(Recipe(tuple(names)))
+    return _checked(Recipe(tuple(names)))
 
 
 def _is_path(text: str) -> bool:
@@ -82,9 +82,9 @@ def _is_path(text: str) -> bool:
     return text.endswith(".toml") or "/" in text or os.sep in text or Path(text).is_file()
 
 
-def _sound(recipe: Recipe) -> Recipe:
+def _checked(recipe: Recipe) -> Recipe:
     """The recipe, with today's names. Raises UsageError where its rungs cannot be meant, as reading its file would."""
-    rungs = tuple(rung.name for rung in chosen(recipe.rungs))
-    if wrong := at_odds(rungs, recipe.numerics):
+    rungs = tuple(rung.name for rung in rungs_named(recipe.rungs))
+    if wrong := contradiction(rungs, recipe.numerics):
         raise UsageError(f"the recipe {wrong}.")
     return replace(recipe, rungs=rungs)
