@@ -29,11 +29,11 @@ from rung.side import Setup, Side
 from rung.timing import interleaved, worker_group
 from rung.timing.ab_run import ABRun
 from rung.verify import observe as observing
-from rung.verify import witness
+from rung.verify import timed_run_checks
 from rung.verify.observe import observe
 from rung.verify.randomness import active, without_dropout
+from rung.verify.timed_run_checks import refill, unseen
 from rung.verify.verify import verify
-from rung.verify.witness import refill, unseen
 from rung.workload import Workload, load
 
 CPU = pick("cpu")
@@ -192,7 +192,7 @@ def test_a_candidate_is_not_failed_by_the_copies_that_looking_at_it_takes(
     def full(*_: Any) -> Any:
         raise torch.OutOfMemoryError("none left")
 
-    monkeypatch.setattr(witness, where, full)
+    monkeypatch.setattr(timed_run_checks, where, full)
     found = timed(honest, "train")
     assert "no memory for copies" in str(found.witness.left)
     assert reason_to_distrust(found, 2.0) is None
@@ -250,7 +250,7 @@ def test_a_machine_that_is_now_and_then_three_times_as_slow_is_no_memory_of_answ
     clock = SimpleNamespace(
         perf_counter_ns=lambda: now[0], process_time_ns=lambda: now[0], monotonic=lambda: now[0] / 1e9
     )
-    monkeypatch.setattr(witness, "time", clock)
+    monkeypatch.setattr(timed_run_checks, "time", clock)
 
     def busy(batch: Any) -> None:
         now[0] += int(400e6 * chance.choice([1, 1, 2, 3]))
@@ -445,7 +445,7 @@ def test_a_clock_that_is_right_now_and_then_is_not_right(
 
 
 def test_that_it_was_timed_is_said_once() -> None:
-    said = [f"3 parameters get no gradient ({witness.CASE})"]
+    said = [f"3 parameters get no gradient ({timed_run_checks.CASE})"]
     found = attempt(hidden={"best": 0.0, "candidate": 0.0}, witness=measured.Witness(failures=said))
     assert reason_to_distrust(found, 2.0) == (
         "while it was timed, its results differed from the baseline's: 3 parameters get no gradient."

@@ -15,8 +15,8 @@ from rung.verify import distances as far
 from rung.verify import observe as observing
 from rung.verify import training as trained
 from rung.verify.distances import distance, distances, finite, mismatched, over, overshadowed, relative, rms, scale
-from rung.verify.faint import Faint
 from rung.verify.observe import observe, rows
+from rung.verify.sign_ambiguous import Faint
 from rung.verify.training import Training
 from rung.verify.verify import verify
 from rung.workload import Workload, seeded_model

@@ -6,7 +6,7 @@ from torch import nn
 
 from rung.hardware import pick
 from rung.plan import Numerics
-from rung.verify.faint import FEWEST, Faint
+from rung.verify.sign_ambiguous import FEWEST, Faint
 from rung.verify.training import Path, Training
 
 NAME = "weight"

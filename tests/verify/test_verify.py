@@ -619,7 +619,7 @@ def test_what_torch_replaces_when_it_is_imported_further_is_nobodys_doing() -> N
     """In a process that compiled nothing so far."""
     script = """
 import sys, torch
-from rung.verify.untouched import functions, replaced
+from rung.verify.side_effects import functions, replaced
 assert "torch._dynamo" not in sys.modules
 before = functions(torch.nn.Linear(1, 1))
 import torch._dynamo

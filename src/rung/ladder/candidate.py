@@ -48,7 +48,7 @@ from rung.verify.audit import refuse_no_gradient
 from rung.verify.observe import too_large
 from rung.verify.ranks import TrainedTogether
 from rung.verify.reference import own_precision
-from rung.verify.witness import NEW, Watched, against_the_untouched, refill, unseen
+from rung.verify.timed_run_checks import NEW, Watched, against_the_untouched, refill, unseen
 from rung.workload import seeded_model, shapes
 from rung.workload.base import refuse_other_arguments
 from rung.workload.hidden import refuse_hidden_tensors
@@ -287,7 +287,7 @@ class Candidate(VerifiedWorkload, Timed):
         return True
 
     def witness(self) -> dict[str, Any]:
-        """What the watched steps show (`rung.verify.witness`): `failures`, in sentences; `unseen`: in inference, how many
+        """What the watched steps show (`rung.verify.timed_run_checks`): `failures`, in sentences; `unseen`: in inference, how many
         times as long a step takes on new inputs. left: why something was not looked at."""
         watched, self._watched = self._watched, None
         if watched is None:

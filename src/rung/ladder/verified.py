@@ -22,10 +22,10 @@ from rung.plan import Numerics, Plan
 from rung.records.record import plain
 from rung.rungs.inductor import names
 from rung.verify.audit import audit, called, one_shape_only
+from rung.verify.gpu_lock import Turns
 from rung.verify.over_ranks import verify_over_ranks
 from rung.verify.randomness import active, without_dropout
 from rung.verify.reference import own_precision
-from rung.verify.turns import Turns
 from rung.verify.verify import precompile, verify
 from rung.workload import Workload, load, seeded_model
 from rung.workload.own_modules import OwnModules

@@ -18,9 +18,9 @@ from rung.engine.step import Step
 from rung.errors import WorkloadError, first_line, where
 from rung.hardware.device import Device, to_device
 from rung.plan import Plan
-from rung.verify.draws import BY_WEIGHTS, OTHERWISE, Recorded, Replayed, draws, same_draws
 from rung.verify.observe import Seen, identical, observe, of_outputs, own_copy, refuse_unseen, same
 from rung.verify.perturb import perturbed, put, state
+from rung.verify.random_draws import BY_WEIGHTS, OTHERWISE, Recorded, Replayed, draws, same_draws
 from rung.verify.randomness import without_dropout
 from rung.verify.reference import LOW, exactly, full_precision, in_float32
 from rung.workload import Workload, seeded_model, shapes

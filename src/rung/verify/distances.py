@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rung.verify.host import to_device
+from rung.verify.host_transfers import to_device
 
 LARGE = 300_000_000  # parameters, from which three sets of gradients do not fit beside three models
 COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)

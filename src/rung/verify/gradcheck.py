@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from rung.verify.distances import plainly, stored
-from rung.verify.draws import SEEDED
 from rung.verify.observe import observe
 from rung.verify.perturb import perturbed, put
+from rung.verify.random_draws import SEEDED
 from rung.workload import Batch
 
 SEEDS = (12, 13)  # of weights and masks: an error counts that shows on both

@@ -15,7 +15,7 @@ from rung.engine.parts import parts
 from rung.errors import WorkloadError
 from rung.hardware.device import Device
 from rung.verify.distances import LARGE, Group, distances, finite, kinds, mismatched, over, overshadowed, plainly, scale
-from rung.verify.host import to_host
+from rung.verify.host_transfers import to_host
 from rung.verify.perturb import put
 from rung.workload import Batch, Workload
 
@@ -34,7 +34,7 @@ class Row:
 
     beside: of a gradient, the median over all gradients of the case of the untouched model's error, over the size of this one;
     why: what an infinite error means, as a sentence, where it is not that something is not finite, or where a large one lies; kink: what kinks may change of it, or digits
-    that training lost (`rung.verify.witness`);
+    that training lost (`rung.verify.timed_run_checks`);
     few: whether it is of so few numbers that its errors are a matter of luck (`rung.verify.tolerance`); size: what errors are a share of, 0.0
     where that is the same in all cases.
     """

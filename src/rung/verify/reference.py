@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rung.engine.step import Step
 from rung.hardware.device import Device, matmul_precision_name, release_cache
 from rung.plan import Numerics, Plan
-from rung.verify.draws import Draws
 from rung.verify.observe import Seen, observe
 from rung.verify.perturb import inexact, state
+from rung.verify.random_draws import Draws
 from rung.workload import Batch, Workload
 from rung.workload.base import copied
 

@@ -13,8 +13,8 @@ from rung.plan import Numerics, Plan
 from rung.verify.observe import Row, Seen, identical, missing, noted, observe, own_copy, rows
 from rung.verify.plain_functions import Inputs, as_workload, in_half_precision
 from rung.verify.reference import Reference
+from rung.verify.timed_run_checks import CASE, NEW, SLACK, refill, unseen
 from rung.verify.tolerance import judge
-from rung.verify.witness import CASE, NEW, SLACK, refill, unseen
 from rung.workload import Batch, call_model
 
 Case = tuple[Batch, Seen]
@@ -70,7 +70,7 @@ class TimedFunctions:
         return said + [c.sentence() for c in sorted(bad, key=lambda c: -c.error / c.tolerance)]
 
     def on_new_inputs(self, call: Callable[..., Any], batches: Sequence[Batch]) -> float:
-        """How many times as long a call takes on new inputs as on the same ones again (`rung.verify.witness.unseen`)."""
+        """How many times as long a call takes on new inputs as on the same ones again (`rung.verify.timed_run_checks.unseen`)."""
         step: Any = lambda batch: call_model(call, batch)  # noqa: E731
         return (
             unseen(step, batches, lambda _: self._new(), self._device) or 1.0

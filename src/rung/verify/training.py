@@ -11,10 +11,10 @@ import torch
 
 from rung.hardware.device import Device
 from rung.verify.distances import finite, kinds, over, pieces, plainly
-from rung.verify.faint import Faint
-from rung.verify.host import to_host
+from rung.verify.host_transfers import to_host
 from rung.verify.observe import Row, identical, large
 from rung.verify.perturb import inexact, put, state
+from rung.verify.sign_ambiguous import Faint
 from rung.workload import Batch
 
 # Settings of an optimizer that say how it computes, not what.

@@ -23,19 +23,19 @@ from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, release_cache, to_device
 from rung.plan import Numerics, Plan
 from rung.verify.distances import finite, plainly
-from rung.verify.draws import Draws, Unlike, draws
-from rung.verify.faint import Faint
+from rung.verify.exact_values import other_integers, other_values, settled, value_rows, varying
+from rung.verify.gpu_lock import Turns
 from rung.verify.gradcheck import other_masks
+from rung.verify.nondeterminism import unsteady
 from rung.verify.observe import Row, Seen, identical, missing, observe, refuse_unseen, rows
 from rung.verify.perturb import inexact, moved_on, perturbed, put, state, unlike
+from rung.verify.random_draws import Draws, Unlike, draws
 from rung.verify.randomness import active, other_randomness, without_dropout
 from rung.verify.reference import Reference, exactly, full_precision, jittered, own_precision
+from rung.verify.side_effects import changed, changed_settings, fingerprint, functions, process, replaced
+from rung.verify.sign_ambiguous import Faint
 from rung.verify.tolerance import Moves, beside_kinks, judge, unlucky
 from rung.verify.training import Path, Training, other_settings
-from rung.verify.turns import Turns
-from rung.verify.unsteady import unsteady
-from rung.verify.untouched import changed, changed_settings, fingerprint, functions, process, replaced
-from rung.verify.values import other_integers, other_values, settled, value_rows, varying
 from rung.verify.verdict import Verification
 from rung.workload import Batch, Workload, seeded_model, shapes
 from rung.workload.base import copied

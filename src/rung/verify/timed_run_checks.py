@@ -21,9 +21,9 @@ from rung.engine.step import Step
 from rung.hardware.device import Device, synchronize
 from rung.plan import Plan
 from rung.verify.distances import COMPRESSED
-from rung.verify.draws import draws
 from rung.verify.observe import GRADIENT, Row, Seen, equal, identical, missing, noted, observe, own_copy, rows
 from rung.verify.perturb import distinct, state
+from rung.verify.random_draws import draws
 from rung.verify.randomness import active
 from rung.verify.reference import Reference, jittered, own_precision
 from rung.verify.tolerance import FLOOR, judge

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rung.hardware.device import pick
-from rung.verify import turns
-from rung.verify.turns import Turns
+from rung.verify import gpu_lock
+from rung.verify.gpu_lock import Turns
 
 
 class Card:
@@ -24,17 +24,17 @@ class Card:
 def card(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Peaks since they were reset, which a test sets."""
     peaks = {"allocated": 0, "reserved": 0}
-    monkeypatch.setattr(turns, "peak_memory", lambda device: dict(peaks))
-    monkeypatch.setattr(turns, "reset_peak_memory", lambda device: peaks.update(allocated=0, reserved=0))
-    monkeypatch.setattr(turns, "release_cache", lambda device: None)
-    monkeypatch.setattr(turns, "_name", lambda device: "GPU-1")
+    monkeypatch.setattr(gpu_lock, "peak_memory", lambda device: dict(peaks))
+    monkeypatch.setattr(gpu_lock, "reset_peak_memory", lambda device: peaks.update(allocated=0, reserved=0))
+    monkeypatch.setattr(gpu_lock, "release_cache", lambda device: None)
+    monkeypatch.setattr(gpu_lock, "_name", lambda device: "GPU-1")
     return peaks
 
 
 def _busy(path: str, said: int) -> None:
     """said: a file's descriptor, to the end of which each process writes."""
-    turns._name, turns.peak_memory = lambda device: "GPU-1", lambda device: {"reserved": 0}
-    turns.release_cache = turns.reset_peak_memory = lambda device: None
+    gpu_lock._name, gpu_lock.peak_memory = lambda device: "GPU-1", lambda device: {"reserved": 0}
+    gpu_lock.release_cache = gpu_lock.reset_peak_memory = lambda device: None
     taking = Turns(path, Card())  # type: ignore[arg-type]
     for _ in range(20):
         with taking.take(), taking.take():  # one within the other is one turn

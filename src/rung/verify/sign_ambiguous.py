@@ -8,7 +8,7 @@ import torch
 
 from rung.plan import Numerics
 from rung.verify.distances import plainly
-from rung.verify.host import to_host
+from rung.verify.host_transfers import to_host
 from rung.verify.observe import large
 from rung.verify.tolerance import ALLOWED, MEDIAN
 

@@ -13,7 +13,7 @@ from rung.engine.step import Step
 from rung.hardware import pick
 from rung.plan import Plan
 from rung.verify import verify as verifying
-from rung.verify.unsteady import unsteady
+from rung.verify.nondeterminism import unsteady
 from rung.verify.verify import verify
 from rung.workload import Workload, seeded_model
 
