@@ -619,11 +619,11 @@ def test_what_torch_replaces_when_it_is_imported_further_is_nobodys_doing() -> N
     """In a process that compiled nothing so far."""
     script = """
 import sys, torch
-from rung.verify.side_effects import functions, replaced
+from rung.verify.side_effects import global_functions, restore_functions
 assert "torch._dynamo" not in sys.modules
-before = functions(torch.nn.Linear(1, 1))
+before = global_functions(torch.nn.Linear(1, 1))
 import torch._dynamo
-print(replaced(before))
+print(restore_functions(before))
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"

@@ -20,7 +20,14 @@ from rung.hardware.device import Device, to_device
 from rung.plan import Plan
 from rung.verify.observe import Seen, identical, observe, of_outputs, own_copy, refuse_unseen, same
 from rung.verify.perturb import perturbed, put, state
-from rung.verify.random_draws import BY_WEIGHTS, OTHERWISE, Recorded, Replayed, draws, same_draws
+from rung.verify.random_draws import (
+    DEPENDS_ON_WEIGHTS,
+    DRAW_WITHOUT_WEIGHTS,
+    RecordDraws,
+    ReplayDraws,
+    draws_random_numbers,
+    same_draws,
+)
 from rung.verify.randomness import without_dropout
 from rung.verify.reference import LOW, exactly, full_precision, in_float32
 from rung.workload import Workload, seeded_model, shapes
@@ -125,7 +132,7 @@ def _random_numbers(step: Step, batch: Any, values: dict[str, torch.Tensor], see
     """Why the random numbers that a step draws cannot be given to another, in a few words; empty where they can. seen: a run on this batch, with
     these weights and this seed."""
 
-    def run(weights: dict[str, torch.Tensor], seed: int, mode: Recorded | Replayed) -> Seen:
+    def run(weights: dict[str, torch.Tensor], seed: int, mode: RecordDraws | ReplayDraws) -> Seen:
         put(step.model, weights)
         step.fresh()
         torch.manual_seed(seed)
@@ -133,15 +140,15 @@ def _random_numbers(step: Step, batch: Any, values: dict[str, torch.Tensor], see
             return observe(step, None, batch, gradients=False)
 
     try:
-        first, elsewhere = Recorded(), Recorded()
+        first, elsewhere = RecordDraws(), RecordDraws()
         run(values, seed, first)
-        again = run(values, seed + 1, Replayed(first.tape))
+        again = run(values, seed + 1, ReplayDraws(first.tape))
         run(perturbed(step.model, 0), seed, elsewhere)
     except Exception as error:
         return f"a run that was given another's random numbers raised {type(error).__name__}: {first_line(error)}"
     if _apart(seen, again):
         return "not all of them are drawn by torch's functions for random numbers (a dropout rate fixed in a call of attention?)"
-    return "" if same_draws(first.tape, elsewhere.tape) else BY_WEIGHTS
+    return "" if same_draws(first.tape, elsewhere.tape) else DEPENDS_ON_WEIGHTS
 
 
 def _refuse_shared_memory(workload: Workload, batch: Any, seen: Seen) -> None:
@@ -308,12 +315,18 @@ def _refuse_random_numbers(
         return to_device(first, step.device)
 
     differs = _apart(seen[0], seen[1])
-    if not (differs or (random and draws(lambda: observe(step, None, batch(), gradients=False), step.device))):
+    if not (
+        differs or (random and draws_random_numbers(lambda: observe(step, None, batch(), gradients=False), step.device))
+    ):
         return
     why = _random_numbers(step, batch(), weights, seen[1], 2) if random else ""
     if why or not random:
         what = "its result depends on torch's random state" if differs else "its forward draws random numbers"
-        mend = OTHERWISE if why == BY_WEIGHTS else "switch the randomness off, or draw it in inputs(seed)"
+        mend = (
+            DRAW_WITHOUT_WEIGHTS
+            if why == DEPENDS_ON_WEIGHTS
+            else "switch the randomness off, or draw it in inputs(seed)"
+        )
         raise WorkloadError(
             f"{step.workload.label}: {what}{f', and {why}' if why else ''}, so no candidate can be compared with it; {mend}."
         )
@@ -389,8 +402,8 @@ def called(workload: Workload, device: Device) -> Called:
             lambda _, args, kwargs: seen.append(elements((args, kwargs))), with_kwargs=True
         )
     except RuntimeError:  # torch hangs none on a scripted model
-        return Called(elements(batch), draws(lambda: step(batch), device))
-    random = draws(lambda: step(batch), device)
+        return Called(elements(batch), draws_random_numbers(lambda: step(batch), device))
+    random = draws_random_numbers(lambda: step(batch), device)
     hook.remove()
     return Called(seen[:2][-1], random)
 

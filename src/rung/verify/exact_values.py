@@ -1,4 +1,4 @@
-"""What an output holds that no rounding touches, plain values and integers: what of it a candidate gives otherwise."""
+"""Values of an output that rounding cannot change: numbers, texts and None outside of tensors, and integers that no float decides."""
 
 from __future__ import annotations
 
@@ -14,66 +14,66 @@ from rung.verify.perturb import inexact
 VARIES = 1e-6  # a float's relative change between two runs of one batch: below it, sums in no fixed order may be why
 
 
-def varying(runs: Sequence[Seen]) -> set[str]:
-    """The values that differ between runs of the untouched model on one batch, as counters and times do: of a candidate's
-    nothing can be said."""
+def varying_values(runs: Sequence[Seen]) -> set[str]:
+    """The values that differ between runs of the untouched model on one batch, as counters and times do. A candidate's cannot be judged."""
     first, *others = (run.plain for run in runs)
     return {name for name, value in first.items() if any(_differ(value, other.get(name)) for other in others)}
 
 
-def value_rows(truth: Seen, mine: Seen, theirs: Seen, case: str, left_out: Collection[str]) -> list[Row]:
-    """A row for every float and complex number that is finite in all three."""
-    found = []
+def float_rows(truth: Seen, mine: Seen, theirs: Seen, case: str, varying: Collection[str]) -> list[Row]:
+    """A row for every float and complex number outside of tensors that is finite in all three."""
+    compared = []
     for name, right in truth.plain.items():
         own, other = mine.plain.get(name), theirs.plain.get(name)
-        if name not in left_out and _finite(right, own, other):
-            found.append(Row(f"output{name}", case, _apart(other, right), _apart(own, right)))
-    return found
+        if name not in varying and _finite(right, own, other):
+            error, noise = _relative_difference(other, right), _relative_difference(own, right)
+            compared.append(Row(f"output{name}", case, error, noise))
+    return compared
 
 
-def other_values(truth: Seen, mine: Seen, theirs: Seen, case: str, left_out: Collection[str]) -> list[str]:
-    """What else the candidate gives otherwise, in sentences. Where the untouched model and the reference do not agree, rounding
-    decides, and neither is right."""
-    said = []
+def changed_values(truth: Seen, mine: Seen, theirs: Seen, case: str, varying: Collection[str]) -> list[str]:
+    """A sentence for every other value that the candidate gives differently. Where the untouched model and the reference do not agree,
+    rounding decides, and neither is right."""
+    failures = []
     for name, own in mine.plain.items():
         right, other = truth.plain.get(name), theirs.plain.get(name, "of another type")
         shown = f"{other!r:.40}" if name in theirs.plain else other
         agreed = _finite(own, right) or _equal(own, right)
-        if name not in left_out and agreed and not _finite(own, other) and not _equal(own, other):
-            said.append(f"the candidate's output{name} is {shown} where the baseline's is {own!r:.40} ({case})")
-    return said
+        if name not in varying and agreed and not _finite(own, other) and not _equal(own, other):
+            failures.append(f"the candidate's output{name} is {shown} where the baseline's is {own!r:.40} ({case})")
+    return failures
 
 
-def settled(run: Seen, other: Seen) -> set[str]:
+def exact_integers(run: Seen, other: Seen) -> set[str]:
     """The integer and boolean tensors that are equal in two runs, of other weights and of batches whose floats are others: masks,
-    positions, lengths, also in inputs that are written. No near tie decides them, as it does a token's number, so no other element of them is
-    rounding."""
-    found = {**run.values, **{name: run.inputs[name] for name in (run.left | other.left)}}
+    positions, lengths, also in inputs that are written. No near tie decides them, as it does a token's number, so rounding changes none of
+    their elements."""
+    tensors = {**run.values, **{name: run.inputs[name] for name in (run.left | other.left)}}
     elsewhere = {**other.inputs, **other.values}
-    return {name for name, t in found.items() if not inexact(t) and _alike(t, elsewhere.get(name))}
+    return {name for name, t in tensors.items() if not inexact(t) and _same_tensor(t, elsewhere.get(name))}
 
 
-def other_integers(truth: Seen, mine: Seen, theirs: Seen, case: str, names: Collection[str]) -> list[str]:
-    """Which of these tensors the candidate gives otherwise, in sentences, where the untouched model and the reference agree."""
-    said = []
-    held = [{**seen.inputs, **seen.values} for seen in (truth, mine, theirs)]
+def changed_integers(truth: Seen, mine: Seen, theirs: Seen, case: str, names: Collection[str]) -> list[str]:
+    """A sentence for each of these tensors that the candidate gives differently where the untouched model and the reference agree."""
+    failures = []
+    tensors = [{**seen.inputs, **seen.values} for seen in (truth, mine, theirs)]
     for name in sorted(names):
-        if not all(name in one for one in held):
+        if not all(name in of_one for of_one in tensors):
             continue
-        right, own, other = (one[name] for one in held)
+        right, own, other = (of_one[name] for of_one in tensors)
         if own.shape == right.shape == other.shape and (wrong := int(((other != own) & (own == right)).sum())):
-            said.append(
+            failures.append(
                 f"the candidate's {name} differs in {wrong} of {own.numel()} values that rounding cannot change ({case})"
             )
-    return said
+    return failures
 
 
-def _alike(a: torch.Tensor, b: torch.Tensor | None) -> bool:
+def _same_tensor(a: torch.Tensor, b: torch.Tensor | None) -> bool:
     return b is not None and a.shape == b.shape and bool((a == b).all())
 
 
 def _differ(a: Any, b: Any) -> bool:
-    return _apart(a, b) > VARIES if _finite(a, b) else not _equal(a, b)
+    return _relative_difference(a, b) > VARIES if _finite(a, b) else not _equal(a, b)
 
 
 def _finite(*values: Any) -> bool:
@@ -82,10 +82,10 @@ def _finite(*values: Any) -> bool:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Where NaN equals NaN."""
+    """Whether they are equal, where NaN equals NaN."""
     return bool(a == b or (a != a and b != b))
 
 
-def _apart(a: Any, b: Any) -> float:
-    """How far two numbers are apart, as a share of the larger."""
+def _relative_difference(a: Any, b: Any) -> float:
+    """The difference of two numbers, as a share of the larger."""
     return float(abs(a - b) / (max(abs(a), abs(b)) or 1.0))

@@ -21,7 +21,7 @@ import torch
 from rung.verify.distances import plainly, stored
 from rung.verify.observe import observe
 from rung.verify.perturb import perturbed, put
-from rung.verify.random_draws import SEEDED
+from rung.verify.random_draws import MANUAL_SEED
 from rung.workload import Batch
 
 SEEDS = (12, 13)  # of weights and masks: an error counts that shows on both
@@ -153,7 +153,7 @@ class _Masked:
 
     def _run(self, seed: int) -> tuple[float, Weights]:
         """The loss, and its gradients as they are before they are clipped."""
-        SEEDED(seed)
+        MANUAL_SEED(seed)
         seen = observe(self._step, self._weights, self._batch)
         found = {
             name: g for name, g in seen.gradients.items() if g is not None and not g.is_sparse and name in self._weights
@@ -170,5 +170,5 @@ class _Masked:
         for name, along in direction.items():
             moved[name] = moved[name].clone()
             plainly(moved[name]).add_(along.to(moved[name].device), alpha=length)
-        SEEDED(self._seed)
+        MANUAL_SEED(self._seed)
         return float(observe(self._step, moved, self._batch, gradients=False).values["loss"])

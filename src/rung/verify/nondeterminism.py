@@ -1,4 +1,4 @@
-"""What a candidate that is refused gives when it is asked again: an answer that changes from run to run is no rounding.
+"""Whether a refused candidate gives another answer in every run: such a difference is not rounding.
 
 torch 2.11, for one, reads back in a reduction what other threads of the same kernel are about to write
 (pytorch#190517), and the result is right in some runs and not in others.
@@ -21,37 +21,36 @@ from rung.workload import Batch
 RUNS = 4  # of one batch
 
 
-def unsteady(
+def describe_nondeterminism(
     candidate: Any,
     baseline: Any,
     cases: Iterable[tuple[dict[str, torch.Tensor], Batch]],
     numerics: Numerics,
-    keeps: bool,
+    keeps_weights: bool,
 ) -> list[str]:
-    """What to say of two steps that are run several times on equal weights and one batch, of each case: nothing, unless the
-    candidate's answers are farther apart than the untouched model's may be. keeps: the candidate is prepared anew when its
-    weights are put anew."""
+    """Runs both steps several times on the weights and the batch of each case. Returns a sentence if the candidate's runs are farther apart than
+    the untouched model's may be, else nothing. keeps_weights: the candidate prepares itself anew when its weights are put anew."""
     with contextlib.suppress(Exception):  # a candidate that is wrong may well raise, and the device be lost
         for weights, batch in cases:
-            theirs = _spread(candidate, weights, batch, keeps)
-            mine = _spread(baseline, weights, batch, False)
-            if theirs > max(ALLOWED[numerics] * mine, FLOOR[numerics]):
+            candidate_spread = _spread(candidate, weights, batch, keeps_weights)
+            baseline_spread = _spread(baseline, weights, batch, False)
+            if candidate_spread > max(ALLOWED[numerics] * baseline_spread, FLOOR[numerics]):
                 return [
-                    f"{RUNS} runs of the candidate on one batch differ by up to {theirs:.1e}, those of the untouched model by {mine:.1e} "
-                    f"({numerics}): the candidate reads uninitialized memory, or computes in no fixed order"
+                    f"{RUNS} runs of the candidate on one batch differ by up to {candidate_spread:.1e}, those of the untouched model by "
+                    f"{baseline_spread:.1e} ({numerics}): the candidate reads uninitialized memory, or computes in no fixed order"
                 ]
     return []
 
 
-def _spread(step: Any, weights: dict[str, torch.Tensor], batch: Batch, keeps: bool) -> float:
-    """How far runs are from the first of them that is finite: the largest relative error of an output's floats or the loss; infinite
-    where another is not finite, 0.0 where none is."""
-    seen = [observe(step, None if keeps and k else weights, batch) for k in range(RUNS)]
-    right, *others = sorted(seen, key=lambda one: not one.finite)
-    floats = [name for name, value in right.values.items() if value.is_floating_point()]
-    if not right.finite:
+def _spread(step: Any, weights: dict[str, torch.Tensor], batch: Batch, keeps_weights: bool) -> float:
+    """The largest relative error, of an output's floats or the loss, of any run against the first finite one. Infinite where a run is not
+    finite; 0.0 where none is."""
+    runs = [observe(step, None if keeps_weights and k else weights, batch) for k in range(RUNS)]
+    first, *others = sorted(runs, key=lambda run: not run.finite)
+    if not first.finite:
         return 0.0
+    floats = [name for name, value in first.values.items() if value.is_floating_point()]
     return max(
-        (relative(other.values[name], right.values[name], right.device) for other in others for name in floats),
+        (relative(other.values[name], first.values[name], first.device) for other in others for name in floats),
         default=0.0,
     )

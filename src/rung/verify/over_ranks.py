@@ -47,10 +47,10 @@ def verify_over_ranks(
     if workload.parallel == "own":
         of_one = replace(of_rank(workload, Ranks.here.rank, Ranks.here.world), other_shapes=(), one_shape=True)
         build = build or (lambda model, at: step_of_parts(of_one, model, at, device))
-        return verify(of_one, plan, device, build, [numerics], alone, asked=_OfParts())
+        return verify(of_one, plan, device, build, [numerics], alone, job=_OfParts())
     of_all = _of_all_ranks(workload)
     build = build or (lambda model, at: step_of_rank(of_all, model, at, device))
-    return verify(of_all, plan, device, build, [numerics], alone, asked=_Job())
+    return verify(of_all, plan, device, build, [numerics], alone, job=_Job())
 
 
 def step_of_rank(workload: Workload, model: torch.nn.Module, plan: Plan, device: Device) -> _OfRank:
@@ -75,7 +75,7 @@ def _of_all_ranks(workload: Workload) -> Workload:
 class _OfParts(OneProcess):
     """A rank of a job is verified. What one rank would decide by what it sees, all decide together: each waits for the others' exchange."""
 
-    several = True
+    several_ranks = True
 
     def agreed(self, holds: bool) -> bool:
         return not Ranks.here.most([float(not holds)])[0]

@@ -17,7 +17,7 @@ from rung.hardware.device import Device, matmul_precision_name, release_cache
 from rung.plan import Numerics, Plan
 from rung.verify.observe import Seen, observe
 from rung.verify.perturb import inexact, state
-from rung.verify.random_draws import Draws
+from rung.verify.random_draws import SharedDraws
 from rung.workload import Batch, Workload
 from rung.workload.base import copied
 
@@ -46,13 +46,13 @@ class Reference:
         self._workload, self._model, self._device = replace(workload, amp=None), model, device
         self._alone, self._whole = alone, whole
         self.name = "float64" if double else "float32"
-        self.draws: Draws | None = None  # of a workload whose forward draws random numbers
+        self.draws: SharedDraws | None = None  # of a workload whose forward draws random numbers
         self.step = whole(Step(self._workload, (_double if double else in_float32)(copied(model)), Plan(), device))
 
     def run(self, weights: dict[str, torch.Tensor], batch: Batch) -> Seen:
         if self.name == "float64":
             try:
-                with self._as_drawn():
+                with self._replaying_draws():
                     return observe(self.step, weights, self.cast(batch))
             except torch.OutOfMemoryError:
                 if not self._alone:
@@ -60,16 +60,16 @@ class Reference:
             except Exception:
                 pass
             self._fall_back()
-        with full_precision(), self._as_drawn():
+        with full_precision(), self._replaying_draws():
             return observe(self.step, weights, self.cast(batch))
 
     def stepped(self, batch: Batch) -> Any:
         """A step on a batch of the workload's precision, from the weights that the reference has."""
-        with self._as_drawn():
+        with self._replaying_draws():
             return self.step(self.cast(batch))
 
-    def _as_drawn(self) -> contextlib.AbstractContextManager[None]:
-        return self.draws.given() if self.draws else contextlib.nullcontext()
+    def _replaying_draws(self) -> contextlib.AbstractContextManager[None]:
+        return self.draws.replayed() if self.draws else contextlib.nullcontext()
 
     def cast(self, batch: Batch) -> Batch:
         """The batch in the reference's precision."""

@@ -1,4 +1,4 @@
-"""Is what was timed what is verified? A candidate could compute only where it is looked at, or only what it never saw.
+"""Does a candidate compute the same while it is timed as while it is verified? It could compute only where it is looked at, or only what it never saw.
 
 After the timed blocks the same process times one more, by the same calls. Around each of its steps, not in it, the weights
 and the batch before and what the step gave are copied; every second batch is refilled in place. All of it is then
@@ -19,55 +19,54 @@ from torch.utils import _pytree as pytree
 
 from rung.engine.step import Step
 from rung.hardware.device import Device, synchronize
-from rung.plan import Plan
+from rung.plan import Numerics, Plan
 from rung.verify.distances import COMPRESSED
 from rung.verify.observe import GRADIENT, Row, Seen, equal, identical, missing, noted, observe, own_copy, rows
 from rung.verify.perturb import distinct, state
-from rung.verify.random_draws import draws
+from rung.verify.random_draws import draws_random_numbers
 from rung.verify.randomness import active
 from rung.verify.reference import Reference, jittered, own_precision
 from rung.verify.tolerance import FLOOR, judge
 from rung.workload import Batch, Workload, seeded_model
 from rung.workload.base import copied
 
-NEW = 10_000  # the first seed of inputs that nothing has seen
+FIRST_NEW_SEED = 10_000  # of inputs that nothing has seen
 PAIRS, MOST_PAIRS = 9, 27  # of a step on new inputs and one on the same again; the most where they seem to differ
-ALIKE = 1.1  # times as long: chance on a busy machine
-SECONDS = (
-    10.0  # that they may take, however long a step is; where they seem to differ three times as long, for PAIRS of them
-)
+CHANCE = 1.1  # times as long: on a busy machine that is chance
+SECONDS = 10.0  # that the pairs may take, however long a step is; where they seem to differ three times as long, for PAIRS of them
 SLACK = 3.0  # times verification's tolerances: of two cases only, on weights as training left them
 MOST_LOST = 0.3  # with SLACK, less than all of it: what is not computed at all is refused
 CASE = "while it was timed"
 
 
-class Watched:
-    """What some steps were given, and what they gave."""
+class WatchedSteps:
+    """Copies of what some steps were given and what they gave. `before` and `after` are called around each step."""
 
     def __init__(self) -> None:
         self.cases: list[tuple[dict[str, torch.Tensor], Batch, Seen]] = []
-        self.idle: list[bool] = []  # whether no weight moved, of every training step
+        self.idle: list[bool] = []  # for every step, whether it trains and no weight moved
         self.full = False  # there was no memory for the copies, and nothing more is kept
 
     def before(self, step: Step, batch: Batch) -> None:
-        with self._room():
+        with self._or_give_up():
             self._weights = {n: t.detach().clone() for n, t in state(step.model).items()}
             self._batch = own_copy(batch)
 
     def after(self, step: Step, result: tuple[Any, Any]) -> None:
         if self.full:
             return
-        with self._room():
+        with self._or_give_up():
             self.cases.append((self._weights, self._batch, noted(step, *result)))
-            still = (identical(t, self._weights[n]) for n, t in state(step.model).items())
-            self.idle.append(step.training and all(still))
+            unmoved = (identical(t, self._weights[n]) for n, t in state(step.model).items())
+            self.idle.append(step.training and all(unmoved))
 
     def give_up(self) -> None:
+        """Drops all copies, and keeps no more."""
         self.full = True
         self.cases, self._weights, self._batch = [], {}, None
 
     @contextlib.contextmanager
-    def _room(self) -> Iterator[None]:
+    def _or_give_up(self) -> Iterator[None]:
         try:
             yield
         except torch.OutOfMemoryError:
@@ -75,19 +74,19 @@ class Watched:
 
 
 def refill(batch: Batch, other: Batch) -> bool:
-    """Writes the content of another batch into the tensors of this one, where nothing but that is another."""
+    """Writes the content of another batch into the tensors of this one. False, and nothing is written, where more than the content differs."""
     old, new = pytree.tree_leaves(batch), pytree.tree_leaves(other)
-    if pytree.tree_structure(batch) != pytree.tree_structure(other) or not all(map(_alike, old, new)):
+    if pytree.tree_structure(batch) != pytree.tree_structure(other) or not all(map(_refillable, old, new)):
         return False  # of another shape, it may have to be compiled
     with torch.no_grad():
-        for mine, theirs in zip(old, new, strict=True):
-            if isinstance(mine, torch.Tensor):
-                mine.copy_(theirs)
+        for to, source in zip(old, new, strict=True):
+            if isinstance(to, torch.Tensor):
+                to.copy_(source)
     return True
 
 
-def _alike(a: Any, b: Any) -> bool:
-    """Whether the content of one can be written into the other, or need not be."""
+def _refillable(a: Any, b: Any) -> bool:
+    """Whether the content of b can be written into a, or need not be."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         if a.is_nested or b.is_nested or (a.shape, a.dtype, a.layout) != (b.shape, b.dtype, b.layout):
             return False
@@ -97,14 +96,14 @@ def _alike(a: Any, b: Any) -> bool:
     return type(a) is type(b) and not isinstance(a, torch.Tensor) and equal(a, b)
 
 
-def against_the_untouched(
-    workload: Workload, plan: Plan, device: Device, watched: Watched, *, gradients: bool = True
+def compare_with_untouched(
+    workload: Workload, plan: Plan, device: Device, watched: WatchedSteps, *, gradients: bool = True
 ) -> list[str]:
-    """What the steps gave otherwise than the untouched workload does from the same weights and batch, in sentences. gradients: whether
-    they are of this batch, too.
+    """A sentence for everything that the watched steps gave differently than the untouched workload does from the same weights and batch.
+    gradients: whether they are of this batch, too.
 
-    Where it draws random numbers, as with dropout on, only the weights are looked at: no two programs draw the same. Raises what the untouched
-    workload raises, torch.OutOfMemoryError where it does not fit.
+    Where the workload draws random numbers, as with dropout on, only whether weights move is checked: no two programs draw the same. Raises
+    what the untouched workload raises, and torch.OutOfMemoryError where it does not fit.
     """
     if any(watched.idle):
         return [f"the weights do not change in a step ({CASE})"]
@@ -115,28 +114,33 @@ def against_the_untouched(
     # Beside others who fill the GPU: bfloat16 and TF32 are off by thousands of times what float32 is.
     reference = Reference(workload, model, device, double=numerics == "exact")
     baseline = Step(workload, copied(model), plan.precision_only(), device)
-    said: list[str] = []
-    found: list[Row] = []
-    if watched.cases and draws(partial(observe, baseline, *watched.cases[0][:2]), device):
+    if watched.cases and draws_random_numbers(partial(observe, baseline, *watched.cases[0][:2]), device):
         return []
+    failures: list[str] = []
+    compared: list[Row] = []
     for k, (weights, batch, theirs) in enumerate(watched.cases):
         truth, lost = reference.run(weights, batch), {}
         if reference.name == "float64" or numerics != "exact":
             mine = observe(baseline, weights, batch)
         else:  # the reference is the untouched model itself
             mine = observe(baseline, jittered(weights, k), batch)
-            lost = _lost(truth, observe(baseline, state(model), batch))
+            lost = _lost_digits(truth, observe(baseline, state(model), batch))
         if not gradients:
             truth, mine, theirs = (replace(seen, gradients={}, was_finite=None) for seen in (truth, mine, theirs))
         if truth.finite and mine.finite:
-            said += missing(truth, mine, theirs, CASE)
-            compared = rows(truth, mine, theirs, CASE)
-            found += [replace(row, kink=max(row.kink, lost.get(row.what, 0.0))) for row in compared]
-    bad = [c for c in judge(found, numerics) if not c.error <= SLACK * c.tolerance]
-    return said + [c.sentence() for c in sorted(bad, key=lambda c: -c.error / c.tolerance)]
+            failures += missing(truth, mine, theirs, CASE)
+            of_case = rows(truth, mine, theirs, CASE)
+            compared += [replace(row, kink=max(row.kink, lost.get(row.what, 0.0))) for row in of_case]
+    return failures + outside_tolerance(compared, numerics)
 
 
-def _lost(now: Seen, first: Seen) -> dict[str, float]:
+def outside_tolerance(compared: Sequence[Row], numerics: Numerics) -> list[str]:
+    """A sentence for every row that is off by more than SLACK times its tolerance, the worst first."""
+    failed = [check for check in judge(compared, numerics) if not check.error <= SLACK * check.tolerance]
+    return [check.sentence() for check in sorted(failed, key=lambda check: -check.error / check.tolerance)]
+
+
+def _lost_digits(now: Seen, first: Seen) -> dict[str, float]:
     """How far off the loss and each gradient may be, as a share of its size and by its name, once training has made it small: as much as would be
     rounding of its size on the model's first weights, and at most MOST_LOST. One minus a probability next to one keeps few of its digits, and
     weights moved by an ulp do not show that."""
@@ -146,47 +150,59 @@ def _lost(now: Seen, first: Seen) -> dict[str, float]:
     return {what: min(share, MOST_LOST) for what, share in shares.items()}
 
 
-def unseen(step: Step, batches: Sequence[Batch], make: Callable[[int], Batch], device: Device) -> float | None:
-    """How many times as long a step takes on new inputs as on the same inputs again. The new ones lie in the old ones' memory; None
-    where inputs are seldom of the same shapes. Before both there is a step: while inputs are made the caches go cold, and the GPU has
-    nothing to do.
+def slowdown_on_new_inputs(
+    step: Step, batches: Sequence[Batch], make: Callable[[int], Batch], device: Device
+) -> float | None:
+    """How many times as long a step takes on new inputs as on the same inputs again. None where inputs are seldom of the same shapes.
 
-    On a busy machine the same step takes three times as long as it did a moment ago. So it is the least of what can be said: of the
-    fastest on each, and of three in four pairs; on a CPU by wall time and by CPU time, which leaves out waiting for a core."""
-    clocks = [time.perf_counter_ns] if device.is_gpu else [time.perf_counter_ns, time.process_time_ns]
-
-    def timed(batch: Batch) -> list[int]:
-        synchronize(device)
-        begin = [clock() for clock in clocks]
-        step(batch)
-        synchronize(device)
-        return [clock() - since for clock, since in zip(clocks, begin, strict=True)]
-
-    new: list[list[int]] = []
-    again: list[list[int]] = []
-
-    def longer() -> float:
-        found = []
-        for clock in range(len(clocks)):
-            first, second = [max(1, took[clock]) for took in new], [max(1, took[clock]) for took in again]
-            pairs = sorted(a / b for a, b in zip(first, second, strict=True))
-            found += [min(first) / min(second), pairs[len(pairs) // 4]]
-        return min(found)
-
-    def enough() -> bool:
-        seconds = time.monotonic() - began
-        if longer() < ALIKE:
-            return len(new) >= PAIRS or seconds > SECONDS
-        return len(new) >= MOST_PAIRS or seconds > (SECONDS if len(new) >= PAIRS else 3 * SECONDS)
-
-    tries, began = 0, time.monotonic()
-    while len(new) < 2 or not enough():
-        batch, tries = batches[len(new) % len(batches)], tries + 1
-        if not refill(batch, make(NEW + 100 + tries)):
+    The new inputs lie in the old ones' memory. While they are made, the caches go cold and the GPU has nothing to do, so one more step runs before
+    both timed ones."""
+    timed, tries = _PairedTimes(device), 0
+    while not timed.enough():
+        batch, tries = batches[len(timed.new) % len(batches)], tries + 1
+        if not refill(batch, make(FIRST_NEW_SEED + 100 + tries)):
             if tries >= MOST_PAIRS:
                 return None
             continue
-        timed(batches[(len(new) + 1) % len(batches)])
-        new.append(timed(batch))
-        again.append(timed(batch))
-    return longer()
+        timed.measure(step, batches[(len(timed.new) + 1) % len(batches)])
+        timed.new.append(timed.measure(step, batch))
+        timed.again.append(timed.measure(step, batch))
+    return timed.ratio()
+
+
+class _PairedTimes:
+    """Times of a step on new inputs and on the same inputs again, in ns, by each of several clocks: on a GPU wall time, on a CPU also CPU time,
+    which leaves out waiting for a core."""
+
+    def __init__(self, device: Device) -> None:
+        self.new: list[list[int]] = []
+        self.again: list[list[int]] = []
+        self._device = device
+        self._clocks = [time.perf_counter_ns] if device.is_gpu else [time.perf_counter_ns, time.process_time_ns]
+        self._began = time.monotonic()
+
+    def measure(self, step: Step, batch: Batch) -> list[int]:
+        synchronize(self._device)
+        begin = [clock() for clock in self._clocks]
+        step(batch)
+        synchronize(self._device)
+        return [clock() - since for clock, since in zip(self._clocks, begin, strict=True)]
+
+    def ratio(self) -> float:
+        """The least that can be said, because on a busy machine the same step takes three times as long as it did a moment ago: the least over
+        the clocks, and over the ratio of the fastest times and that of which three in four pairs have more."""
+        ratios = []
+        for clock in range(len(self._clocks)):
+            new = [max(1, took[clock]) for took in self.new]
+            again = [max(1, took[clock]) for took in self.again]
+            pairs = sorted(a / b for a, b in zip(new, again, strict=True))
+            ratios += [min(new) / min(again), pairs[len(pairs) // 4]]
+        return min(ratios)
+
+    def enough(self) -> bool:
+        if len(self.new) < 2:
+            return False
+        seconds = time.monotonic() - self._began
+        if self.ratio() < CHANCE:
+            return len(self.new) >= PAIRS or seconds > SECONDS
+        return len(self.new) >= MOST_PAIRS or seconds > (SECONDS if len(self.new) >= PAIRS else 3 * SECONDS)

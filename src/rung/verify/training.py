@@ -14,7 +14,7 @@ from rung.verify.distances import finite, kinds, over, pieces, plainly
 from rung.verify.host_transfers import to_host
 from rung.verify.observe import Row, identical, large
 from rung.verify.perturb import inexact, put, state
-from rung.verify.sign_ambiguous import Faint
+from rung.verify.sign_ambiguous import SignAmbiguous
 from rung.workload import Batch
 
 # Settings of an optimizer that say how it computes, not what.
@@ -105,7 +105,7 @@ class Training:
         truth: dict[str, torch.Tensor],
         mine: dict[str, torch.Tensor],
         theirs: dict[str, torch.Tensor],
-        faint: Faint,
+        ambiguous: SignAmbiguous,
     ) -> list[Row]:
         """A row for every weight that changes, without the elements that are told by rounding alone.
 
@@ -126,12 +126,12 @@ class Training:
                     Row(f"change of {name} over {self.count} steps", "optimizer steps", math.inf, 0.0, why=why)
                 )
                 continue
-            seen = _Changes.of(right, mine[name], theirs[name], faint.elements.get(name), most, device)
+            seen = _Changes.of(right, mine[name], theirs[name], ambiguous.elements.get(name), most, device)
             if not seen.moves:
                 continue
             size = max(seen.size, seen.size_of_all) if seen.left < FEW_LEFT else seen.size
             error, noise = over(seen.error, size), over(seen.noise, size)
-            if faint.numerics != "exact":
+            if ambiguous.numerics != "exact":
                 noise = max(noise, over(seen.noise_of_all, seen.size_of_all))
             why = self._why(name, seen) if seen.finite else ""
             error = math.inf if seen.too_large else error
@@ -198,14 +198,14 @@ class _Changes:
         right: torch.Tensor,
         own: torch.Tensor,
         other: torch.Tensor,
-        faint: torch.Tensor | None,
+        ambiguous: torch.Tensor | None,
         most: float,
         device: str,
     ) -> _Changes:
-        """faint: the elements that are left out."""
+        """ambiguous: the elements that are left out."""
         if other.shape != right.shape:
             return cls(math.inf, 0.0, 1.0, 0.0, 1.0, moves=True, left=0, finite=True, too_large=False)
-        masks = [] if faint is None or faint.shape != right.shape else [faint]
+        masks = [] if ambiguous is None or ambiguous.shape != right.shape else [ambiguous]
         squares, finite, moves, within, left = [0.0] * 5, [True] * 4, False, True, right.numel()
         for r, mine, theirs, *out in pieces(right, own, other, *masks, device=device):
             left -= int(out[0].sum()) if out else 0

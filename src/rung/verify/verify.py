@@ -23,17 +23,24 @@ from rung.errors import WorkloadError, first_line
 from rung.hardware.device import Device, release_cache, to_device
 from rung.plan import Numerics, Plan
 from rung.verify.distances import finite, plainly
-from rung.verify.exact_values import other_integers, other_values, settled, value_rows, varying
-from rung.verify.gpu_lock import Turns
+from rung.verify.exact_values import changed_integers, changed_values, exact_integers, float_rows, varying_values
+from rung.verify.gpu_lock import GpuLock
 from rung.verify.gradcheck import other_masks
-from rung.verify.nondeterminism import unsteady
+from rung.verify.nondeterminism import describe_nondeterminism
 from rung.verify.observe import Row, Seen, identical, missing, observe, refuse_unseen, rows
 from rung.verify.perturb import inexact, moved_on, perturbed, put, state, unlike
-from rung.verify.random_draws import Draws, Unlike, draws
+from rung.verify.random_draws import DrawsDiffer, SharedDraws, draws_random_numbers
 from rung.verify.randomness import active, other_randomness, without_dropout
 from rung.verify.reference import Reference, exactly, full_precision, jittered, own_precision
-from rung.verify.side_effects import changed, changed_settings, fingerprint, functions, process, replaced
-from rung.verify.sign_ambiguous import Faint
+from rung.verify.side_effects import (
+    changed_properties,
+    global_functions,
+    model_properties,
+    restore_functions,
+    restore_settings,
+    torch_settings,
+)
+from rung.verify.sign_ambiguous import SignAmbiguous
 from rung.verify.tolerance import Moves, beside_kinks, judge, unlucky
 from rung.verify.training import Path, Training, other_settings
 from rung.verify.verdict import Verification
@@ -56,7 +63,7 @@ class CandidateFailed(Exception):
 class OneProcess:
     """What is verified, and how it is asked: one process. A job of several ranks is asked by `rung.verify.over_ranks`."""
 
-    several = False
+    several_ranks = False
 
     @property
     def keeps_buffers(self) -> bool:
@@ -81,31 +88,31 @@ def verify(
     alone: bool = True,
     backwards: bool = False,
     others: bool = False,
-    turns: Turns | None = None,
-    asked: OneProcess | None = None,
+    gpu_lock: GpuLock | None = None,
+    job: OneProcess | None = None,
 ) -> Verification:
     """Compares a candidate with the reference, first in full precision, then at the lowest that it runs in.
 
     build: `(model, plan) -> step`, `Step` unless a test brings its own candidate; precisions: only these; alone: whether no other
     process has memory of the device that this one could use: then a reference in float64 that does not fit is one in float32;
     backwards: whether the first shape comes last; others: only what further shapes add to a verification of the first, which another
-    process has done; turns: with other verifications on this GPU; asked: one process, or a job of ranks.
+    process has done; gpu_lock: shared with other verifications on this GPU; job: one process, or a job of ranks.
     Raises WorkloadError where the untouched workload itself cannot be run or is not finite.
     """
-    result, asked = Verification(), asked or OneProcess()
-    turns = turns or Turns("", device)
+    result, job = Verification(), job or OneProcess()
+    gpu_lock = gpu_lock or GpuLock("", device)
     for numerics in precisions or plan.phases(own_precision(workload, seeded_model(workload), device)):
         result.precisions.append(numerics)
         exact = numerics == "exact"
         judged = exactly(workload) if exact else workload
         with full_precision() if exact else matmul_precision(plan.at(numerics)):
-            at = _At(without_dropout(judged), plan.at(numerics), device, build, numerics, result, alone, turns, asked)
+            at = _At(without_dropout(judged), plan.at(numerics), device, build, numerics, result, alone, gpu_lock, job)
             at.verify(backwards, others)
             # In full precision only: over thousands of elements the test sees two programs' rounding in bfloat16, too.
-            if exact and not result.wrong and not others and not asked.several:
+            if exact and not result.wrong and not others and not job.several_ranks:
                 random = at.draws is not None
                 del at  # its models' memory
-                result.failures += _as_it_draws(judged, plan.at(numerics), device, build, turns, random)
+                result.failures += _as_it_draws(judged, plan.at(numerics), device, build, gpu_lock, random)
         if result.wrong:
             break
     return result
@@ -122,7 +129,7 @@ def precompile(workload: Workload, plan: Plan, device: Device) -> None:
 
 
 def _as_it_draws(
-    workload: Workload, plan: Plan, device: Device, build: Build | None, turns: Turns, random: bool
+    workload: Workload, plan: Plan, device: Device, build: Build | None, gpu_lock: GpuLock, random: bool
 ) -> list[str]:
     """What the candidate does otherwise once dropout is on, and random numbers are drawn as they come: everything else is compared without
     dropout and on equal numbers. random: whether the forward draws any itself."""
@@ -133,10 +140,10 @@ def _as_it_draws(
     weights = perturbed(model, 0, 0.0)
     batch = to_device(shapes(workload)[-1](SEEDS[0]), device)
     try:
-        candidate = _theirs(build or (lambda m, at: Step(workload, m, at, device)), model, plan)
-        if turns.shared:
-            _theirs(candidate, batch)  # which compiles it, while others have the turn
-        with turns.take():
+        candidate = _run_candidate(build or (lambda m, at: Step(workload, m, at, device)), model, plan)
+        if gpu_lock.shared:
+            _run_candidate(candidate, batch)  # which compiles it, while others hold the lock
+        with gpu_lock.hold():
             warm = WARM_CALLS + 1 if plan.capture else 0
             different = other_randomness(baseline, candidate, weights, batch, warm)
             if not different and workload.mode == "train":
@@ -146,7 +153,7 @@ def _as_it_draws(
     return [different] if different else []
 
 
-def _theirs(call: Callable[..., Any], *arguments: Any) -> Any:
+def _run_candidate(call: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return call(*arguments)
     except (WorkloadError, torch.OutOfMemoryError):  # which says nothing of what is computed
@@ -167,31 +174,31 @@ class _At:
         numerics: Numerics,
         result: Verification,
         alone: bool,
-        turns: Turns,
-        asked: OneProcess,
+        gpu_lock: GpuLock,
+        job: OneProcess,
     ) -> None:
-        self.asked = asked
+        self.job = job
         self.workload, self.plan, self.device, self.numerics, self.result = workload, plan, device, numerics, result
-        self.turns = turns
+        self.gpu_lock = gpu_lock
         self.model = seeded_model(workload).to(device.torch_name)
-        self.reference = Reference(workload, self.model, device, alone, asked.whole)
-        self.baseline = asked.whole(Step(workload, copied(self.model), plan.precision_only(), device))
+        self.reference = Reference(workload, self.model, device, alone, job.whole)
+        self.baseline = job.whole(Step(workload, copied(self.model), plan.precision_only(), device))
         self.build = build or (lambda model, at: Step(workload, model, at, device))
-        self.draws: Draws | None = None  # where the workload's forward draws random numbers
+        self.draws: SharedDraws | None = None  # where the workload's forward draws random numbers
         self.rows: list[Row] = []
         self.varying: set[str] = set()
-        self.settled: set[str] = set()
+        self.exact_integers: set[str] = set()
         self.double = False  # the workload's own precision
 
     def verify(self, backwards: bool, others: bool) -> None:
         mine = copied(self.model)
         # What the workload itself loads and sets when it first runs is its own.
-        with contextlib.suppress(Exception), self.turns.take():
-            self._look_at_the_untouched()
-        before, settings, torchs = fingerprint(mine), process(), functions(mine)
+        with contextlib.suppress(Exception), self.gpu_lock.hold():
+            self._inspect_untouched()
+        before, settings, torchs = model_properties(mine), torch_settings(), global_functions(mine)
         at = 0  # the shape that is run
         try:
-            self.candidate = _theirs(self.build, mine, self.draws.equally(self.plan) if self.draws else self.plan)
+            self.candidate = _run_candidate(self.build, mine, self.draws.adapt(self.plan) if self.draws else self.plan)
             if self.draws:
                 self.candidate = self.draws.seeded(self.candidate)
             self.result.failures += self._moved_by_preparing(mine)
@@ -199,19 +206,19 @@ class _At:
             order = [*reversed(numbered)] if backwards else numbered
             for index, make in order:
                 at = index
-                if self.turns.shared:
-                    _theirs(
+                if self.gpu_lock.shared:
+                    _run_candidate(
                         self.candidate, to_device(make(0), self.device)
-                    )  # which compiles it, while others have the turn
-                with self.turns.take():
+                    )  # which compiles it, while others hold the lock
+                with self.gpu_lock.hold():
                     self._until_replayed(make)
                     if others and not index and not backwards:  # it is there for the change to the next shape
-                        _theirs(self.candidate, to_device(make(0), self.device))
+                        _run_candidate(self.candidate, to_device(make(0), self.device))
                         continue
                     for seed in SEEDS:
                         self._case(make, seed, f"{self._shape(index)}, seed {seed}")
             at = 0
-            with self.turns.take():
+            with self.gpu_lock.hold():
                 if others and not backwards:  # and back to the first, where it was seen before
                     self._until_replayed(self.workload.inputs)
                     self._case(self.workload.inputs, SEEDS[0], f"{self._shape(0)} after others, seed {SEEDS[0]}")
@@ -220,7 +227,7 @@ class _At:
             if self.plan.linears:
                 self.result.failures += self.candidate.unlike()
         except CandidateFailed as failed:
-            if self.asked.several:  # the others wait for this one
+            if self.job.several_ranks:  # the others wait for this one
                 raise
             where = f"{self.numerics}, {self._shape(at)}" if at else self.numerics
             self.result.failures.append(f"{failed} ({where})")
@@ -230,21 +237,25 @@ class _At:
                     "or set one_shape=True if it runs on the measured one alone"
                 )
         checks = judge(self.rows, self.numerics, self.double)
-        if not self.result.failures and not self.asked.several and (names := unlucky(self.rows, checks)):
+        if not self.result.failures and not self.job.several_ranks and (names := unlucky(self.rows, checks)):
             checks = judge(self.rows, self.numerics, self.double, self._untouched_elsewhere(names))
         self.result.checks += checks
-        if not all(check.passed for check in checks) and not self.asked.several:
+        if not all(check.passed for check in checks) and not self.job.several_ranks:
             cases = ((perturbed(self.model, k), self._batch(self.workload.inputs, k + 100)) for k in SEEDS)
             keeps = self.plan.keeps_weights
-            with self.turns.take():
-                self.result.failures += unsteady(self.candidate, self.baseline, cases, self.numerics, keeps)
-        untouched = fingerprint(self.baseline.model)
-        self.result.failures += changed(before, fingerprint(mine), untouched) + changed_settings(settings)
-        self.result.failures += replaced(torchs)
+            with self.gpu_lock.hold():
+                self.result.failures += describe_nondeterminism(
+                    self.candidate, self.baseline, cases, self.numerics, keeps
+                )
+        untouched = model_properties(self.baseline.model)
+        self.result.failures += changed_properties(before, model_properties(mine), untouched) + restore_settings(
+            settings
+        )
+        self.result.failures += restore_functions(torchs)
         if self.reference.name != "float64":
             self.result.reference = self.reference.name
 
-    def _look_at_the_untouched(self) -> None:
+    def _inspect_untouched(self) -> None:
         """Whether it draws random numbers, which plain values of its output vary, which integers no float decides, and whether float64 is its
         own precision."""
         batch = to_device(self.workload.inputs(0), self.device)
@@ -253,20 +264,20 @@ class _At:
         def once() -> None:
             runs[:] = [observe(self.baseline, None, batch)]
 
-        if self.asked.several:
+        if self.job.several_ranks:
             once()
-        elif draws(once, self.device):
-            self.draws = self.reference.draws = Draws(self.baseline)
-            self.baseline = self.draws.untouched()
-            self.draws.on(0, batch)
+        elif draws_random_numbers(once, self.device):
+            self.draws = self.reference.draws = SharedDraws(self.baseline)
+            self.baseline = self.draws.recorded()
+            self.draws.use_batch(0, batch)
             once()
         if any(value is not None for value in runs[0].plain.values()):
             runs += [observe(self.baseline, state(self.model), batch) for _ in range(2)]
-        self.varying = varying(runs)
+        self.varying = varying_values(runs)
         self.double = self.reference.no_more_precise(batch)
         if not all(map(inexact, (*runs[0].values.values(), *runs[0].left.values()))):
             elsewhere = pytree.tree_map(lambda t: moved_on(t) if isinstance(t, torch.Tensor) else t, batch)
-            self.settled = settled(runs[0], observe(self.baseline, unlike(self.model), elsewhere))
+            self.exact_integers = exact_integers(runs[0], observe(self.baseline, unlike(self.model), elsewhere))
 
     def _moved_by_preparing(self, prepared: torch.nn.Module) -> list[str]:
         """Weights that are others once the candidate is prepared: nothing else would show it, because every run is
@@ -284,13 +295,13 @@ class _At:
     def _until_replayed(self, make: Callable[[int], Batch]) -> None:
         """What is replayed is judged in its replays, not in the calls that come before."""
         for _ in range(WARM_CALLS + 1 if self.plan.capture or self.plan.replays else 0):
-            _theirs(self.candidate, to_device(make(0), self.device))
+            _run_candidate(self.candidate, to_device(make(0), self.device))
 
     def _batch(self, make: Callable[[int], Batch], seed: int) -> Batch:
         """What steps are compared on next, and the random numbers that all of them draw there."""
         batch = to_device(make(seed), self.device)
         if self.draws:
-            self.draws.on(seed, batch)
+            self.draws.use_batch(seed, batch)
         return batch
 
     def _case(self, make: Callable[[int], Batch], seed: int, case: str) -> None:
@@ -300,7 +311,7 @@ class _At:
         if self.plan.keeps_weights:  # others may have it prepared and recorded anew
             put(self.candidate.model, weights)
             self._until_replayed(make)
-        theirs = _theirs(observe, self.candidate, None if self.plan.keeps_weights else weights, batch)
+        theirs = _run_candidate(observe, self.candidate, None if self.plan.keeps_weights else weights, batch)
         self._compare(truth, mine, theirs, case, weights, batch)
         if self.workload.mode == "infer":
             self._again(make, seed, weights, case)
@@ -311,7 +322,7 @@ class _At:
         batch = self._batch(make, seed + 200)
         truth, mine = self._both(weights, batch, seed)
         self._compare(
-            truth, mine, _theirs(observe, self.candidate, None, batch), f"{case}, second batch", weights, batch
+            truth, mine, _run_candidate(observe, self.candidate, None, batch), f"{case}, second batch", weights, batch
         )
         if self.reference.name != "float64":
             return  # the baseline's weights were moved by an ulp
@@ -332,7 +343,7 @@ class _At:
             weights = perturbed(self.model, seed, strength)
             try:
                 truth, mine = self._both(weights, batch, seed)
-            except Unlike:
+            except DrawsDiffer:
                 raise
             except Exception as error:
                 raise WorkloadError(
@@ -340,7 +351,7 @@ class _At:
                     f"was compared with it: {first_line(error)}"
                 ) from error
             refuse_unseen(self.workload, mine)
-            if self.asked.agreed(truth.finite and mine.finite):
+            if self.job.agreed(truth.finite and mine.finite):
                 return weights, truth, mine
         raise WorkloadError(
             f"{self.workload.label}: the untouched {self.workload.kind} is not finite at {self.numerics} precision on the "
@@ -350,7 +361,7 @@ class _At:
     def _untouched_elsewhere(self, names: set[str]) -> list[Row]:
         """These quantities, as the untouched model has them on other weights and batches."""
         found = []
-        with self.turns.take():
+        with self.gpu_lock.hold():
             for seed in MORE_SEEDS:
                 _, truth, mine = self._untouched(seed, self._batch(self.workload.inputs, seed + 100))
                 found += [row for row in rows(truth, mine, mine, f"seed {seed}") if row.what in names]
@@ -371,14 +382,14 @@ class _At:
         self, truth: Seen, mine: Seen, theirs: Seen, case: str, weights: dict[str, torch.Tensor], batch: Batch
     ) -> None:
         said = f"{self.numerics}, {case}"
-        self.result.failures += missing(truth, mine, theirs, said) + other_values(
+        self.result.failures += missing(truth, mine, theirs, said) + changed_values(
             truth, mine, theirs, said, self.varying
         )
-        self.result.failures += other_integers(truth, mine, theirs, said, self.settled)
+        self.result.failures += changed_integers(truth, mine, theirs, said, self.exact_integers)
         self.rows += self._kinked(
             rows(truth, mine, theirs, case),
             lambda moved: rows(truth, mine, observe(self.baseline, moved(weights), batch), case),
-        ) + value_rows(truth, mine, theirs, case, self.varying)
+        ) + float_rows(truth, mine, theirs, case, self.varying)
 
     def _kinked(self, found: list[Row], moved: Callable[[Moves], list[Row]]) -> list[Row]:
         return beside_kinks(found, moved) if self.numerics == "exact" and self.workload.mode == "train" else found
@@ -390,44 +401,44 @@ class _At:
             count,
             lambda k: self._batch(self.workload.inputs, 500 + k),
             self.device,
-            self.asked.keeps_buffers,
+            self.job.keeps_buffers,
         )
 
         def noisy(k: int) -> dict[str, torch.Tensor] | None:
             given = path.start(k)
             return None if given is None else self._noisy(given, k)
 
-        sharp = self.asked.agreed(all(math.isfinite(r.noise) for r in self.rows))
+        sharp = self.job.agreed(all(math.isfinite(r.noise) for r in self.rows))
         # Gradients of perturbed weights may be so large that the untouched model itself diverges.
         for strength in STRENGTHS if sharp else STRENGTHS[-1:]:
             weights = perturbed(self.model, SEEDS[1], strength)
-            faint, path = Faint(self.numerics), Path(weights, count, self.device)
-            truth = self._true_change(training, weights, faint, path)
-            mine = training.change(self.baseline, noisy, after=faint.compare)
-            if self.asked.agreed(all(finite(t, self.device.torch_name) for t in (*truth.values(), *mine.values()))):
+            ambiguous, path = SignAmbiguous(self.numerics), Path(weights, count, self.device)
+            truth = self._true_change(training, weights, ambiguous, path)
+            mine = training.change(self.baseline, noisy, after=ambiguous.add_baseline)
+            if self.job.agreed(all(finite(t, self.device.torch_name) for t in (*truth.values(), *mine.values()))):
                 break
-        theirs = training.change(self.candidate, path.start, _theirs)
+        theirs = training.change(self.candidate, path.start, _run_candidate)
 
         def elsewhere(moved: Moves) -> list[Row]:
             def start(k: int) -> dict[str, torch.Tensor] | None:
                 given = path.start(k)
                 return None if given is None else moved(given)
 
-            return training.rows(truth, mine, training.change(self.baseline, start), faint)
+            return training.rows(truth, mine, training.change(self.baseline, start), ambiguous)
 
-        self.rows += self._kinked(training.rows(truth, mine, theirs, faint), elsewhere)
+        self.rows += self._kinked(training.rows(truth, mine, theirs, ambiguous), elsewhere)
         self.result.failures += other_settings(self.baseline.optimizer, self.candidate.optimizer)
         self.result.failures += training.other_integers(self.baseline.model, self.candidate.model)
         if path.start(1) is not None:
             self._sees_its_update()
 
     def _true_change(
-        self, training: Training, weights: dict[str, torch.Tensor], faint: Faint, path: Path
+        self, training: Training, weights: dict[str, torch.Tensor], ambiguous: SignAmbiguous, path: Path
     ) -> dict[str, torch.Tensor]:
         """The reference's, of whose steps `faint` sees the gradients, and `path` keeps the weights."""
 
         def seen(model: torch.nn.Module) -> None:
-            faint.look(model)
+            ambiguous.add_reference(model)
             path.keep(model)
 
         return training.change(
@@ -440,8 +451,8 @@ class _At:
     def _sees_its_update(self) -> None:
         """One more batch, on the weights that the candidate's own last step left: no step since begins where that one ended."""
         left = {name: t.detach().clone() for name, t in state(self.candidate.model).items()}
-        if self.asked.agreed(all(finite(plainly(t)) for t in left.values())):
+        if self.job.agreed(all(finite(plainly(t)) for t in left.values())):
             batch = self._batch(self.workload.inputs, 600)
-            theirs = _theirs(observe, self.candidate, None, batch)
+            theirs = _run_candidate(observe, self.candidate, None, batch)
             truth, mine = self._both(left, batch, 0)
             self._compare(truth, mine, theirs, "after optimizer steps", left, batch)
