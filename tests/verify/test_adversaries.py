@@ -185,7 +185,7 @@ def test_a_model_too_large_to_be_held_twice_is_said_to_be_left_out(monkeypatch: 
     assert "too large" in str(timed(honest, "train").witness.left)
 
 
-@pytest.mark.parametrize("where", ["state", "noted"])
+@pytest.mark.parametrize("where", ["state", "observe_result"])
 def test_a_candidate_is_not_failed_by_the_copies_that_looking_at_it_takes(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from rung.engine.step import Step
 from rung.errors import WorkloadError, first_line, where
 from rung.hardware.device import Device, to_device
 from rung.plan import Plan
-from rung.verify.observe import Seen, identical, observe, of_outputs, own_copy, refuse_unseen, same
+from rung.verify.observe import Observation, identical, observe, output_rows, own_copy, refuse_unseen, same_batch
 from rung.verify.perturb import perturbed, put, state
 from rung.verify.random_draws import (
     DEPENDS_ON_WEIGHTS,
@@ -43,14 +43,14 @@ NO_BACKWARD = (
 FEW = 0.05  # of a GPU's memory, up to which the weights in float32 are copied beside what others load
 
 
-def _apart(one: Seen, other: Seen) -> bool:
+def _apart(one: Observation, other: Observation) -> bool:
     """Whether an output or the loss of two runs differs by more than rounding."""
-    found = (row for row in of_outputs(one, one, other, "") if not row.what.startswith("scale of "))
+    found = (row for row in output_rows(one, one, other, "") if not row.what.startswith("scale of "))
     # Small elements may be what remains of large ones, whose sums on a GPU are in no fixed order.
     return any(row.error > (row.floor or (0.1 if "elements" in row.what else 1e-3)) for row in found)
 
 
-def _observed(step: Step, batch: Any) -> Seen:
+def _observed(step: Step, batch: Any) -> Observation:
     with refuse_no_gradient(step, batch):
         return observe(step, None, batch, gradients=False)
 
@@ -92,7 +92,7 @@ def _of_others(step: Step) -> int:
     return sum(id(p) not in own and p.grad is not None for p in parameters_of(step.optimizer))
 
 
-def _in_full_precision(step: Step, weights: dict[str, torch.Tensor], seen: Seen) -> None:
+def _in_full_precision(step: Step, weights: dict[str, torch.Tensor], seen: Observation) -> None:
     """Raises WorkloadError where a workload in 16 bits does not run with float32 in their place, which every candidate is compared in first,
     or gives outputs of another shape there: then rounding decides how many elements there are. seen: what it gives as it is, from these
     weights."""
@@ -128,11 +128,11 @@ def _in_full_precision(step: Step, weights: dict[str, torch.Tensor], seen: Seen)
             )
 
 
-def _random_numbers(step: Step, batch: Any, values: dict[str, torch.Tensor], seen: Seen, seed: int) -> str:
+def _random_numbers(step: Step, batch: Any, values: dict[str, torch.Tensor], seen: Observation, seed: int) -> str:
     """Why the random numbers that a step draws cannot be given to another, in a few words; empty where they can. seen: a run on this batch, with
     these weights and this seed."""
 
-    def run(weights: dict[str, torch.Tensor], seed: int, mode: RecordDraws | ReplayDraws) -> Seen:
+    def run(weights: dict[str, torch.Tensor], seed: int, mode: RecordDraws | ReplayDraws) -> Observation:
         put(step.model, weights)
         step.fresh()
         torch.manual_seed(seed)
@@ -151,7 +151,7 @@ def _random_numbers(step: Step, batch: Any, values: dict[str, torch.Tensor], see
     return "" if same_draws(first.tape, elsewhere.tape) else DEPENDS_ON_WEIGHTS
 
 
-def _refuse_shared_memory(workload: Workload, batch: Any, seen: Seen) -> None:
+def _refuse_shared_memory(workload: Workload, batch: Any, seen: Observation) -> None:
     """Raises WorkloadError where the workload writes to an input whose elements another has, too. Every run is given copies of the inputs, each
     of its own memory, so that what one shows of a write to the other would not be compared."""
     held = [(name, t) for name, t in parts(batch)[0] if isinstance(t, torch.Tensor) and t.layout == torch.strided]
@@ -260,7 +260,7 @@ def _refuse_inputs(workload: Workload, model: torch.nn.Module, first: Any) -> No
     tensors = [part for part in pytree.tree_leaves(first) if isinstance(part, torch.Tensor)]
     if tensors and not any(tensor.numel() for tensor in tensors):
         raise WorkloadError(f"{workload.label}: inputs(1) has no elements; give a batch of one row or more.")
-    if same(first, workload.inputs(2)):
+    if same_batch(first, workload.inputs(2)):
         raise WorkloadError(
             f"{workload.label}: inputs(1) and inputs(2) are equal, so a candidate would be timed and verified on one batch alone; inputs must "
             "depend on the seed."
@@ -274,7 +274,7 @@ def _refuse_inference_tensors(workload: Workload, model: torch.nn.Module) -> Non
         )
 
 
-def _refuse_not_finite(step: Step, batch: Any, weights: dict[str, torch.Tensor], seen: Seen) -> None:
+def _refuse_not_finite(step: Step, batch: Any, weights: dict[str, torch.Tensor], seen: Observation) -> None:
     odd = next((name for name, t in seen.values.items() if not bool(t.isfinite().all())), None)
     if odd is None:
         return
@@ -289,7 +289,7 @@ def _refuse_not_finite(step: Step, batch: Any, weights: dict[str, torch.Tensor],
     )
 
 
-def _refuse_kept_state(step: Step, one: Seen, again: Seen) -> None:
+def _refuse_kept_state(step: Step, one: Observation, again: Observation) -> None:
     """one, again: two runs from equal weights, on one batch, from one seed."""
     if not _apart(one, again):
         return
@@ -307,7 +307,7 @@ def _refuse_kept_state(step: Step, one: Seen, again: Seen) -> None:
 
 
 def _refuse_random_numbers(
-    step: Step, first: Any, weights: dict[str, torch.Tensor], seen: list[Seen], random: bool
+    step: Step, first: Any, weights: dict[str, torch.Tensor], seen: list[Observation], random: bool
 ) -> None:
     """Raises WorkloadError where the forward draws random numbers that a candidate cannot be given. seen: runs from the seeds 1 and 2."""
 
@@ -334,7 +334,7 @@ def _refuse_random_numbers(
     step.fresh()
 
 
-def _refuse_changing_buffers(step: Step, batch: Any, weights: dict[str, torch.Tensor], before: Seen) -> None:
+def _refuse_changing_buffers(step: Step, batch: Any, weights: dict[str, torch.Tensor], before: Observation) -> None:
     """Of inference, which runs once more from the buffers that the run before has left."""
     torch.manual_seed(2)
     if _apart(before, observe(step, None, batch)):
@@ -346,7 +346,7 @@ def _refuse_changing_buffers(step: Step, batch: Any, weights: dict[str, torch.Te
         )
 
 
-def _on_other_shapes(step: Step) -> list[Seen]:
+def _on_other_shapes(step: Step) -> list[Observation]:
     workload, seen = step.workload, []
     for make in shapes(workload)[1:]:
         batch = make(1)
@@ -361,7 +361,7 @@ def _on_other_shapes(step: Step) -> list[Seen]:
     return seen
 
 
-def _without_gradient(step: Step, seen: list[Seen]) -> list[str]:
+def _without_gradient(step: Step, seen: list[Observation]) -> list[str]:
     """The trainable parameters that got no gradient in any of these steps; raises WorkloadError where they are most."""
     label = step.workload.label
     # A target network, or a backbone under no_grad, is nobody's to train.

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rung.engine.step import Step
 from rung.hardware.device import Device, matmul_precision_name, release_cache
 from rung.plan import Numerics, Plan
-from rung.verify.observe import Seen, observe
+from rung.verify.observe import Observation, observe
 from rung.verify.perturb import inexact, state
 from rung.verify.random_draws import SharedDraws
 from rung.workload import Batch, Workload
@@ -49,7 +49,7 @@ class Reference:
         self.draws: SharedDraws | None = None  # of a workload whose forward draws random numbers
         self.step = whole(Step(self._workload, (_double if double else in_float32)(copied(model)), Plan(), device))
 
-    def run(self, weights: dict[str, torch.Tensor], batch: Batch) -> Seen:
+    def run(self, weights: dict[str, torch.Tensor], batch: Batch) -> Observation:
         if self.name == "float64":
             try:
                 with self._replaying_draws():

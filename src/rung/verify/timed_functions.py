@@ -10,13 +10,13 @@ import torch
 from rung.engine.step import Step
 from rung.hardware.device import Device, to_device
 from rung.plan import Numerics, Plan
-from rung.verify.observe import Row, Seen, identical, missing, noted, observe, own_copy, rows
+from rung.verify.observe import Observation, Row, identical, missing_results, observe, observe_result, own_copy, rows
 from rung.verify.plain_functions import Inputs, as_workload, in_half_precision
 from rung.verify.reference import Reference
 from rung.verify.timed_run_checks import CASE, FIRST_NEW_SEED, outside_tolerance, refill, slowdown_on_new_inputs
 from rung.workload import Batch, call_model
 
-Case = tuple[Batch, Seen]
+Case = tuple[Batch, Observation]
 
 
 class TimedFunctions:
@@ -40,7 +40,7 @@ class TimedFunctions:
 
     def case(self, batch: Batch, result: Any) -> Case:
         """A batch and what a call gave, copied. Nothing is waited for: what is written later is not there yet."""
-        return own_copy(batch), noted(self._baseline, None, result)
+        return own_copy(batch), observe_result(self._baseline, None, result)
 
     def constants(self, batches: Sequence[Batch]) -> set[int]:
         """Which of the tensors in the true output are the same, bit by bit, whatever the inputs: on these, and on as many that no function has
@@ -60,11 +60,11 @@ class TimedFunctions:
         """A sentence for everything that differs from what the reference function gives."""
         failures: list[str] = []
         compared: list[Row] = []
-        for batch, theirs in cases:
-            truth, mine = self._reference.run({}, batch), observe(self._baseline, {}, batch)
-            if truth.finite and mine.finite:
-                failures += missing(truth, mine, theirs, CASE)
-                compared += rows(truth, mine, theirs, CASE)
+        for batch, candidate in cases:
+            reference, baseline = self._reference.run({}, batch), observe(self._baseline, {}, batch)
+            if reference.finite and baseline.finite:
+                failures += missing_results(reference, baseline, candidate, CASE)
+                compared += rows(reference, baseline, candidate, CASE)
         return failures + outside_tolerance(compared, self._numerics)
 
     def on_new_inputs(self, call: Callable[..., Any], batches: Sequence[Batch]) -> float:

@@ -21,7 +21,18 @@ from rung.engine.step import Step
 from rung.hardware.device import Device, synchronize
 from rung.plan import Numerics, Plan
 from rung.verify.distances import COMPRESSED
-from rung.verify.observe import GRADIENT, Row, Seen, equal, identical, missing, noted, observe, own_copy, rows
+from rung.verify.observe import (
+    GRADIENT,
+    Observation,
+    Row,
+    equal_parts,
+    identical,
+    missing_results,
+    observe,
+    observe_result,
+    own_copy,
+    rows,
+)
 from rung.verify.perturb import distinct, state
 from rung.verify.random_draws import draws_random_numbers
 from rung.verify.randomness import active
@@ -43,7 +54,7 @@ class WatchedSteps:
     """Copies of what some steps were given and what they gave. `before` and `after` are called around each step."""
 
     def __init__(self) -> None:
-        self.cases: list[tuple[dict[str, torch.Tensor], Batch, Seen]] = []
+        self.cases: list[tuple[dict[str, torch.Tensor], Batch, Observation]] = []
         self.idle: list[bool] = []  # for every step, whether it trains and no weight moved
         self.full = False  # there was no memory for the copies, and nothing more is kept
 
@@ -56,7 +67,7 @@ class WatchedSteps:
         if self.full:
             return
         with self._or_give_up():
-            self.cases.append((self._weights, self._batch, noted(step, *result)))
+            self.cases.append((self._weights, self._batch, observe_result(step, *result)))
             unmoved = (identical(t, self._weights[n]) for n, t in state(step.model).items())
             self.idle.append(step.training and all(unmoved))
 
@@ -93,7 +104,7 @@ def _refillable(a: Any, b: Any) -> bool:
         if a.layout in COMPRESSED and a.values().shape != b.values().shape:
             return False  # they hold another number of elements
         return distinct(a) is a
-    return type(a) is type(b) and not isinstance(a, torch.Tensor) and equal(a, b)
+    return type(a) is type(b) and not isinstance(a, torch.Tensor) and equal_parts(a, b)
 
 
 def compare_with_untouched(
@@ -112,25 +123,26 @@ def compare_with_untouched(
         return []
     numerics = plan.phases(own_precision(workload, model, device))[-1]
     # Beside others who fill the GPU: bfloat16 and TF32 are off by thousands of times what float32 is.
-    reference = Reference(workload, model, device, double=numerics == "exact")
-    baseline = Step(workload, copied(model), plan.precision_only(), device)
-    if watched.cases and draws_random_numbers(partial(observe, baseline, *watched.cases[0][:2]), device):
+    reference_step = Reference(workload, model, device, double=numerics == "exact")
+    baseline_step = Step(workload, copied(model), plan.precision_only(), device)
+    if watched.cases and draws_random_numbers(partial(observe, baseline_step, *watched.cases[0][:2]), device):
         return []
     failures: list[str] = []
     compared: list[Row] = []
-    for k, (weights, batch, theirs) in enumerate(watched.cases):
-        truth, lost = reference.run(weights, batch), {}
-        if reference.name == "float64" or numerics != "exact":
-            mine = observe(baseline, weights, batch)
+    for k, (weights, batch, candidate) in enumerate(watched.cases):
+        reference, lost = reference_step.run(weights, batch), {}
+        if reference_step.name == "float64" or numerics != "exact":
+            baseline = observe(baseline_step, weights, batch)
         else:  # the reference is the untouched model itself
-            mine = observe(baseline, jittered(weights, k), batch)
-            lost = _lost_digits(truth, observe(baseline, state(model), batch))
+            baseline = observe(baseline_step, jittered(weights, k), batch)
+            lost = _lost_digits(reference, observe(baseline_step, state(model), batch))
         if not gradients:
-            truth, mine, theirs = (replace(seen, gradients={}, was_finite=None) for seen in (truth, mine, theirs))
-        if truth.finite and mine.finite:
-            failures += missing(truth, mine, theirs, CASE)
-            of_case = rows(truth, mine, theirs, CASE)
-            compared += [replace(row, kink=max(row.kink, lost.get(row.what, 0.0))) for row in of_case]
+            all_three = (reference, baseline, candidate)
+            reference, baseline, candidate = (replace(seen, gradients={}, was_finite=None) for seen in all_three)
+        if reference.finite and baseline.finite:
+            failures += missing_results(reference, baseline, candidate, CASE)
+            of_case = rows(reference, baseline, candidate, CASE)
+            compared += [replace(row, jump=max(row.jump, lost.get(row.what, 0.0))) for row in of_case]
     return failures + outside_tolerance(compared, numerics)
 
 
@@ -140,7 +152,7 @@ def outside_tolerance(compared: Sequence[Row], numerics: Numerics) -> list[str]:
     return [check.sentence() for check in sorted(failed, key=lambda check: -check.error / check.tolerance)]
 
 
-def _lost_digits(now: Seen, first: Seen) -> dict[str, float]:
+def _lost_digits(now: Observation, first: Observation) -> dict[str, float]:
     """How far off the loss and each gradient may be, as a share of its size and by its name, once training has made it small: as much as would be
     rounding of its size on the model's first weights, and at most MOST_LOST. One minus a probability next to one keeps few of its digits, and
     weights moved by an ulp do not show that."""
