@@ -42,7 +42,7 @@ from rung.verify.side_effects import (
 )
 from rung.verify.sign_ambiguous import SignAmbiguous
 from rung.verify.tolerance import Moves, allow_jumps, judge, unlucky
-from rung.verify.training import Path, Training, other_settings
+from rung.verify.training import Path, Training, changed_optimizer_settings
 from rung.verify.verdict import Verification
 from rung.workload import Batch, Workload, seeded_model, shapes
 from rung.workload.base import copied
@@ -459,7 +459,7 @@ class _Comparison:
             return training.rows(reference, baseline, training.change(self.baseline, moved_start), ambiguous)
 
         self.rows += self._allow_jumps(training.rows(reference, baseline, candidate, ambiguous), of_moved_baseline)
-        self.result.failures += other_settings(self.baseline.optimizer, self.candidate.optimizer)
+        self.result.failures += changed_optimizer_settings(self.baseline.optimizer, self.candidate.optimizer)
         self.result.failures += training.other_integers(self.baseline.model, self.candidate.model)
         if path.start(1) is not None:
             self._compare_after_training()
