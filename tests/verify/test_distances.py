@@ -34,7 +34,7 @@ def alike(draw: st.DrawFn, count: int) -> list[torch.Tensor]:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far, "AT_ONCE", 5)
+    monkeypatch.setattr(far, "PIECE", 5)
 
 
 @given(tensors=alike(3))
