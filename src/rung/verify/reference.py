@@ -134,8 +134,8 @@ class _Narrow(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        found = (t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor) and t.dim())
-        self.seen |= any(inexact(t) and t.dtype not in DOUBLE for t in found)
+        tensors = (t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor) and t.dim())
+        self.seen |= any(inexact(t) and t.dtype not in DOUBLE for t in tensors)
         return result
 
 
@@ -167,8 +167,8 @@ def own_precision(workload: Workload, model: nn.Module, device: Device) -> Numer
     """The precision that the untouched workload itself runs in."""
     weights = list(model.parameters())
     # Without weights it computes in the dtype of its inputs.
-    held = weights or [t for t in pytree.tree_leaves(workload.inputs(0)) if isinstance(t, torch.Tensor)]
-    if workload.amp or any(t.dtype in LOW for t in held):
+    tensors = weights or [t for t in pytree.tree_leaves(workload.inputs(0)) if isinstance(t, torch.Tensor)]
+    if workload.amp or any(t.dtype in LOW for t in tensors):
         return "bf16"
     if not device.is_gpu or matmul_precision_name() == "highest" or _all_double(state(model).values()):
         return "exact"
@@ -177,8 +177,8 @@ def own_precision(workload: Workload, model: nn.Module, device: Device) -> Numer
 
 def _all_double(values: Iterable[Any]) -> bool:
     """Whether there are real or complex tensors among the values, and all of them in float64."""
-    found = [t.dtype in DOUBLE for t in values if isinstance(t, torch.Tensor) and inexact(t)]
-    return bool(found) and all(found)
+    are_double = [t.dtype in DOUBLE for t in values if isinstance(t, torch.Tensor) and inexact(t)]
+    return bool(are_double) and all(are_double)
 
 
 @contextlib.contextmanager
