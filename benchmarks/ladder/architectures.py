@@ -21,7 +21,7 @@ from rung.engine.step import Step
 from rung.hardware import pick
 from rung.plan import Plan
 from rung.rewrites import PASSES
-from rung.verify.observe import missing, observe, rows
+from rung.verify.observe import missing_results, observe, rows
 from rung.verify.perturb import perturbed
 from rung.verify.reference import Reference, jittered
 from rung.verify.verify import judge
@@ -80,7 +80,7 @@ def examine(name: str, mode: str, attention: str = "eager") -> Row:
         backend.matches,
         backend.skipped,
         max(c.error / max(c.noise, 1e-7) for c in checks),
-        all(c.passed for c in checks) and not missing(mine, theirs, ""),
+        all(c.passed for c in checks) and not missing_results(mine, theirs, ""),
         list(model.state_dict()) == keys,
         time.perf_counter() - began,
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from rung.verify.host import to_device, to_host
+from rung.verify.host_transfers import to_device, to_host
 
 
 def main() -> int:

@@ -29,11 +29,11 @@ from rung.side import Setup, Side
 from rung.timing import interleaved, worker_group
 from rung.timing.ab_run import ABRun
 from rung.verify import observe as observing
-from rung.verify import witness
+from rung.verify import timed_run_checks
 from rung.verify.observe import observe
 from rung.verify.randomness import active, without_dropout
+from rung.verify.timed_run_checks import refill, slowdown_on_new_inputs
 from rung.verify.verify import verify
-from rung.verify.witness import refill, unseen
 from rung.workload import Workload, load
 
 CPU = pick("cpu")
@@ -185,14 +185,14 @@ def test_a_model_too_large_to_be_held_twice_is_said_to_be_left_out(monkeypatch: 
     assert "too large" in str(timed(honest, "train").witness.left)
 
 
-@pytest.mark.parametrize("where", ["state", "noted"])
+@pytest.mark.parametrize("where", ["state", "observe_result"])
 def test_a_candidate_is_not_failed_by_the_copies_that_looking_at_it_takes(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> Any:
         raise torch.OutOfMemoryError("none left")
 
-    monkeypatch.setattr(witness, where, full)
+    monkeypatch.setattr(timed_run_checks, where, full)
     found = timed(honest, "train")
     assert "no memory for copies" in str(found.witness.left)
     assert reason_to_distrust(found, 2.0) is None
@@ -213,7 +213,7 @@ def test_new_inputs_are_timed_behind_a_step_as_the_same_ones_again_are() -> None
         paused[0] = False
 
     step._run = slow_to_start  # type: ignore[assignment]
-    found = unseen(step, [made.inputs(k) for k in range(4)], make, CPU)
+    found = slowdown_on_new_inputs(step, [made.inputs(k) for k in range(4)], make, CPU)
     assert found is not None
     assert found < 1.5
 
@@ -235,7 +235,7 @@ def test_a_step_that_waits_for_a_core_on_new_inputs_is_not_one_that_keeps_its_an
 
     batches = [made.inputs(0), made.inputs(1)]
     step._run = waits  # type: ignore[assignment]
-    found = unseen(step, batches, make, CPU)
+    found = slowdown_on_new_inputs(step, batches, make, CPU)
     assert found is not None
     assert found < 2.0
 
@@ -250,7 +250,7 @@ def test_a_machine_that_is_now_and_then_three_times_as_slow_is_no_memory_of_answ
     clock = SimpleNamespace(
         perf_counter_ns=lambda: now[0], process_time_ns=lambda: now[0], monotonic=lambda: now[0] / 1e9
     )
-    monkeypatch.setattr(witness, "time", clock)
+    monkeypatch.setattr(timed_run_checks, "time", clock)
 
     def busy(batch: Any) -> None:
         now[0] += int(400e6 * chance.choice([1, 1, 2, 3]))
@@ -261,9 +261,9 @@ def test_a_machine_that_is_now_and_then_three_times_as_slow_is_no_memory_of_answ
 
     batches = [made.inputs(k) for k in range(4)]
     step._run = busy  # type: ignore[assignment]
-    assert max(unseen(step, batches, made.inputs, CPU) or 0.0 for _ in range(20)) < 1.25
+    assert max(slowdown_on_new_inputs(step, batches, made.inputs, CPU) or 0.0 for _ in range(20)) < 1.25
     step._run = keeps  # type: ignore[assignment]
-    assert min(unseen(step, batches, made.inputs, CPU) or 0.0 for _ in range(20)) > 1.25
+    assert min(slowdown_on_new_inputs(step, batches, made.inputs, CPU) or 0.0 for _ in range(20)) > 1.25
 
 
 def test_inputs_of_other_shapes_are_not_taken_for_new_ones() -> None:
@@ -271,7 +271,7 @@ def test_inputs_of_other_shapes_are_not_taken_for_new_ones() -> None:
     made = Workload("any length", lambda: nn.Linear(8, 8), lambda seed: torch.randn(2 + seed % 97, 8))
     step = Step(made, made.model().eval(), Plan(), CPU)
     batches = [torch.randn(200, 8)]
-    assert unseen(step, batches, made.inputs, CPU) is None
+    assert slowdown_on_new_inputs(step, batches, made.inputs, CPU) is None
     assert not refill({"x": batches[0], "n": 3}, {"x": batches[0], "n": 4})
     assert refill({"x": batches[0], "n": 3}, {"x": batches[0] + 1, "n": 3})
 
@@ -445,7 +445,7 @@ def test_a_clock_that_is_right_now_and_then_is_not_right(
 
 
 def test_that_it_was_timed_is_said_once() -> None:
-    said = [f"3 parameters get no gradient ({witness.CASE})"]
+    said = [f"3 parameters get no gradient ({timed_run_checks.CASE})"]
     found = attempt(hidden={"best": 0.0, "candidate": 0.0}, witness=measured.Witness(failures=said))
     assert reason_to_distrust(found, 2.0) == (
         "while it was timed, its results differed from the baseline's: 3 parameters get no gradient."

@@ -329,6 +329,6 @@ def test_weights_that_would_fill_a_gpu_are_not_copied_in_float32() -> None:
     """Workers that others time load the same model beside the audit."""
     workload = Workload("x", lambda: nn.Linear(4, 4), lambda seed: torch.randn(2, 4), amp=torch.bfloat16)
     step: Any = SimpleNamespace(workload=workload, device=replace(CPU, kind="cuda", memory=1000))  # and no model
-    audits._in_full_precision(step, {"weight": torch.ones(4, 4)}, None)  # type: ignore[arg-type]
+    audits._refuse_not_in_full_precision(step, {"weight": torch.ones(4, 4)}, None)  # type: ignore[arg-type]
     with pytest.raises(WorkloadError, match="it is compared in float32 first"):
-        audits._in_full_precision(step, {"weight": torch.ones(3, 4)}, None)  # type: ignore[arg-type]
+        audits._refuse_not_in_full_precision(step, {"weight": torch.ones(3, 4)}, None)  # type: ignore[arg-type]

@@ -15,8 +15,8 @@ from rung.verify import distances as far
 from rung.verify import observe as observing
 from rung.verify import training as trained
 from rung.verify.distances import distance, distances, finite, mismatched, over, overshadowed, relative, rms, scale
-from rung.verify.faint import Faint
 from rung.verify.observe import observe, rows
+from rung.verify.sign_ambiguous import SignAmbiguous
 from rung.verify.training import Training
 from rung.verify.verify import verify
 from rung.workload import Workload, seeded_model
@@ -34,7 +34,7 @@ def alike(draw: st.DrawFn, count: int) -> list[torch.Tensor]:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far, "AT_ONCE", 5)
+    monkeypatch.setattr(far, "PIECE", 5)
 
 
 @given(tensors=alike(3))
@@ -86,15 +86,18 @@ def test_changes_of_weights_are_looked_at_without_what_rounding_tells(
 ) -> None:
     """In pieces as at once. few: elements, of which fewer are measured by what all of them change."""
     right, mine, theirs = (t.double() for t in tensors)
-    faint, left_out = Faint("bf16"), torch.rand(right.shape, generator=torch.Generator().manual_seed(seed)) < 0.3
+    ambiguous, left_out = (
+        SignAmbiguous("bf16"),
+        torch.rand(right.shape, generator=torch.Generator().manual_seed(seed)) < 0.3,
+    )
     if seed % 3:
-        faint.elements["w"] = left_out
+        ambiguous.elements["w"] = left_out
     else:
         left_out = torch.zeros_like(left_out)
     training = Training(3, lambda k: None, CPU)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trained, "FEW_LEFT", few)
-        found = training.rows({"w": right}, {"w": mine}, {"w": theirs}, faint)
+        found = training.rows({"w": right}, {"w": mine}, {"w": theirs}, ambiguous)
     if not (bool(right.any()) or bool(theirs.any())):
         assert found == []
         return

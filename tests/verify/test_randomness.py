@@ -17,7 +17,7 @@ from rung.errors import WorkloadError
 from rung.hardware import pick
 from rung.plan import Plan
 from rung.verify.audit import audit
-from rung.verify.randomness import RUNS, _unlike, active, without_dropout
+from rung.verify.randomness import RUNS, _most_different, active, without_dropout
 from rung.verify.verify import verify
 from rung.workload import Workload, seeded_model
 
@@ -154,6 +154,6 @@ def test_elements_that_only_rounding_moves_are_not_asked() -> None:
         drops = 1e-3 * random.normal(1.0, 0.3 * scale, (RUNS, 64))
         return np.concatenate([drops, rounding * (1 + random.random((RUNS, 32)))], axis=1)
 
-    assert _unlike({"bias": (runs(1e-9), runs(-3e-9))}) is None
-    assert _unlike({"bias": (runs(1e-9), runs(1e-9, scale=3.0))}) == "bias"
-    assert _unlike({"bias": (runs(1e-4), runs(-3e-4))}) == "bias"
+    assert _most_different({"bias": (runs(1e-9), runs(-3e-9))}) is None
+    assert _most_different({"bias": (runs(1e-9), runs(1e-9, scale=3.0))}) == "bias"
+    assert _most_different({"bias": (runs(1e-4), runs(-3e-4))}) == "bias"

@@ -6,24 +6,24 @@ from torch import nn
 
 from rung.hardware import pick
 from rung.plan import Numerics
-from rung.verify.faint import FEWEST, Faint
+from rung.verify.sign_ambiguous import FEWEST, SignAmbiguous
 from rung.verify.training import Path, Training
 
 NAME = "weight"
 
 
-def looked_at(*gradients: torch.Tensor, numerics: Numerics = "exact") -> Faint:
+def looked_at(*gradients: torch.Tensor, numerics: Numerics = "exact") -> SignAmbiguous:
     """After steps with these gradients of the one weight of a model."""
-    model, faint = nn.Linear(gradients[0].shape[1], gradients[0].shape[0], bias=False), Faint(numerics)
+    model, ambiguous = nn.Linear(gradients[0].shape[1], gradients[0].shape[0], bias=False), SignAmbiguous(numerics)
     for gradient in gradients:
         model.weight.grad = gradient
-        faint.look(model)
-    return faint
+        ambiguous.add_reference(model)
+    return ambiguous
 
 
-def error(faint: Faint, right: torch.Tensor, theirs: torch.Tensor) -> float:
+def error(ambiguous: SignAmbiguous, right: torch.Tensor, theirs: torch.Tensor) -> float:
     training = Training(3, lambda k: None, pick("cpu"))
-    [row] = training.rows({NAME: right}, {NAME: right.clone()}, {NAME: theirs}, faint)
+    [row] = training.rows({NAME: right}, {NAME: right.clone()}, {NAME: theirs}, ambiguous)
     return row.error
 
 
@@ -37,16 +37,16 @@ def test_an_element_whose_gradient_rounding_decides_may_go_the_other_way_and_no_
     torch.manual_seed(0)
     first, second = (torch.randn(30, 40) for _ in range(2))
     first[3, 4], second[5, 6] = 1e-9, 1e-9
-    faint, change = looked_at(first, second), torch.randn(30, 40).sign()
-    assert error(faint, change, turned(turned(change, 3, 4), 5, 6)) == 0
-    assert error(faint, change, turned(change, 7, 8)) > 0.01
-    assert error(Faint(), change, turned(change, 3, 4)) > 0.01
+    ambiguous, change = looked_at(first, second), torch.randn(30, 40).sign()
+    assert error(ambiguous, change, turned(turned(change, 3, 4), 5, 6)) == 0
+    assert error(ambiguous, change, turned(change, 7, 8)) > 0.01
+    assert error(SignAmbiguous(), change, turned(change, 3, 4)) > 0.01
 
 
 def test_as_few_are_left_out_as_a_thousandth_a_step() -> None:
     torch.manual_seed(0)
-    faint = looked_at(*(torch.randn(100, 90) for _ in range(3)))
-    assert 0 < int(faint.elements[NAME].sum()) <= 3 * 9
+    ambiguous = looked_at(*(torch.randn(100, 90) for _ in range(3)))
+    assert 0 < int(ambiguous.elements[NAME].sum()) <= 3 * 9
 
 
 def test_what_tf32_leaves_undecided_is_left_out_where_products_are_tf32() -> None:
@@ -61,25 +61,25 @@ def test_what_tf32_leaves_undecided_is_left_out_where_products_are_tf32() -> Non
 
 def test_the_end_of_a_weight_that_an_optimizer_forgets_shows() -> None:
     torch.manual_seed(0)
-    faint, change = looked_at(torch.randn(40, 50)), torch.randn(40, 50).sign()
+    ambiguous, change = looked_at(torch.randn(40, 50)), torch.randn(40, 50).sign()
     forgotten = change.clone()
     forgotten.view(-1)[-3:] = 0
-    assert error(faint, change, forgotten) > 0.01
+    assert error(ambiguous, change, forgotten) > 0.01
 
 
 def test_rows_without_a_gradient_are_compared() -> None:
     """As an embedding's unused rows are: whatever moves them is wrong, or decays them."""
     gradient = torch.zeros(40, 50)
     gradient[:4] = torch.randn(4, 50)
-    faint, change = looked_at(gradient), gradient.sign()
+    ambiguous, change = looked_at(gradient), gradient.sign()
     moved = change.clone()
     moved[20, 3] = 1.0
-    assert error(faint, change, moved) > 0.01
+    assert error(ambiguous, change, moved) > 0.01
 
 
 def test_of_few_elements_none_is_left_out() -> None:
-    faint = looked_at(torch.randn(1, FEWEST - 1))
-    assert faint.elements == {}
+    ambiguous = looked_at(torch.randn(1, FEWEST - 1))
+    assert ambiguous.elements == {}
     assert looked_at(torch.randn(1, FEWEST)).elements[NAME].sum() == 1
 
 
@@ -92,33 +92,33 @@ def test_a_large_weight_is_judged_by_a_sample_of_it() -> None:
     assert 2000 < int(found.sum()) < 4000
 
 
-def compared(right: torch.Tensor, own: torch.Tensor) -> Faint:
+def compared(right: torch.Tensor, own: torch.Tensor) -> SignAmbiguous:
     """After a step with this gradient in the reference and that one in the untouched model, in bfloat16."""
-    faint = looked_at(right, numerics="bf16")
+    ambiguous = looked_at(right, numerics="bf16")
     model = nn.Linear(right.shape[1], right.shape[0], bias=False)
     model.weight.grad = own
-    faint.compare(model)
-    return faint
+    ambiguous.add_baseline(model)
+    return ambiguous
 
 
 def test_of_few_elements_those_are_left_out_that_the_untouched_model_is_no_surer_of() -> None:
     torch.manual_seed(0)
     right = torch.randn(1, 32).sign() * torch.linspace(0.5, 2, 32)
     right[0, 3] = 0.01
-    faint, change = compared(right, right + 0.01 * torch.randn(1, 32)), right.sign()
-    assert int(faint.elements[NAME].sum()) == 1
-    assert error(faint, change, turned(change, 0, 3)) == 0
-    assert error(faint, change, turned(change, 0, 4)) > 0.3
-    assert error(faint, change, 0.9 * change) > 0.09
+    ambiguous, change = compared(right, right + 0.01 * torch.randn(1, 32)), right.sign()
+    assert int(ambiguous.elements[NAME].sum()) == 1
+    assert error(ambiguous, change, turned(change, 0, 3)) == 0
+    assert error(ambiguous, change, turned(change, 0, 4)) > 0.3
+    assert error(ambiguous, change, 0.9 * change) > 0.09
 
 
 def test_what_is_left_out_counts_for_the_untouched_model() -> None:
     """It was chosen by that model's errors: without it, that model would never be off."""
     right = torch.ones(1, 32)
     right[0, 3] = 0.01
-    faint, change = compared(right, right - 0.02), torch.ones(1, 32)
+    ambiguous, change = compared(right, right - 0.02), torch.ones(1, 32)
     [row] = Training(1, lambda k: None, pick("cpu")).rows(
-        {NAME: change}, {NAME: turned(change, 0, 3)}, {NAME: turned(change, 0, 3)}, faint
+        {NAME: change}, {NAME: turned(change, 0, 3)}, {NAME: turned(change, 0, 3)}, ambiguous
     )
     assert row.error == 0
     assert row.noise == pytest.approx(2 / 32**0.5)
@@ -128,35 +128,35 @@ def test_an_element_whose_steps_cancel_out_is_measured_by_what_others_change() -
     """It was the only one left of 20 in a bias of efficientnet_b0: its change had another sign, and gradients were as exact as ever."""
     right = torch.full((1, 20), 0.01)
     right[0, 0] = 1.0
-    faint, change = compared(right, right + 0.1), torch.ones(1, 20)
-    assert int(faint.elements[NAME].sum()) == 19
+    ambiguous, change = compared(right, right + 0.1), torch.ones(1, 20)
+    assert int(ambiguous.elements[NAME].sum()) == 19
     change[0, 0] = 0.1
-    assert error(faint, change, turned(change, 0, 0)) == pytest.approx(0.2, rel=0.05)
+    assert error(ambiguous, change, turned(change, 0, 0)) == pytest.approx(0.2, rel=0.05)
     forgotten = change.clone()
     forgotten[0, 0] = 3.0
-    assert error(faint, change, forgotten) > 2.9
+    assert error(ambiguous, change, forgotten) > 2.9
 
 
 def test_unused_rows_are_measured_by_their_own_change_where_all_used_ones_are_left_out() -> None:
     """Their decay is next to nothing beside the steps of used rows: of a table of biases whose gradients were faint, it could be forgotten."""
     right = torch.zeros(1, 400)
     right[0, :20] = 0.01
-    faint, change = compared(right, right + 0.1), torch.full((1, 400), 1e-5)
+    ambiguous, change = compared(right, right + 0.1), torch.full((1, 400), 1e-5)
     change[0, :20] = 1e-3
-    assert int(faint.elements[NAME].sum()) == 20
+    assert int(ambiguous.elements[NAME].sum()) == 20
     forgotten = change.clone()
     forgotten[0, 20:] = 0
-    assert error(faint, change, change) == 0
-    assert error(faint, change, forgotten) == pytest.approx(1)
-    assert error(faint, change, torch.where(right == 0, 2 * change, change)) == pytest.approx(1)
+    assert error(ambiguous, change, change) == 0
+    assert error(ambiguous, change, forgotten) == pytest.approx(1)
+    assert error(ambiguous, change, torch.where(right == 0, 2 * change, change)) == pytest.approx(1)
 
 
 def test_what_is_rounding_alone_says_nothing_and_what_has_no_gradient_is_compared() -> None:
     right, own = 1e-17 * torch.randn(4, 8), 1e-9 * torch.randn(4, 8)
     right[3] = 0
-    faint, change = compared(right, own), torch.ones(4, 8)
-    assert error(faint, change, turned(change, 0)) == 0
-    assert error(faint, change, turned(change, 3)) > 1
+    ambiguous, change = compared(right, own), torch.ones(4, 8)
+    assert error(ambiguous, change, turned(change, 0)) == 0
+    assert error(ambiguous, change, turned(change, 3)) > 1
 
 
 class Descent:

@@ -24,7 +24,7 @@ from rung.plan import Numerics, Plan
 from rung.records import measured
 from rung.verify import audit as auditing
 from rung.verify import verify as verifying
-from rung.verify.observe import Seen, rows
+from rung.verify.observe import Observation, rows
 from rung.verify.tolerance import judge
 from rung.workload import Workload, load, shapes, tiny_transformer
 
@@ -619,11 +619,11 @@ def test_what_torch_replaces_when_it_is_imported_further_is_nobodys_doing() -> N
     """In a process that compiled nothing so far."""
     script = """
 import sys, torch
-from rung.verify.untouched import functions, replaced
+from rung.verify.side_effects import global_functions, restore_functions
 assert "torch._dynamo" not in sys.modules
-before = functions(torch.nn.Linear(1, 1))
+before = global_functions(torch.nn.Linear(1, 1))
 import torch._dynamo
-print(replaced(before))
+print(restore_functions(before))
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
@@ -648,8 +648,8 @@ def test_a_gradient_that_is_rounding_alone_refuses_nobody() -> None:
 def test_what_is_off_by_less_than_gradients_are_anywhere_passes() -> None:
     large, none = torch.linspace(1, 2, 50).double(), torch.zeros(50).double()
 
-    def seen(error: float, faint: float) -> Seen:
-        return Seen({}, {"large": large + error, "middle": large + error, "none": none + faint}, [])
+    def seen(error: float, faint: float) -> Observation:
+        return Observation({}, {"large": large + error, "middle": large + error, "none": none + faint}, [])
 
     def passes(error: float, faint: float, numerics: Numerics = "bf16") -> bool:
         return all(c.passed for c in judge(rows(seen(0, 0), seen(1e-3, 0), seen(error, faint), ""), numerics))
@@ -668,7 +668,7 @@ def test_more_is_allowed_of_what_the_untouched_model_gives_rounding_of_alone(own
 
     def passes(error: float, gradient: bool) -> bool:
         seen = [true + by * true.flip(0) for by in (0.0, own, error)]
-        of = [Seen({}, {"weight": t}, []) if gradient else Seen({"output": t}, {}, []) for t in seen]
+        of = [Observation({}, {"weight": t}, []) if gradient else Observation({"output": t}, {}, []) for t in seen]
         return all(c.passed for c in judge(rows(*of, ""), "bf16") if not c.what.startswith("scale"))
 
     assert passes(0.95 * allowed * own, gradient=True)
@@ -681,7 +681,7 @@ def test_what_tf32_rounds_is_allowed_though_the_untouched_model_computes_it_in_f
     true = torch.randn(4096, generator=torch.Generator().manual_seed(0)).double()
 
     def passes(error: float, numerics: Numerics) -> bool:
-        seen = [Seen({}, {"output": true * (1 + by)}, []) for by in (0.0, 3e-7, error)]
+        seen = [Observation({}, {"output": true * (1 + by)}, []) for by in (0.0, 3e-7, error)]
         return all(c.passed for c in judge(rows(*seen, ""), numerics))
 
     assert passes(3e-4, "tf32")

@@ -24,7 +24,7 @@ from rung.plan import Plan
 from rung.records import measured
 from rung.records.record import plain, record_of
 from rung.runs import to_json
-from rung.verify import witness
+from rung.verify import timed_run_checks
 from rung.verify.audit import audit
 from rung.verify.perturb import perturbed
 from rung.verify.reference import Reference, jittered
@@ -371,7 +371,7 @@ def test_what_was_timed_is_held_against_float64_or_in_bfloat16_against_float32(
         used.append(made.step.model.weight.dtype)
         return made
 
-    monkeypatch.setattr(witness, "Reference", reference)
+    monkeypatch.setattr(timed_run_checks, "Reference", reference)
     workload = linear(loss=lambda output, batch: output.square().mean())
     step = Step(
         replace(workload, loss=lambda output, batch: (1 + off) * output.square().mean()),
@@ -379,10 +379,10 @@ def test_what_was_timed_is_held_against_float64_or_in_bfloat16_against_float32(
         plan,
         CPU,
     )
-    watched, batch = witness.Watched(), workload.inputs(3)
+    watched, batch = timed_run_checks.WatchedSteps(), workload.inputs(3)
     watched.before(step, batch)
     watched.after(step, step(batch))
-    said = witness.against_the_untouched(workload, plan, CPU, watched)
+    said = timed_run_checks.compare_with_untouched(workload, plan, CPU, watched)
     assert used == [dtype]
     assert bool(said) is bool(off)
 
@@ -406,13 +406,13 @@ class ForFloat32(nn.Module):
 def test_what_has_no_float64_is_judged_by_its_rounding_while_it_is_timed(scale: float, off: bool) -> None:
     workload = linear(loss=lambda y, batch: y.square().mean(), model=ForFloat32)
     workload = replace(workload, inputs=lambda seed: torch.randn(33, 8, generator=torch.Generator().manual_seed(seed)))
-    step, watched = Step(workload, seeded_model(workload), Plan(), CPU), witness.Watched()
+    step, watched = Step(workload, seeded_model(workload), Plan(), CPU), timed_run_checks.WatchedSteps()
     step.model.reversed, step.model.scale = True, scale  # another order of the same sums, or another result
     for seed in (1, 2, 3):
         batch = workload.inputs(seed)
         watched.before(step, batch)
         watched.after(step, step(batch))
-    said = witness.against_the_untouched(workload, Plan(), CPU, watched)
+    said = timed_run_checks.compare_with_untouched(workload, Plan(), CPU, watched)
     assert bool(said) is off, said
 
 
@@ -458,14 +458,17 @@ def test_without_float64_what_training_made_small_may_be_off_by_what_was_lost_of
         right = torch.softmax(y, -1)[torch.arange(len(y)), _classes(batch)]
         return -scale[1 if batch.max() > 0.5 else 2] * right.log().mean()
 
-    step, watched = Step(replace(workload, loss=otherwise), seeded_model(workload), Plan(), CPU), witness.Watched()
+    step, watched = (
+        Step(replace(workload, loss=otherwise), seeded_model(workload), Plan(), CPU),
+        timed_run_checks.WatchedSteps(),
+    )
     for seed in (1, 2):
         with torch.no_grad():
             step.model.linear.weight.copy_(12 * torch.eye(4, 8))
         batch = workload.inputs(seed)
         watched.before(step, batch)
         watched.after(step, step(batch))
-    said = witness.against_the_untouched(workload, Plan(), CPU, watched)
+    said = timed_run_checks.compare_with_untouched(workload, Plan(), CPU, watched)
     assert bool(said) is off, said
 
 

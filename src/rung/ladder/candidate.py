@@ -49,7 +49,13 @@ from rung.verify.audit import refuse_no_gradient
 from rung.verify.observe import too_large
 from rung.verify.ranks import TrainedTogether
 from rung.verify.reference import own_precision
-from rung.verify.witness import NEW, Watched, against_the_untouched, refill, unseen
+from rung.verify.timed_run_checks import (
+    FIRST_NEW_SEED,
+    WatchedSteps,
+    compare_with_untouched,
+    refill,
+    slowdown_on_new_inputs,
+)
 from rung.workload import seeded_model, shapes
 from rung.workload.base import refuse_other_arguments
 from rung.workload.hidden_tensors import refuse_hidden_tensors
@@ -65,7 +71,7 @@ class Candidate(VerifiedWorkload, Timed):
     """One step is a step of the workload, each on the next of a few batches."""
 
     _first: float | None = None
-    _watched: Watched | None = None
+    _watched: WatchedSteps | None = None
     _together: TrainedTogether | None = None  # of the ranks of a job
     called: torch.nn.Module | None = None  # in the place of the model, by ranks that train it together
     _made = False
@@ -282,13 +288,13 @@ class Candidate(VerifiedWorkload, Timed):
         if too_large(self.step) or sharded(self.model):
             return False
         for k in range(1, len(self.batches), 2):
-            refill(self.batches[k], to_device(self.inputs(NEW + k), self.device))
+            refill(self.batches[k], to_device(self.inputs(FIRST_NEW_SEED + k), self.device))
         self._peak = self.memory()  # of the workload: the copies that are kept from now on are not
-        self._next, self._watched = itertools.cycle(self.batches), Watched()
+        self._next, self._watched = itertools.cycle(self.batches), WatchedSteps()
         return True
 
     def witness(self) -> dict[str, Any]:
-        """What the watched steps show (`rung.verify.witness`): `failures`, in sentences; `unseen`: in inference, how many
+        """What the watched steps show (`rung.verify.timed_run_checks`): `failures`, in sentences; `unseen`: in inference, how many
         times as long a step takes on new inputs. left: why something was not looked at."""
         watched, self._watched = self._watched, None
         if watched is None:
@@ -299,7 +305,7 @@ class Candidate(VerifiedWorkload, Timed):
             release_cache(self.device)
             reset_peak_memory(self.device)
 
-    def _witnessed(self, watched: Watched | None) -> Witness:
+    def _witnessed(self, watched: WatchedSteps | None) -> Witness:
         found = Witness(failures=[], unseen=None, left="")
         if self._together and (apart := self._together.gone_apart()):
             found.failures = [f"{apart} while it was timed"]
@@ -308,7 +314,7 @@ class Candidate(VerifiedWorkload, Timed):
                 found, left="each rank holds a part of the weights, and the untouched model needs them all"
             )
         if self.workload.mode == "infer":
-            found.unseen = unseen(
+            found.unseen = slowdown_on_new_inputs(
                 self.step, self.batches, lambda s: to_device(self.inputs(s), self.device), self.device
             )
         if watched is None:
@@ -318,7 +324,7 @@ class Candidate(VerifiedWorkload, Timed):
         try:
             # The gradients of a rank are the mean of all ranks', and its batch alone is at hand here: verification looks at these.
             before = list(found.failures or ())
-            said = against_the_untouched(
+            said = compare_with_untouched(
                 self.workload, self.plan, self.device, watched, gradients=self.ranks.world == 1
             )
             found.failures = [*before, *said[:5]]

@@ -22,10 +22,10 @@ from rung.plan import Numerics, Plan
 from rung.records.record import plain
 from rung.rungs.inductor import names
 from rung.verify.audit import audit, called, one_shape_only
+from rung.verify.gpu_lock import GpuLock
 from rung.verify.over_ranks import verify_over_ranks
 from rung.verify.randomness import active, without_dropout
 from rung.verify.reference import own_precision
-from rung.verify.turns import Turns
 from rung.verify.verify import precompile, verify
 from rung.workload import Workload, load, seeded_model
 from rung.workload.own_modules import OwnModules
@@ -93,7 +93,7 @@ class VerifiedWorkload(LoadedWorkload):
         against: the reference; its weights are given to this workload.
         """
         expect_changes()  # the same function is built several times over, each at two shapes
-        began, taken = time.perf_counter(), Turns(turns, self.device)
+        began, gpu_lock = time.perf_counter(), GpuLock(turns, self.device)
         if against:
             found = verify(self._reference(**against), self.plan, self.device, self._twin, precisions=[numerics])
         elif Ranks.here.world > 1:
@@ -107,12 +107,12 @@ class VerifiedWorkload(LoadedWorkload):
                 alone=alone,
                 backwards=backwards,
                 others=others,
-                turns=taken,
+                gpu_lock=gpu_lock,
             )
         if said := next(filter(not_loaded, found.failures), ""):
             raise NotLoaded(said)
         record = with_fields(found.record(), seconds=time.perf_counter() - began)
-        return {**plain(record), "memory": taken.memory()}
+        return {**plain(record), "memory": gpu_lock.memory()}
 
     def _reference(self, target: str, options: dict[str, str], **where: Any) -> Workload:
         """Another target's workload, which runs the modules beside its own file though this one may have others of the same names."""

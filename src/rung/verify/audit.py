@@ -1,4 +1,4 @@
-"""Can the baseline itself be verified? Asked before anything is measured."""
+"""Can the workload itself be verified? Checked before anything is measured."""
 
 from __future__ import annotations
 
@@ -18,9 +18,16 @@ from rung.engine.step import Step
 from rung.errors import WorkloadError, first_line, where
 from rung.hardware.device import Device, to_device
 from rung.plan import Plan
-from rung.verify.draws import BY_WEIGHTS, OTHERWISE, Recorded, Replayed, draws, same_draws
-from rung.verify.observe import Seen, identical, observe, of_outputs, own_copy, refuse_unseen, same
+from rung.verify.observe import Observation, identical, observe, output_rows, own_copy, refuse_unseen, same_batch
 from rung.verify.perturb import perturbed, put, state
+from rung.verify.random_draws import (
+    DEPENDS_ON_WEIGHTS,
+    DRAW_WITHOUT_WEIGHTS,
+    RecordDraws,
+    ReplayDraws,
+    draws_random_numbers,
+    same_draws,
+)
 from rung.verify.randomness import without_dropout
 from rung.verify.reference import LOW, exactly, full_precision, in_float32
 from rung.workload import Workload, seeded_model, shapes
@@ -28,8 +35,8 @@ from rung.workload.base import refuse_other_arguments, why_no_second_shape
 from rung.workload.copy_model import copy_model, copy_sharing_tensors
 from rung.workload.hidden_tensors import refuse_hidden_tensors
 
-# What a device and its libraries say where memory is short, among other things.
-DEVICE = re.compile(r"(?i)\b(cuda|hip) error|cublas|cudnn|hipblas|rocblas|miopen")
+# Messages of a device and its libraries, also where memory is short.
+DEVICE_ERROR = re.compile(r"(?i)\b(cuda|hip) error|cublas|cudnn|hipblas|rocblas|miopen")
 NO_BACKWARD = (
     "does not require grad",
     "backward through the graph a second time",
@@ -37,14 +44,14 @@ NO_BACKWARD = (
 FEW = 0.05  # of a GPU's memory, up to which the weights in float32 are copied beside what others load
 
 
-def _apart(one: Seen, other: Seen) -> bool:
+def _differ(one: Observation, other: Observation) -> bool:
     """Whether an output or the loss of two runs differs by more than rounding."""
-    found = (row for row in of_outputs(one, one, other, "") if not row.what.startswith("scale of "))
+    compared = (row for row in output_rows(one, one, other, "") if not row.what.startswith("scale of "))
     # Small elements may be what remains of large ones, whose sums on a GPU are in no fixed order.
-    return any(row.error > (row.floor or (0.1 if "elements" in row.what else 1e-3)) for row in found)
+    return any(row.error > (row.floor or (0.1 if "elements" in row.what else 1e-3)) for row in compared)
 
 
-def _observed(step: Step, batch: Any) -> Seen:
+def _observed(step: Step, batch: Any) -> Observation:
     with refuse_no_gradient(step, batch):
         return observe(step, None, batch, gradients=False)
 
@@ -55,13 +62,13 @@ def refuse_no_gradient(step: Step, batch: Any) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if any(words in str(error) for words in NO_BACKWARD) and (why := _no_gradient(step, batch)):
+        if any(words in str(error) for words in NO_BACKWARD) and (why := _why_no_gradient(step, batch)):
             raise WorkloadError(f"{step.workload.label}: {why}") from error
         raise
 
 
-def _no_gradient(step: Step, batch: Any) -> str:
-    """Why the loss cannot be differentiated, in a sentence; empty where it can."""
+def _why_no_gradient(step: Step, batch: Any) -> str:
+    """A sentence that says why the loss cannot be differentiated; empty where it can."""
     assert step.workload.loss is not None
     step.model.zero_grad()
     loss = step.workload.loss(step.workload.forward(step.model, batch), batch)
@@ -72,7 +79,7 @@ def _no_gradient(step: Step, batch: Any) -> str:
     return "its loss has no grad_fn, so it trains nothing (was it detached, or computed under no_grad?); return the loss as it is computed."
 
 
-def _place(step: Step, batch: Any, name: str) -> str:
+def _place_in_output(step: Step, batch: Any, name: str) -> str:
     """Where in the output a quantity lies, as it is written in Python; `name` is as `rung.verify.observe` has it."""
     if name == "loss":
         return name
@@ -80,13 +87,13 @@ def _place(step: Step, batch: Any, name: str) -> str:
     return "output" + paths[int(name.removeprefix("output") or 0)]
 
 
-def _of_others(step: Step) -> int:
-    """How many parameters the optimizer steps that are not the model's."""
+def _count_foreign_parameters(step: Step) -> int:
+    """The number of parameters with a gradient that the optimizer steps and the model does not have."""
     own = {id(p) for p in step.model.parameters()}
     return sum(id(p) not in own and p.grad is not None for p in parameters_of(step.optimizer))
 
 
-def _in_full_precision(step: Step, weights: dict[str, torch.Tensor], seen: Seen) -> None:
+def _refuse_not_in_full_precision(step: Step, weights: dict[str, torch.Tensor], seen: Observation) -> None:
     """Raises WorkloadError where a workload in 16 bits does not run with float32 in their place, which every candidate is compared in first,
     or gives outputs of another shape there: then rounding decides how many elements there are. seen: what it gives as it is, from these
     weights."""
@@ -107,7 +114,7 @@ def _in_full_precision(step: Step, weights: dict[str, torch.Tensor], seen: Seen)
     except torch.OutOfMemoryError:  # which says nothing of what it computes
         return
     except Exception as error:
-        if DEVICE.search(str(error)):  # neither does this, where others take memory meanwhile
+        if DEVICE_ERROR.search(str(error)):  # neither does this, where others take memory meanwhile
             return
         raise WorkloadError(
             f"{workload.label}: it is compared in float32 first, and with weights and inputs in float32 it raised "
@@ -122,11 +129,11 @@ def _in_full_precision(step: Step, weights: dict[str, torch.Tensor], seen: Seen)
             )
 
 
-def _random_numbers(step: Step, batch: Any, values: dict[str, torch.Tensor], seen: Seen, seed: int) -> str:
-    """Why the random numbers that a step draws cannot be given to another, in a few words; empty where they can. seen: a run on this batch, with
+def _why_not_replayable(step: Step, batch: Any, values: dict[str, torch.Tensor], seen: Observation, seed: int) -> str:
+    """A few words that say why the random numbers of a step cannot be given to another; empty where they can. seen: a run on this batch, with
     these weights and this seed."""
 
-    def run(weights: dict[str, torch.Tensor], seed: int, mode: Recorded | Replayed) -> Seen:
+    def run(weights: dict[str, torch.Tensor], seed: int, mode: RecordDraws | ReplayDraws) -> Observation:
         put(step.model, weights)
         step.fresh()
         torch.manual_seed(seed)
@@ -134,25 +141,25 @@ def _random_numbers(step: Step, batch: Any, values: dict[str, torch.Tensor], see
             return observe(step, None, batch, gradients=False)
 
     try:
-        first, elsewhere = Recorded(), Recorded()
+        first, elsewhere = RecordDraws(), RecordDraws()
         run(values, seed, first)
-        again = run(values, seed + 1, Replayed(first.tape))
+        again = run(values, seed + 1, ReplayDraws(first.tape))
         run(perturbed(step.model, 0), seed, elsewhere)
     except Exception as error:
         return f"a run that was given another's random numbers raised {type(error).__name__}: {first_line(error)}"
-    if _apart(seen, again):
+    if _differ(seen, again):
         return "not all of them are drawn by torch's functions for random numbers (a dropout rate fixed in a call of attention?)"
-    return "" if same_draws(first.tape, elsewhere.tape) else BY_WEIGHTS
+    return "" if same_draws(first.tape, elsewhere.tape) else DEPENDS_ON_WEIGHTS
 
 
-def _refuse_shared_memory(workload: Workload, batch: Any, seen: Seen) -> None:
+def _refuse_shared_memory(workload: Workload, batch: Any, seen: Observation) -> None:
     """Raises WorkloadError where the workload writes to an input whose elements another has, too. Every run is given copies of the inputs, each
     of its own memory, so that what one shows of a write to the other would not be compared."""
-    held = [(name, t) for name, t in parts(batch)[0] if isinstance(t, torch.Tensor) and t.layout == torch.strided]
-    for written, t in held:
+    tensors = [(name, t) for name, t in parts(batch)[0] if isinstance(t, torch.Tensor) and t.layout == torch.strided]
+    for written, t in tensors:
         if (f"input {written}" if written else "input") not in seen.written:
             continue
-        if (other := next((name for name, one in held if name != written and _overlap(t, one)), None)) is not None:
+        if (other := next((name for name, one in tensors if name != written and _overlap(t, one)), None)) is not None:
             raise WorkloadError(
                 f"{workload.label}: it writes to its input {written}, which shares memory with its input {other}, so no candidate can be compared "
                 "with it; give them memory of their own, as clone() does."
@@ -166,14 +173,14 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if a.element_size() != b.element_size():
         return True
-    marked = torch.zeros(storage.nbytes() // a.element_size(), dtype=torch.bool)
-    marked.as_strided(a.shape, a.stride(), a.storage_offset()).fill_(True)
-    return bool(marked.as_strided(b.shape, b.stride(), b.storage_offset()).any())
+    of_a = torch.zeros(storage.nbytes() // a.element_size(), dtype=torch.bool)
+    of_a.as_strided(a.shape, a.stride(), a.storage_offset()).fill_(True)
+    return bool(of_a.as_strided(b.shape, b.stride(), b.storage_offset()).any())
 
 
 def _refuse_copy_of_others(step: Step, other: torch.nn.Module, batch: Any) -> None:
-    """Raises WorkloadError where a copy of the model computes with the weights of the model that it was copied from, so that nothing would be
-    seen of what a candidate does to its own: the copy runs while the original has none. other: one of the same tensors."""
+    """Raises WorkloadError where a copy of the model computes with the weights of the model that it was copied from. What a candidate does to its
+    own weights would not show. So the copy runs while the original has no weights. other: a copy of the same tensors."""
     workload, model = step.workload, step.model
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):  # holds no functions of Python
         return
@@ -200,9 +207,11 @@ def _refuse_copy_of_others(step: Step, other: torch.nn.Module, batch: Any) -> No
 
 
 @contextlib.contextmanager
-def _without_tensors(model: torch.nn.Module, but: set[torch.nn.Module]) -> Iterator[None]:
-    """Inside of it no module of a model, but for these, has a parameter or a buffer."""
-    tables = [(vars(m), name, vars(m)[name]) for m in {*model.modules()} - but for name in ("_parameters", "_buffers")]
+def _without_tensors(model: torch.nn.Module, except_of: set[torch.nn.Module]) -> Iterator[None]:
+    """Inside of it no module of a model, except these, has a parameter or a buffer."""
+    tables = [
+        (vars(m), name, vars(m)[name]) for m in {*model.modules()} - except_of for name in ("_parameters", "_buffers")
+    ]
     try:
         for attributes, name, _ in tables:
             attributes[name] = {}
@@ -213,10 +222,10 @@ def _without_tensors(model: torch.nn.Module, but: set[torch.nn.Module]) -> Itera
 
 
 def audit(workload: Workload, device: Device, full_precision_too: bool = True, random: bool = False) -> list[str]:
-    """Checks that the baseline itself can be verified; returns the names of parameters without a gradient. full_precision_too: whether
+    """Checks that the workload itself can be verified; returns the names of parameters without a gradient. full_precision_too: whether
     candidates are compared in full precision, as all but functions in half precision are; random: whether its forward may draw random numbers.
 
-    Refuses, with a sentence: a model whose copies compute with its own weights, results that are not finite, that depend on the calls before, or on random numbers that nobody else can be given,
+    Raises WorkloadError, with a sentence, for a model whose copies compute with its own weights, results that are not finite, that depend on the calls before, or on random numbers that nobody else can be given,
     inputs that do not change with the seed, shapes on which it raises (`one_shape_only` tells beforehand of those that are derived), and a
     training step in which most trainable parameters get no gradient.
     """
@@ -240,7 +249,7 @@ def audit(workload: Workload, device: Device, full_precision_too: bool = True, r
     _refuse_kept_state(step, seen[1], seen[2])
     _refuse_random_numbers(step, first, weights, seen, random)
     if full_precision_too:
-        _in_full_precision(step, weights, seen[0])
+        _refuse_not_in_full_precision(step, weights, seen[0])
     if workload.mode == "infer":
         _refuse_changing_buffers(step, to_device(first, device), weights, seen[2])
     seen += _on_other_shapes(step)
@@ -254,7 +263,7 @@ def _refuse_inputs(workload: Workload, model: torch.nn.Module, first: Any) -> No
     tensors = [part for part in pytree.tree_leaves(first) if isinstance(part, torch.Tensor)]
     if tensors and not any(tensor.numel() for tensor in tensors):
         raise WorkloadError(f"{workload.label}: inputs(1) has no elements; give a batch of one row or more.")
-    if same(first, workload.inputs(2)):
+    if same_batch(first, workload.inputs(2)):
         raise WorkloadError(
             f"{workload.label}: inputs(1) and inputs(2) are equal, so a candidate would be timed and verified on one batch alone; inputs must "
             "depend on the seed."
@@ -268,26 +277,26 @@ def _refuse_inference_tensors(workload: Workload, model: torch.nn.Module) -> Non
         )
 
 
-def _refuse_not_finite(step: Step, batch: Any, weights: dict[str, torch.Tensor], seen: Seen) -> None:
-    odd = next((name for name, t in seen.values.items() if not bool(t.isfinite().all())), None)
-    if odd is None:
+def _refuse_not_finite(step: Step, batch: Any, weights: dict[str, torch.Tensor], seen: Observation) -> None:
+    name = next((name for name, t in seen.values.items() if not bool(t.isfinite().all())), None)
+    if name is None:
         return
     put(step.model, weights)  # those that such a step has left may not even run
-    wrong = seen.values[odd].isfinite().logical_not()
-    masked = odd != "loss" and not bool(seen.values[odd].isnan().any())
+    wrong = seen.values[name].isfinite().logical_not()
+    masked = name != "loss" and not bool(seen.values[name].isnan().any())
     mask = ", or, where a mask fills in -inf, fill in torch.finfo(dtype).min or return what is before the mask"
     raise WorkloadError(
-        f"{step.workload.label}: its {_place(step, batch, odd)} is not finite{' on fresh weights' if weights else ''} ({int(wrong.sum())} of "
+        f"{step.workload.label}: its {_place_in_output(step, batch, name)} is not finite{' on fresh weights' if weights else ''} ({int(wrong.sum())} of "
         f"{wrong.numel()} numbers), so no candidate can be compared with it; change the inputs{' or how the weights are initialized' if weights else ''}"
         f"{mask if masked else ''}."
     )
 
 
-def _refuse_kept_state(step: Step, one: Seen, again: Seen) -> None:
-    """one, again: two runs from equal weights, on one batch, from one seed."""
-    if not _apart(one, again):
+def _refuse_kept_state(step: Step, one: Observation, again: Observation) -> None:
+    """Raises WorkloadError where two runs from equal weights, on one batch, from one seed differ."""
+    if not _differ(one, again):
         return
-    if count := _of_others(step):
+    if count := _count_foreign_parameters(step):
         raise WorkloadError(
             f"{step.workload.label}: its optimizer steps {count} parameter{'s' if count > 1 else ''} that the model does not have (a loss "
             "with weights?), so its results change from call to call, and no candidate can be compared with it; put what the optimizer "
@@ -301,20 +310,26 @@ def _refuse_kept_state(step: Step, one: Seen, again: Seen) -> None:
 
 
 def _refuse_random_numbers(
-    step: Step, first: Any, weights: dict[str, torch.Tensor], seen: list[Seen], random: bool
+    step: Step, first: Any, weights: dict[str, torch.Tensor], seen: list[Observation], random: bool
 ) -> None:
     """Raises WorkloadError where the forward draws random numbers that a candidate cannot be given. seen: runs from the seeds 1 and 2."""
 
     def batch() -> Any:
         return to_device(first, step.device)
 
-    differs = _apart(seen[0], seen[1])
-    if not (differs or (random and draws(lambda: observe(step, None, batch(), gradients=False), step.device))):
+    differs = _differ(seen[0], seen[1])
+    if not (
+        differs or (random and draws_random_numbers(lambda: observe(step, None, batch(), gradients=False), step.device))
+    ):
         return
-    why = _random_numbers(step, batch(), weights, seen[1], 2) if random else ""
+    why = _why_not_replayable(step, batch(), weights, seen[1], 2) if random else ""
     if why or not random:
         what = "its result depends on torch's random state" if differs else "its forward draws random numbers"
-        mend = OTHERWISE if why == BY_WEIGHTS else "switch the randomness off, or draw it in inputs(seed)"
+        mend = (
+            DRAW_WITHOUT_WEIGHTS
+            if why == DEPENDS_ON_WEIGHTS
+            else "switch the randomness off, or draw it in inputs(seed)"
+        )
         raise WorkloadError(
             f"{step.workload.label}: {what}{f', and {why}' if why else ''}, so no candidate can be compared with it; {mend}."
         )
@@ -322,10 +337,10 @@ def _refuse_random_numbers(
     step.fresh()
 
 
-def _refuse_changing_buffers(step: Step, batch: Any, weights: dict[str, torch.Tensor], before: Seen) -> None:
-    """Of inference, which runs once more from the buffers that the run before has left."""
+def _refuse_changing_buffers(step: Step, batch: Any, weights: dict[str, torch.Tensor], before: Observation) -> None:
+    """Raises WorkloadError where inference differs when it runs once more, from the buffers that the run before has left."""
     torch.manual_seed(2)
-    if _apart(before, observe(step, None, batch)):
+    if _differ(before, observe(step, None, batch)):
         now = state(step.model)
         moved = next((name for name in weights if not identical(weights[name], now[name])), "a buffer")
         raise WorkloadError(
@@ -334,7 +349,8 @@ def _refuse_changing_buffers(step: Step, batch: Any, weights: dict[str, torch.Te
         )
 
 
-def _on_other_shapes(step: Step) -> list[Seen]:
+def _on_other_shapes(step: Step) -> list[Observation]:
+    """One run on each shape beside the measured one; raises WorkloadError where the workload does not run on it."""
     workload, seen = step.workload, []
     for make in shapes(workload)[1:]:
         batch = make(1)
@@ -349,14 +365,14 @@ def _on_other_shapes(step: Step) -> list[Seen]:
     return seen
 
 
-def _without_gradient(step: Step, seen: list[Seen]) -> list[str]:
+def _without_gradient(step: Step, seen: list[Observation]) -> list[str]:
     """The trainable parameters that got no gradient in any of these steps; raises WorkloadError where they are most."""
     label = step.workload.label
-    # A target network, or a backbone under no_grad, is nobody's to train.
-    held = set(map(id, parameters_of(step.optimizer)))
+    # A target network, or a backbone under no_grad, is not trained.
+    optimized = set(map(id, parameters_of(step.optimizer)))
     named = [(n, p) for n, p in step.model.named_parameters() if p.requires_grad]
-    trainable = {n: p for n, p in named if id(p) in held or not held}  # not every optimizer tells
-    if held and not trainable:
+    trainable = {n: p for n, p in named if id(p) in optimized or not optimized}  # not every optimizer tells
+    if optimized and not trainable:
         raise WorkloadError(
             f"{label}: its optimizer holds no parameter of the model, so nothing is trained; give it some of `parameters`."
         )
@@ -383,22 +399,22 @@ class Called:
 def called(workload: Workload, device: Device) -> Called:
     """Runs a step, without dropout, to see what it is called with and whether it draws."""
     workload = without_dropout(workload)
-    model, seen = seeded_model(workload).to(device.torch_name), [0]
+    model, sizes = seeded_model(workload).to(device.torch_name), [0]
     step, batch = Step(workload, model, Plan(), device), to_device(workload.inputs(0), device)
     try:
         hook = model.register_forward_pre_hook(
-            lambda _, args, kwargs: seen.append(elements((args, kwargs))), with_kwargs=True
+            lambda _, args, kwargs: sizes.append(elements((args, kwargs))), with_kwargs=True
         )
     except RuntimeError:  # torch hangs none on a scripted model
-        return Called(elements(batch), draws(lambda: step(batch), device))
-    random = draws(lambda: step(batch), device)
+        return Called(elements(batch), draws_random_numbers(lambda: step(batch), device))
+    random = draws_random_numbers(lambda: step(batch), device)
     hook.remove()
-    return Called(seen[:2][-1], random)
+    return Called(sizes[:2][-1], random)
 
 
 def one_shape_only(workload: Workload, device: Device) -> str:
-    """Why a workload that names no other shape runs on the measured one alone, in a few words; empty where it runs on the one that
-    is derived. Where the model refuses a size, that is its nature and no fault of a candidate."""
+    """A few words that say why a workload that names no other shape runs on the measured one alone; empty where it runs on the derived one.
+    Where the model refuses a size, a candidate is not at fault."""
     if workload.one_shape:
         return "it says so"
     if workload.other_shapes:

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from rung.verify.host import to_device
+from rung.verify.host_transfers import to_device
 
 LARGE = 300_000_000  # parameters, from which three sets of gradients do not fit beside three models
 COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 SPARSE = (torch.sparse_coo, *COMPRESSED)
-AT_ONCE = 1 << 24  # elements that are compared at once: a model's logits may take gigabytes
+PIECE = 1 << 24  # elements that are compared at once: a model's logits may take gigabytes
 # How many powers of two without any element set large elements apart from small ones: no element between 8 and 2048, say. Numbers
 # that are spread evenly have no such gap above their eight smallest (once in 2^64 outputs).
 GAP, FEWEST = 8, 8
@@ -44,9 +44,9 @@ def own_part(t: torch.Tensor) -> torch.Tensor:
 
 
 def pieces(*tensors: torch.Tensor, device: str | None = None) -> Iterator[tuple[torch.Tensor, ...]]:
-    """The same parts of several tensors of one shape, each of at most AT_ONCE elements. device: where they are looked at, None for where they
+    """The same parts of several tensors of one shape, each of at most PIECE elements. device: where they are looked at, None for where they
     are."""
-    for parts in zip(*(t.reshape(-1).split(AT_ONCE) for t in tensors), strict=True):
+    for parts in zip(*(t.reshape(-1).split(PIECE) for t in tensors), strict=True):
         yield tuple(to_device(part, device) if device else part for part in parts)
 
 
@@ -131,18 +131,23 @@ class Group:
     larger: torch.Tensor | None = None
 
 
-def overshadowed(own: torch.Tensor, right: torch.Tensor, device: str | None = None) -> list[Group]:
+def overshadowed(baseline: torch.Tensor, reference: torch.Tensor, device: str | None = None) -> list[Group]:
     """Elements whose errors drown in the size of others: a fill of -1e9 or a time in seconds is some thousand million times as large as
     what lies beside it, and 2e-6 of it are thousands.
 
-    Small elements lie below a gap of `GAP` powers of two, one group for each gap. Rounded elements are what the untouched model (own) does
-    not give exactly as the reference (right) does, where that is far smaller than the rest. Only these two choose, so no candidate can.
+    Small elements lie below a gap of `GAP` powers of two, one group for each gap. Rounded elements are what the untouched model (baseline) does
+    not give exactly as the reference does, where that is far smaller than the rest. Only these two choose, so no candidate can.
     """
-    if right.is_sparse or not _alike(own, right) or not right.is_floating_point() or not own.is_floating_point():
+    if (
+        reference.is_sparse
+        or not _alike(baseline, reference)
+        or not reference.is_floating_point()
+        or not baseline.is_floating_point()
+    ):
         return []
     counts = torch.zeros(2048, dtype=torch.int64)
     inexact, rounded, whole = 0, 0.0, 0.0
-    for x, y in pieces(own, right, device=device):
+    for x, y in pieces(baseline, reference, device=device):
         y = ranged(y, [x])
         # The exponent that a number of float64 is stored with, 0 for zero.
         counts += torch.bincount((y.view(torch.int64) >> 52) & 2047, minlength=2048).cpu()
@@ -150,18 +155,18 @@ def overshadowed(own: torch.Tensor, right: torch.Tensor, device: str | None = No
         inexact += int(differs.sum())
         rounded = max(rounded, float(_only(y, differs).abs().max()) if y.numel() else 0.0)
         whole = max(whole, float(y.abs().max()) if y.numel() else 0.0)
-    limits = _gaps(counts.tolist(), torch.finfo(own.dtype).tiny)
-    found = []
+    limits = _gaps(counts.tolist(), torch.finfo(baseline.dtype).tiny)
+    groups = []
     larger = None
     for number, (limit, above) in enumerate(zip(limits, [math.inf, *limits], strict=False), 1):
-        if not _offset(own, right, device, limit, above):
-            among = _mask(own, right, device, limit, above)
+        if not _offset(baseline, reference, device, limit, above):
+            among = _mask(baseline, reference, device, limit, above)
             larger = among if larger is None else among | larger
-        elements = _mask(own, right, device, 0.0, limit)
-        found.append(Group(f"small elements{f' {number}' if number > 1 else ''}", elements, larger))
+        elements = _mask(baseline, reference, device, 0.0, limit)
+        groups.append(Group(f"small elements{f' {number}' if number > 1 else ''}", elements, larger))
     if inexact >= FEWEST and rounded * 2**GAP < whole:
-        found.append(Group("rounded elements", _mask(own, right, device)))
-    return found
+        groups.append(Group("rounded elements", _mask(baseline, reference, device)))
+    return groups
 
 
 def _gaps(counts: list[int], tiny: float) -> list[float]:
@@ -169,30 +174,34 @@ def _gaps(counts: list[int], tiny: float) -> list[float]:
     `tiny` have few digits or none, and are no group of their own."""
     least = math.frexp(tiny)[1] + 1022
     used = [exponent for exponent in range(2046, least - 1, -1) if counts[exponent]]
-    found = []
+    limits = []
     for upper, lower in itertools.pairwise(used):
         if upper - lower > GAP and sum(counts[least : lower + 1]) >= FEWEST:
-            found.append(math.ldexp(1.0, upper - 1023))
-    return found
+            limits.append(math.ldexp(1.0, upper - 1023))
+    return limits
 
 
 def _mask(
-    own: torch.Tensor, right: torch.Tensor, device: str | None, least: float | None = None, most: float = math.inf
+    baseline: torch.Tensor,
+    reference: torch.Tensor,
+    device: str | None,
+    least: float | None = None,
+    most: float = math.inf,
 ) -> torch.Tensor:
     """The elements of these sizes, or those that rounding changes. It lies where the tensors do."""
-    found = []
-    for x, y in pieces(own, right, device=device):
+    masks = []
+    for x, y in pieces(baseline, reference, device=device):
         y = ranged(y, [x])
         size = y.abs()
-        found.append(((x.double() != y) if least is None else (size >= least) & (size < most)).to(right.device))
-    return torch.cat(found).view(right.shape)
+        masks.append(((x.double() != y) if least is None else (size >= least) & (size < most)).to(reference.device))
+    return torch.cat(masks).view(reference.shape)
 
 
-def _offset(own: torch.Tensor, right: torch.Tensor, device: str | None, least: float, most: float) -> bool:
+def _offset(baseline: torch.Tensor, reference: torch.Tensor, device: str | None, least: float, most: float) -> bool:
     """Whether all elements of these sizes are about one large number, which somebody chose: small elements were not computed from it. That
     is a fill to which a score was added, or a time. An output that is computed, as ones of a softmax, is smaller or is spread."""
     low, high = math.inf, 0.0
-    for x, y in pieces(own, right, device=device):
+    for x, y in pieces(baseline, reference, device=device):
         size = ranged(y, [x]).abs()
         size = size[(size >= least) & (size < most)]
         if size.numel():

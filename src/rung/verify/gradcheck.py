@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from rung.verify.distances import plainly, stored
-from rung.verify.draws import SEEDED
 from rung.verify.observe import observe
 from rung.verify.perturb import perturbed, put
+from rung.verify.random_draws import MANUAL_SEED
 from rung.workload import Batch
 
 SEEDS = (12, 13)  # of weights and masks: an error counts that shows on both
@@ -30,7 +30,7 @@ STRENGTHS = (1.0, 0.0)
 CHANGE = 1e-3  # of the loss, by the first step along d
 MOVED = 0.01  # the most that it may be of the weights' size: farther away a loss is another
 ROUNDING = 2.0**-19  # of the loss, sixteen ulp: what an error comes to has to be more
-HALVINGS = 5  # of the step, where curvature or kinks are in its way
+HALVINGS = 5  # of the step, where curvature or non-differentiable points are in its way
 AGREE = 3  # steps, before an error is believed
 PARTS = 4  # of the parameters, in their order: what is wrong in a few layers is little of what all masks do
 WRONG = 0.005  # the least share that is an error
@@ -61,41 +61,41 @@ def _other_masks(baseline: Any, candidate: Any, weights: Weights, batch: Batch) 
             put(baseline.model, weights)
             return _Masked(step, perturbed(baseline.model, seed, strength), batch, seed)
 
-        held = _Last(seeded)
+        runs = _Last(seeded)
         unknown = []
         for part in parts:
-            found = _least(held.of(candidate, seed).error(part) for seed in SEEDS)
-            if math.isnan(found):
+            error = _least(runs.of(candidate, seed).error(part) for seed in SEEDS)
+            if math.isnan(error):
                 unknown.append(part)
-            elif found > WRONG:
-                enough = min(WRONG, found / SURE)
-                own = [held.of(baseline, seed).error(part, enough) for seed in SEEDS]
-                if all(known <= enough for known in own):
+            elif error > WRONG:
+                enough = min(WRONG, error / SURE)
+                baseline_errors = [runs.of(baseline, seed).error(part, enough) for seed in SEEDS]
+                if all(baseline_error <= enough for baseline_error in baseline_errors):
                     return (
                         "the candidate's backward pass uses another dropout mask, or other random numbers, than its forward pass: by finite "
-                        f"differences of its loss, {found:.1%} of what they change in the gradients of {part[0]} to {part[-1]} is wrong, and "
-                        f"{max(own):.1%} in the untouched model"
+                        f"differences of its loss, {error:.1%} of what they change in the gradients of {part[0]} to {part[-1]} is wrong, and "
+                        f"{max(baseline_errors):.1%} in the untouched model"
                     )
         parts = unknown
     return None
 
 
 class _Last:
-    """The one that was asked for last: each holds as much as two models, and another part of the parameters mostly asks for the same."""
+    """Keeps the last one made: each holds as much as two models, and the next part of the parameters mostly needs the same."""
 
     def __init__(self, make: Callable[[Any, int], _Masked]) -> None:
         self._make = make
-        self._held: tuple[Any, int, _Masked] | None = None
+        self._last: tuple[Any, int, _Masked] | None = None
 
     def of(self, step: Any, seed: int) -> _Masked:
-        if self._held is None or self._held[0] is not step or self._held[1] != seed:
-            self._held = None  # before there is another
-            self._held = step, seed, self._make(step, seed)
-        return self._held[2]
+        if self._last is None or self._last[0] is not step or self._last[1] != seed:
+            self._last = None  # frees its memory before there is another
+            self._last = step, seed, self._make(step, seed)
+        return self._last[2]
 
 
 def _least(errors: Iterator[float]) -> float:
-    """The smallest error. Nothing is asked after one that is none, or NaN."""
+    """The smallest error. After one that is small enough, or NaN, no other is computed."""
     least = math.inf
     for error in errors:
         if not error > WRONG:
@@ -153,16 +153,17 @@ class _Masked:
 
     def _run(self, seed: int) -> tuple[float, Weights]:
         """The loss, and its gradients as they are before they are clipped."""
-        SEEDED(seed)
+        MANUAL_SEED(seed)
         seen = observe(self._step, self._weights, self._batch)
-        found = {
+        gradients = {
             name: g for name, g in seen.gradients.items() if g is not None and not g.is_sparse and name in self._weights
         }
         if seen.norm is not None:
             every = [stored(g) for g in seen.gradients.values() if g is not None]  # those left out are in the norm, too
             clipped = math.sqrt(sum(float(g.double().square().sum()) for g in every))
-            found = {name: g * (float(seen.norm) / clipped) for name, g in found.items()} if clipped else {}
-        return float(seen.values["loss"]), found
+            unclipped = float(seen.norm) / clipped if clipped else 0.0
+            gradients = {name: g * unclipped for name, g in gradients.items()} if clipped else {}
+        return float(seen.values["loss"]), gradients
 
     def _at(self, direction: Weights, length: float) -> float:
         """The loss on weights that are moved so far."""
@@ -170,5 +171,5 @@ class _Masked:
         for name, along in direction.items():
             moved[name] = moved[name].clone()
             plainly(moved[name]).add_(along.to(moved[name].device), alpha=length)
-        SEEDED(self._seed)
+        MANUAL_SEED(self._seed)
         return float(observe(self._step, moved, self._batch, gradients=False).values["loss"])

@@ -39,7 +39,7 @@ def verify_over_ranks(
     build: Build | None = None,
     alone: bool = True,
 ) -> Verification:
-    """Compares a candidate with the reference at one precision. Every rank has to ask, and is told what it has seen itself.
+    """Compares a candidate with the reference at one precision. Every rank has to call this, and gets what it compared itself.
 
     workload: as one process has it; build: `(model, plan) -> step` of a rank, which takes the batches of all ranks, and uses its own; alone:
     as of `verify`. Raises what the candidate raises: the other ranks wait for this one, and end with it.
@@ -47,16 +47,16 @@ def verify_over_ranks(
     if workload.parallel == "own":
         of_one = replace(of_rank(workload, Ranks.here.rank, Ranks.here.world), other_shapes=(), one_shape=True)
         build = build or (lambda model, at: step_of_parts(of_one, model, at, device))
-        return verify(of_one, plan, device, build, [numerics], alone, asked=_OfParts())
+        return verify(of_one, plan, device, build, [numerics], alone, job=_TensorParallelJob())
     of_all = _of_all_ranks(workload)
     build = build or (lambda model, at: step_of_rank(of_all, model, at, device))
-    return verify(of_all, plan, device, build, [numerics], alone, asked=_Job())
+    return verify(of_all, plan, device, build, [numerics], alone, job=_DataParallelJob())
 
 
 def step_of_rank(workload: Workload, model: torch.nn.Module, plan: Plan, device: Device) -> _OfRank:
     """The step that a rank takes in a job, as it is timed. workload: of which a batch is those of all ranks, or one rank's."""
     if workload.parallel == "fsdp2":
-        return _Gathered(workload, model, plan, device)
+        return _OfShardedRank(workload, model, plan, device)
     return _OfRank(workload, model, plan, device)
 
 
@@ -72,17 +72,17 @@ def _of_all_ranks(workload: Workload) -> Workload:
     return replace(workload, inputs=lambda seed: [one.inputs(seed) for one in ranks], other_shapes=(), one_shape=True)
 
 
-class _OfParts(OneProcess):
-    """A rank of a job is verified. What one rank would decide by what it sees, all decide together: each waits for the others' exchange."""
+class _TensorParallelJob(OneProcess):
+    """One rank of a job, whose reference runs on the same ranks. All ranks decide together, because each waits for the others' exchange."""
 
-    several = True
+    several_ranks = True
 
     def agreed(self, holds: bool) -> bool:
         return not Ranks.here.most([float(not holds)])[0]
 
 
-class _Job(_OfParts):
-    """The same of a rank that is held against one process."""
+class _DataParallelJob(_TensorParallelJob):
+    """One rank of a job, whose reference is one process on the batches of all ranks."""
 
     @property
     def keeps_buffers(self) -> bool:
@@ -90,11 +90,11 @@ class _Job(_OfParts):
         return Ranks.here.rank == 0
 
     def whole(self, step: Step) -> Any:
-        return _OfAll(step)
+        return _OnAllBatches(step)
 
 
-class _Like:
-    """What is asked of a Step, of something that holds one."""
+class _StepWrapper:
+    """Looks like the Step that it holds."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -113,7 +113,7 @@ class _Like:
         self.step.fresh()
 
 
-class _OfAll(_Like):
+class _OnAllBatches(_StepWrapper):
     """A step of one process on the batches of all ranks; it gives the loss and the output of this rank's own."""
 
     def __call__(self, batches: Batches) -> tuple[Any, Any]:
@@ -125,21 +125,21 @@ class _OfAll(_Like):
         own: tuple[Any, Any] = None, None
         for rank, batch in enumerate(batches):
             _put_buffers(buffers, before)
-            mine = rank == Ranks.here.rank
+            is_own = rank == Ranks.here.rank
             # No rank writes to another's batch, so this one must not seem to.
-            loss, output = self.step.forward(batch if mine else own_copy(batch))
+            loss, output = self.step.forward(batch if is_own else own_copy(batch))
             assert loss is not None
             (loss / len(batches)).backward()
             if rank == 0:
                 after = {name: t.clone() for name, t in buffers.items()}
-            if mine:
+            if is_own:
                 own = loss.detach().clone(), output
         _put_buffers(buffers, after)
         self.step.keep_norm(update(optimizer, self.model, self.workload.max_grad_norm))
         return own
 
 
-class _OfRank(_Like):
+class _OfRank(_StepWrapper):
     """The step of a rank that has all weights."""
 
     def __init__(self, workload: Workload, model: torch.nn.Module, plan: Plan, device: Device) -> None:
@@ -152,9 +152,9 @@ class _OfRank(_Like):
         return self.step.unlike()
 
 
-class _Gathered(_OfRank):
-    """The step of a rank that has a part of the weights. They are put and read as if they were whole: `model` is a copy, whose weights are shared
-    out before a step, and gathered with their gradients after it."""
+class _OfShardedRank(_OfRank):
+    """The step of a rank that has a part of the weights. They are put and read as if they were whole: `model` is a copy. Its weights are sharded
+    before a step, and gathered with their gradients after it."""
 
     def __init__(self, workload: Workload, model: torch.nn.Module, plan: Plan, device: Device) -> None:
         super().__init__(workload, copy_model(model), plan, device)

@@ -1,4 +1,4 @@
-"""Do two functions compute the same? Each is asked as a model without weights, on inputs made anew from seeds."""
+"""Do two functions compute the same? Each is verified as a model without weights, on inputs made anew from seeds."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def same_results(
     precisions: list[Numerics] | None = ["bf16"] if half else None
     batch = to_device(inputs(1), device)
     kinds = _kinds(call_model(calls[names[0]], batch))
-    found = Verification()
+    verification = Verification()
     for name in names[1:]:
         other = replace(as_workload(name, calls[name], inputs, gradients), one_shape=reference.one_shape)
 
@@ -82,14 +82,14 @@ def same_results(
             made.load_state_dict(model.state_dict())
             return Step(other, made, plan, device)
 
-        found = verify(reference, Plan(), device, built, precisions)
-        if found.passed and (odd := _kinds(call_model(calls[name], batch)) - kinds):
-            found.failures.append(
-                f"its output is a {odd.pop().__name__}, which may compute only when it is read; return a torch.Tensor."
+        verification = verify(reference, Plan(), device, built, precisions)
+        if verification.passed and (others := _kinds(call_model(calls[name], batch)) - kinds):
+            verification.failures.append(
+                f"its output is a {others.pop().__name__}, which may compute only when it is read; return a torch.Tensor."
             )
-        if not found.passed:
-            return found, name
-    return found, ""
+        if not verification.passed:
+            return verification, name
+    return verification, ""
 
 
 def in_half_precision(inputs: Inputs) -> bool:
@@ -98,8 +98,8 @@ def in_half_precision(inputs: Inputs) -> bool:
 
 def _kinds(output: Any) -> set[type]:
     """Classes of the output's tensors beside torch's own: what these do, and when, is theirs to say."""
-    found = {type(t) for t in pytree.tree_leaves(output) if isinstance(t, torch.Tensor)}
-    return found - {torch.Tensor, nn.Parameter}
+    kinds = {type(t) for t in pytree.tree_leaves(output) if isinstance(t, torch.Tensor)}
+    return kinds - {torch.Tensor, nn.Parameter}
 
 
 def as_workload(name: str, call: Callable[..., Any], inputs: Inputs, gradients: bool) -> Workload:

@@ -34,33 +34,36 @@ def other_randomness(
     baseline, candidate: steps with dropout on, and random numbers drawn as they come; weights: of both; warm: runs before a captured step replays.
     """
     torch.manual_seed(0)  # once: what draws anew in each run is what is asked
-    mine = _runs(baseline, weights, batch, 0)
-    sizes = sorted(float(np.abs(runs).mean()) for name, runs in mine.items() if name.startswith(GRADIENT))
-    usual = sizes[len(sizes) // 2] if sizes else 0.0
-    random = [name for name, runs in mine.items() if _scatters(runs, usual if name.startswith(GRADIENT) else 0.0)]
+    baseline_runs = _runs(baseline, weights, batch, 0)
+    sizes = sorted(float(np.abs(runs).mean()) for name, runs in baseline_runs.items() if name.startswith(GRADIENT))
+    median = sizes[len(sizes) // 2] if sizes else 0.0
+    random = [
+        name for name, runs in baseline_runs.items() if _scatters(runs, median if name.startswith(GRADIENT) else 0.0)
+    ]
     if not random:
         return None
-    theirs = _runs(candidate, weights, batch, warm)
+    candidate_runs = _runs(candidate, weights, batch, warm)
     for name in random:
-        if name not in theirs or theirs[name].shape != mine[name].shape or not np.isfinite(theirs[name]).all():
+        runs = candidate_runs.get(name)
+        if runs is None or runs.shape != baseline_runs[name].shape or not np.isfinite(runs).all():
             return (
                 f"with random numbers drawn anew, the candidate's {name} is missing, has another shape or is not finite"
             )
-    if not any(_scatters(theirs[name]) for name in random):
+    if not any(_scatters(candidate_runs[name]) for name in random):
         return "the candidate gives the same results in every run, but the random numbers that the untouched model draws make them differ"
-    unlike = _unlike({name: (mine[name], theirs[name]) for name in random})
-    if unlike is None:
+    differing = _most_different({name: (baseline_runs[name], candidate_runs[name]) for name in random})
+    if differing is None:
         return None
-    ratio = float(theirs[unlike].std(axis=0).mean() / mine[unlike].std(axis=0).mean())
+    ratio = float(candidate_runs[differing].std(axis=0).mean() / baseline_runs[differing].std(axis=0).mean())
     return (
-        f"with random numbers drawn anew, the candidate's {unlike} has another distribution than the baseline's: over {RUNS} runs its "
+        f"with random numbers drawn anew, the candidate's {differing} has another distribution than the baseline's: over {RUNS} runs its "
         f"standard deviation is {ratio:.2f} times as large"
     )
 
 
 def _runs(step: Any, weights: dict[str, torch.Tensor], batch: Batch, warm: int) -> dict[str, np.ndarray]:
     """By tensor, (RUNS, elements) float32: the outputs, the loss and the gradients of each run."""
-    found: dict[str, list[np.ndarray]] = {}
+    runs_of: dict[str, list[np.ndarray]] = {}
     for k in range(warm + RUNS):
         seen = observe(step, weights, batch)
         # A layer that is left out by chance has none in some runs.
@@ -70,21 +73,22 @@ def _runs(step: Any, weights: dict[str, torch.Tensor], batch: Batch, warm: int) 
         }
         for name, tensor in {**seen.values, **gradients}.items():
             if k >= warm and tensor.is_floating_point() and not tensor.is_sparse:
-                found.setdefault(name, []).append(_part(tensor))
-    return {name: np.stack(runs) for name, runs in found.items() if len({len(run) for run in runs}) == 1}
+                runs_of.setdefault(name, []).append(_sample(tensor))
+    return {name: np.stack(runs) for name, runs in runs_of.items() if len({len(run) for run in runs}) == 1}
 
 
-def _part(t: torch.Tensor) -> np.ndarray:
+def _sample(t: torch.Tensor) -> np.ndarray:
     flat = t.reshape(-1)
     return np.asarray(flat[:: -(-flat.numel() // MOST_ELEMENTS) or 1].float().cpu().numpy())  # numpy has no bfloat16
 
 
-def _scatters(runs: np.ndarray, usual: float = 0.0) -> bool:
-    """usual: the size of its like. All of a gradient may be rounding, as that of a bias under a batch norm, which is zero."""
-    return bool(runs.std(axis=0).max(initial=0.0) > ROUNDING * max(np.abs(runs).mean(), usual))
+def _scatters(runs: np.ndarray, usual_size: float = 0.0) -> bool:
+    """Whether runs differ by more than rounding. usual_size: of tensors of this kind. All of a gradient may be rounding, as that of a bias under a
+    batch norm, which is zero."""
+    return bool(runs.std(axis=0).max(initial=0.0) > ROUNDING * max(np.abs(runs).mean(), usual_size))
 
 
-def _unlike(pairs: dict[str, tuple[np.ndarray, np.ndarray]]) -> str | None:
+def _most_different(pairs: dict[str, tuple[np.ndarray, np.ndarray]]) -> str | None:
     """The tensor whose two sets of runs are further apart than chance ever put any tensor's, if there is one."""
     random = np.random.default_rng(0)
     halves = np.where(np.arange(2 * RUNS) < RUNS, 1.0, -1.0) / RUNS

@@ -1,4 +1,4 @@
-"""Do the ranks of a job train one model? Mistakes that no error tells: ranks that see the same data, gradients that are not exchanged."""
+"""Do the ranks of a job train one model? Finds mistakes that raise no error: ranks that see the same data, gradients that are not exchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = 1e-6  # of the largest gradient: what is far smaller is rounding
 
 
 class TrainedTogether:
-    """To be made before the first step, on every rank; what it is asked, every rank has to ask."""
+    """Make one before the first step, on every rank. Every rank has to call the same methods."""
 
     def __init__(self, workload: Workload, model: torch.nn.Module, called: torch.nn.Module, device: Device) -> None:
         """called: what is called in the model's place (`rung.engine.parallel`)."""
@@ -35,17 +35,17 @@ class TrainedTogether:
         self._alike = self._whole and _equal_on_all(_sums(list(model.parameters())))
 
     def doubts(self, batch: Any) -> list[str]:
-        """What is wrong, in sentences, once steps were taken. batch: of this rank."""
-        said = self._about_batches(batch)
+        """A sentence for everything that is wrong once steps were taken. batch: of this rank."""
+        problems = self._batch_problems(batch)
         if self._workload.mode != "train":
-            return said
+            return problems
         if apart := self.gone_apart():
-            said.append(f"{apart}: not all of their gradients are exchanged.")
+            problems.append(f"{apart}: not all of their gradients are exchanged.")
         elif self._whole and self._called is not self._model and (odd := self._not_averaged(batch)):
-            said.append(f"the gradient of {odd} is not the mean of the gradients on the ranks' own batches.")
-        return said
+            problems.append(f"the gradient of {odd} is not the mean of the gradients on the ranks' own batches.")
+        return problems
 
-    def _about_batches(self, batch: Any) -> list[str]:
+    def _batch_problems(self, batch: Any) -> list[str]:
         tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
         everywhere = Ranks.here.all(_sums(tensors))
         same = _the_same(everywhere)

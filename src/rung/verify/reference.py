@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rung.engine.step import Step
 from rung.hardware.device import Device, matmul_precision_name, release_cache
 from rung.plan import Numerics, Plan
-from rung.verify.draws import Draws
-from rung.verify.observe import Seen, observe
+from rung.verify.observe import Observation, observe
 from rung.verify.perturb import inexact, state
+from rung.verify.random_draws import SharedDraws
 from rung.workload import Batch, Workload
 from rung.workload.copy_model import copy_model
 
@@ -46,13 +46,13 @@ class Reference:
         self._workload, self._model, self._device = replace(workload, amp=None), model, device
         self._alone, self._whole = alone, whole
         self.name = "float64" if double else "float32"
-        self.draws: Draws | None = None  # of a workload whose forward draws random numbers
+        self.draws: SharedDraws | None = None  # of a workload whose forward draws random numbers
         self.step = whole(Step(self._workload, (_double if double else in_float32)(copy_model(model)), Plan(), device))
 
-    def run(self, weights: dict[str, torch.Tensor], batch: Batch) -> Seen:
+    def run(self, weights: dict[str, torch.Tensor], batch: Batch) -> Observation:
         if self.name == "float64":
             try:
-                with self._as_drawn():
+                with self._replaying_draws():
                     return observe(self.step, weights, self.cast(batch))
             except torch.OutOfMemoryError:
                 if not self._alone:
@@ -60,16 +60,16 @@ class Reference:
             except Exception:
                 pass
             self._fall_back()
-        with full_precision(), self._as_drawn():
+        with full_precision(), self._replaying_draws():
             return observe(self.step, weights, self.cast(batch))
 
     def stepped(self, batch: Batch) -> Any:
         """A step on a batch of the workload's precision, from the weights that the reference has."""
-        with self._as_drawn():
+        with self._replaying_draws():
             return self.step(self.cast(batch))
 
-    def _as_drawn(self) -> contextlib.AbstractContextManager[None]:
-        return self.draws.given() if self.draws else contextlib.nullcontext()
+    def _replaying_draws(self) -> contextlib.AbstractContextManager[None]:
+        return self.draws.replayed() if self.draws else contextlib.nullcontext()
 
     def cast(self, batch: Batch) -> Batch:
         """The batch in the reference's precision."""
@@ -134,8 +134,8 @@ class _Narrow(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        found = (t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor) and t.dim())
-        self.seen |= any(inexact(t) and t.dtype not in DOUBLE for t in found)
+        tensors = (t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor) and t.dim())
+        self.seen |= any(inexact(t) and t.dtype not in DOUBLE for t in tensors)
         return result
 
 
@@ -167,8 +167,8 @@ def own_precision(workload: Workload, model: nn.Module, device: Device) -> Numer
     """The precision that the untouched workload itself runs in."""
     weights = list(model.parameters())
     # Without weights it computes in the dtype of its inputs.
-    held = weights or [t for t in pytree.tree_leaves(workload.inputs(0)) if isinstance(t, torch.Tensor)]
-    if workload.amp or any(t.dtype in LOW for t in held):
+    tensors = weights or [t for t in pytree.tree_leaves(workload.inputs(0)) if isinstance(t, torch.Tensor)]
+    if workload.amp or any(t.dtype in LOW for t in tensors):
         return "bf16"
     if not device.is_gpu or matmul_precision_name() == "highest" or _all_double(state(model).values()):
         return "exact"
@@ -177,8 +177,8 @@ def own_precision(workload: Workload, model: nn.Module, device: Device) -> Numer
 
 def _all_double(values: Iterable[Any]) -> bool:
     """Whether there are real or complex tensors among the values, and all of them in float64."""
-    found = [t.dtype in DOUBLE for t in values if isinstance(t, torch.Tensor) and inexact(t)]
-    return bool(found) and all(found)
+    are_double = [t.dtype in DOUBLE for t in values if isinstance(t, torch.Tensor) and inexact(t)]
+    return bool(are_double) and all(are_double)
 
 
 @contextlib.contextmanager

@@ -10,14 +10,13 @@ import torch
 from rung.engine.step import Step
 from rung.hardware.device import Device, to_device
 from rung.plan import Numerics, Plan
-from rung.verify.observe import Row, Seen, identical, missing, noted, observe, own_copy, rows
+from rung.verify.observe import Observation, Row, identical, missing_results, observe, observe_result, own_copy, rows
 from rung.verify.plain_functions import Inputs, as_workload, in_half_precision
 from rung.verify.reference import Reference
-from rung.verify.tolerance import judge
-from rung.verify.witness import CASE, NEW, SLACK, refill, unseen
+from rung.verify.timed_run_checks import CASE, FIRST_NEW_SEED, outside_tolerance, refill, slowdown_on_new_inputs
 from rung.workload import Batch, call_model
 
-Case = tuple[Batch, Seen]
+Case = tuple[Batch, Observation]
 
 
 class TimedFunctions:
@@ -29,7 +28,7 @@ class TimedFunctions:
         workload = as_workload(name, call, inputs, gradients=False)
         model = workload.model()
         self._baseline, self._reference = Step(workload, model, Plan(), device), Reference(workload, model, device)
-        self._seeds = NEW
+        self._seeds = FIRST_NEW_SEED
 
     def renew(self, batches: Sequence[Batch]) -> bool:
         """Writes new content into the memory of every second batch; False where inputs of other seeds do not fit in."""
@@ -41,7 +40,7 @@ class TimedFunctions:
 
     def case(self, batch: Batch, result: Any) -> Case:
         """A batch and what a call gave, copied. Nothing is waited for: what is written later is not there yet."""
-        return own_copy(batch), noted(self._baseline, None, result)
+        return own_copy(batch), observe_result(self._baseline, None, result)
 
     def constants(self, batches: Sequence[Batch]) -> set[int]:
         """Which of the tensors in the true output are the same, bit by bit, whatever the inputs: on these, and on as many that no function has
@@ -58,20 +57,19 @@ class TimedFunctions:
         return list(self._reference.run({}, batch).values.values())
 
     def wrong(self, cases: Sequence[Case]) -> list[str]:
-        """What of them is not what the function gives that they are compared with, in sentences."""
-        said: list[str] = []
-        found: list[Row] = []
-        for batch, theirs in cases:
-            truth, mine = self._reference.run({}, batch), observe(self._baseline, {}, batch)
-            if truth.finite and mine.finite:
-                said += missing(truth, mine, theirs, CASE)
-                found += rows(truth, mine, theirs, CASE)
-        bad = [c for c in judge(found, self._numerics) if not c.error <= SLACK * c.tolerance]
-        return said + [c.sentence() for c in sorted(bad, key=lambda c: -c.error / c.tolerance)]
+        """A sentence for everything that differs from what the reference function gives."""
+        failures: list[str] = []
+        compared: list[Row] = []
+        for batch, candidate in cases:
+            reference, baseline = self._reference.run({}, batch), observe(self._baseline, {}, batch)
+            if reference.finite and baseline.finite:
+                failures += missing_results(reference, baseline, candidate, CASE)
+                compared += rows(reference, baseline, candidate, CASE)
+        return failures + outside_tolerance(compared, self._numerics)
 
     def on_new_inputs(self, call: Callable[..., Any], batches: Sequence[Batch]) -> float:
-        """How many times as long a call takes on new inputs as on the same ones again (`rung.verify.witness.unseen`)."""
+        """How many times as long a call takes on new inputs as on the same ones again (`rung.verify.timed_run_checks.slowdown_on_new_inputs`)."""
         step: Any = lambda batch: call_model(call, batch)  # noqa: E731
         return (
-            unseen(step, batches, lambda _: self._new(), self._device) or 1.0
+            slowdown_on_new_inputs(step, batches, lambda _: self._new(), self._device) or 1.0
         )  # never a seed that another function was given

@@ -62,17 +62,17 @@ class Verification:
         return bool(self.checks) and not self.wrong
 
     def record(self) -> measured.Verification:
-        bad = [c for c in self.checks if not c.passed]
+        failed = [c for c in self.checks if not c.passed]
         ranked = sorted(self.checks, key=lambda c: _rank(c.error / c.tolerance))
-        first = sorted(bad, key=lambda c: (_seen(c.what), -_rank(c.error)))
-        said = self.failures + [c.sentence() for c in first[:20]]
+        first = sorted(failed, key=lambda c: (_reading_order(c.what), -_rank(c.error)))
+        failures = self.failures + [c.sentence() for c in first[:20]]
         return measured.Verification(
             passed=self.passed,
             cases=self.cases,
             checks=len(self.checks),
             precisions=self.precisions,
             reference=self.reference,
-            failures=said if self.checks or said else [NOTHING],
+            failures=failures if self.checks or failures else [NOTHING],
             worst=ranked[-1].record() if ranked else None,
         )
 
@@ -81,8 +81,8 @@ def _rank(x: float) -> float:
     return x if math.isfinite(x) else math.inf
 
 
-def _seen(what: str) -> int:
-    """What a user looks at first comes first: outputs, the loss, gradients, then what optimizer steps leave."""
+def _reading_order(what: str) -> int:
+    """A number that orders what a user looks at first: outputs, the loss, gradients, then what optimizer steps leave."""
     return next((k for k, name in enumerate(("output", "loss", "gradient")) if what.startswith(name)), 3)
 
 

@@ -26,7 +26,7 @@ def reason_to_distrust(record: Attempt | Interleaved, speedup: float) -> str | N
     if hidden - best > HIDDEN and _mostly_lost(speedup, waited):
         return f"it reports times that make it {speedup:.2f}× as fast, but the process that waited for it measured {waited:.2f}×: it puts work off, a clock was tampered with, or other processes took the cores."
     if witness and witness.failures:
-        first = witness.failures[0].removesuffix(" (while it was timed)")  # `rung.verify.witness.CASE`
+        first = witness.failures[0].removesuffix(" (while it was timed)")  # `rung.verify.timed_run_checks.CASE`
         return f"while it was timed, its results differed from the baseline's: {first}."
     new = (witness.unseen if witness else None) or 1.0
     if new > SLOWER and _mostly_lost(speedup, speedup / new):

@@ -1,6 +1,6 @@
-"""What a candidate must leave as it was: the model object, torch's settings for the whole process, and its functions.
+"""Side effects that a candidate must not have: on the model object, torch's settings for the whole process, and its functions.
 
-The reference and the baseline run beside the candidate: what it changes for all of them changes what it is judged by.
+The reference and the baseline run in the candidate's process. What it changes for the whole process changes what it is judged by.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch.backends import cuda, cudnn
 from rung.hardware.device import matmul_precision_name
 
 
-def fingerprint(model: torch.nn.Module) -> dict[str, Any]:
-    """What a candidate must leave as it was, apart from the weights' values."""
+def model_properties(model: torch.nn.Module) -> dict[str, Any]:
+    """The properties of a model that a candidate must leave as they were, apart from the weights' values."""
     modules = dict(model.named_modules())
     return {
         "state-dict keys": list(model.state_dict()),
@@ -30,10 +30,10 @@ def fingerprint(model: torch.nn.Module) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def process() -> dict[str, Any]:
-    """Settings of torch that hold for all code, the reference's and the user's included. One that cannot be read (the
-    older and the newer way of setting precisions were mixed) is None."""
-    return {what: _read(read) for what, (read, _) in _SETTINGS.items()}
+def torch_settings() -> dict[str, Any]:
+    """Settings of torch that hold for all code, the reference's and the user's included. A setting is None if it cannot be read, because the
+    older and the newer way of setting precisions were mixed."""
+    return {name: _read(read) for name, (read, _) in _SETTINGS.items()}
 
 
 def _read(read: Callable[[], Any]) -> Any:
@@ -70,54 +70,54 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 }
 
 
-def functions(model: nn.Module) -> dict[tuple[str, str], tuple[Any, str, Any]]:
-    """What computes and what tells the time, for all code in the process: (holder, name, function) by what they are
-    called. torch's and `time`'s own functions, tensors' methods, and the `forward` of every class in the model."""
-    import torch._dynamo  # which replaces torch.manual_seed when it is first imported, by whomever
+def global_functions(model: nn.Module) -> dict[tuple[str, str], tuple[Any, str, Any]]:
+    """Functions that compute or tell the time for all code in the process, as (holder, name, function) by the names of both: torch's and
+    `time`'s own functions, tensors' methods, and the `forward` of every class in the model."""
+    import torch._dynamo  # whose first import, by whomever, replaces torch.manual_seed
 
-    found = {}
+    functions = {}
     for holder in (time, torch, torch.Tensor, nn.functional, torch.cuda, torch.linalg, torch.autograd):
         for name, function in vars(holder).items():
             if callable(function) and not name.startswith("__"):
-                found[holder.__name__, name] = holder, name, function
+                functions[holder.__name__, name] = holder, name, function
     for kind in _classes(model):
         for name in {"forward", "__call__", "_call_impl", "_wrapped_call_impl"} & set(vars(kind)):
-            found[f"{kind.__module__}.{kind.__qualname__}", name] = kind, name, vars(kind)[name]
-    return found
+            functions[f"{kind.__module__}.{kind.__qualname__}", name] = kind, name, vars(kind)[name]
+    return functions
 
 
 def _classes(model: nn.Module) -> Iterator[type]:
     yield from {kind: None for module in model.modules() for kind in type(module).__mro__ if kind is not object}
 
 
-def replaced(before: dict[tuple[str, str], tuple[Any, str, Any]]) -> list[str]:
-    """Functions of `functions` that are others by now, in sentences; they are put back."""
-    said = []
+def restore_functions(before: dict[tuple[str, str], tuple[Any, str, Any]]) -> list[str]:
+    """Puts back every function of `global_functions` that was replaced since. Returns a sentence for each."""
+    failures = []
     for (place, name), (holder, _, function) in before.items():
         if vars(holder).get(name) is not function:
             setattr(holder, name, function)
-            said.append(f"the candidate replaces {place}.{name} for the whole process")
-    return said
+            failures.append(f"the candidate replaces {place}.{name} for the whole process")
+    return failures
 
 
-def changed(before: dict[str, Any], after: dict[str, Any], untouched: dict[str, Any]) -> list[str]:
-    """What of `fingerprint` a candidate has changed, in sentences. untouched: that of another copy, which only ran: a model may attach
-    hooks to itself, or set its mode, when it is first called."""
+def changed_properties(before: dict[str, Any], after: dict[str, Any], untouched: dict[str, Any]) -> list[str]:
+    """A sentence for each of the `model_properties` that the candidate changed. untouched: those of another copy, which only ran: a model may
+    attach hooks to itself, or set its mode, when it is first called."""
     return [
-        f"the candidate changed the model's {what}"
-        for what in before
-        if after[what] not in (before[what], untouched[what])
+        f"the candidate changed the model's {name}"
+        for name in before
+        if after[name] not in (before[name], untouched[name])
     ]
 
 
-def changed_settings(before: dict[str, Any]) -> list[str]:
-    """What of `process` is another than before, in sentences; it is put back."""
-    after = process()
-    for what in before:
-        if before[what] != after[what] and before[what] is not None:
-            _SETTINGS[what][1](before[what])
+def restore_settings(before: dict[str, Any]) -> list[str]:
+    """Puts back every one of the `torch_settings` that differs from before. Returns a sentence for each."""
+    after = torch_settings()
+    changed = [name for name in before if before[name] != after[name]]
+    for name in changed:
+        if before[name] is not None:
+            _, restore = _SETTINGS[name]
+            restore(before[name])
     return [
-        f"the candidate changes {what} for the whole process, from {before[what]} to {after[what]}"
-        for what in before
-        if before[what] != after[what]
+        f"the candidate changes {name} for the whole process, from {before[name]} to {after[name]}" for name in changed
     ]

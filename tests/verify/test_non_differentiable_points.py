@@ -10,7 +10,7 @@ from rung.plan import Plan
 from rung.verify.observe import Row
 from rung.verify.perturb import perturbed
 from rung.verify.randomness import other_randomness
-from rung.verify.tolerance import MOST, beside_kinks, judge
+from rung.verify.tolerance import MOST, allow_jumps, judge
 from rung.verify.verify import verify
 from rung.workload import Workload
 
@@ -82,7 +82,7 @@ def test_what_kinks_may_do_is_looked_for_where_it_could_be_the_reason_and_believ
             asked.append(moves)
             return [Row("gradient of w", "case", next(draws), 1e-6)]
 
-        found = beside_kinks([Row("gradient of w", "case", error, 1e-6)], look)
+        found = allow_jumps([Row("gradient of w", "case", error, 1e-6)], look)
         return all(check.passed for check in judge(found, "exact")), len(asked)
 
     assert passes(2e-5, []) == (True, 0)  # rounding

@@ -13,7 +13,7 @@ from rung.engine.step import Step
 from rung.hardware import pick
 from rung.plan import Plan
 from rung.verify import verify as verifying
-from rung.verify.unsteady import unsteady
+from rung.verify.nondeterminism import describe_nondeterminism
 from rung.verify.verify import verify
 from rung.workload import Workload, seeded_model
 
@@ -102,7 +102,7 @@ def test_a_step_that_copies_its_weights_is_prepared_once_a_case(monkeypatch: pyt
     monkeypatch.setattr(EightBits, "renew", lambda self: prepared.append(1) or renewed(self))
     cases = [(seeded_model(made).state_dict(), made.inputs(seed)) for seed in range(3)]
     steps = [Step(made, seeded_model(made), at, CPU) for at in (plan, Plan())]
-    assert unsteady(*steps, cases, "exact", True) == []
+    assert describe_nondeterminism(*steps, cases, "exact", True) == []
     assert len(prepared) == 3
 
 
