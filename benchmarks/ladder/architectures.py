@@ -80,7 +80,7 @@ def examine(name: str, mode: str, attention: str = "eager") -> Row:
         backend.matches,
         backend.skipped,
         max(c.error / max(c.noise, 1e-7) for c in checks),
-        all(c.passed for c in checks) and not missing_results(mine, theirs, ""),
+        all(c.passed for c in checks) and not missing_results(truth, mine, theirs, ""),
         list(model.state_dict()) == keys,
         time.perf_counter() - began,
     )
