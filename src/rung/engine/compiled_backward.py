@@ -50,5 +50,5 @@ class CompiledBackward:
 
     def _compiled(self, graph: torch.fx.GraphModule) -> Any:
         self.graphs += 1
-        options = inductor_patches(self._options) if self._options else None
+        options = inductor_patches(self._options) or None
         return torch.compile(graph, fullgraph=True, dynamic=self._dynamic or None, options=options)

@@ -42,13 +42,15 @@ def wait_before_the_first_access() -> None:
     @functools.wraps(generate)
     def waiting(*arguments: Any, **named: Any) -> None:
         scheduler = V.graph.scheduler
-        before = getattr(scheduler, "previous_node", None)
-        if before is not None:
-            scheduler.previous_node = None  # with no node before, Inductor waits whatever is accessed
+        if scheduler is None:
+            return generate(*arguments, **named)  # type: ignore[no-any-return]
+        before, scheduler.previous_node = (
+            scheduler.previous_node,
+            None,
+        )  # with no node before, Inductor waits whatever is accessed
         try:
-            generate(*arguments, **named)
+            return generate(*arguments, **named)  # type: ignore[no-any-return]
         finally:
-            if before is not None:
-                scheduler.previous_node = before
+            scheduler.previous_node = before
 
     TritonKernel._handle_pdl_before_access = waiting
